@@ -113,9 +113,9 @@ class Recovered(StrEnum):
         return Recovered, (self.value,)
 
     @classmethod
-    def _missing_(cls, value: object) -> "Recovered | None":
-        """Return the member that an older run, or a plain bool, means."""
-        return {"True": cls.YES, "False": cls.NO}.get(str(value))
+    def of(cls, has_recovered: bool) -> "Recovered":
+        """Return YES or NO."""
+        return cls.YES if has_recovered else cls.NO
 
 
 @dataclass(frozen=True, slots=True)

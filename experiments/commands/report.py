@@ -59,8 +59,6 @@ def command(
                 opened.write("timeline.json", to_json(tracks, indent=None))
             if was_killed:  # a notice comes last: an error must be the only line
                 print("the run was killed: its folder is finished from its journal", file=sys.stderr)
-            elif not (found.verified or found.damaged):
-                print("no manifest: not verified", file=sys.stderr)
             has_page = write_page(opened)
             if show and not has_page:
                 try:

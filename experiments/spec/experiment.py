@@ -14,7 +14,6 @@ from railyard.core.registry import Registry
 from railyard.core.units import Time
 from railyard.experiments.machines.spec import Hosts, UnderlaySpec
 from railyard.experiments.spec.faults import ATTEMPTS, MAX_ATTEMPTS, FaultSpec, RailFaultSpec, Repeats
-from railyard.experiments.spec.old_names import rename_keys
 from railyard.experiments.spec.replacements import Replacements, ReplacementSpec
 from railyard.experiments.spec.routing import Heartbeats, HeartbeatsSpec, RoutingSpec
 from railyard.experiments.spec.scripts import ScriptSpec
@@ -290,7 +289,7 @@ def parse(data: object) -> ExperimentSpec:
     """Return an experiment from plain data, as YAML gives it. BadInput names the first field that is wrong."""
     if not isinstance(data, Mapping):
         raise BadInput("experiment", data, "must be keys and values: name, fabrics, workloads or faults, ...")
-    spec = parse_model(ExperimentSpec, rename_keys(data))
+    spec = parse_model(ExperimentSpec, dict(data))
     _check_sections(spec)
     spec.family.check(spec)
     return spec

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 from railyard.core import crash, plugins
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.installation import RUN, data_file
-from railyard.experiments.spec import old_names
-from railyard.experiments.spec.old_names import rename_path
 from railyard.results.published.catalogue import FIGURES
 
 # core.config and the specification are imported where they are used: they are slow to load, and `list` needs neither
@@ -40,7 +38,6 @@ def path_of(name_or_file: str) -> Path:
     if "/" in name_or_file or name_or_file.endswith((".yaml", ".yml")):
         return Path(name_or_file)
     check_no_figure(name_or_file)
-    name_or_file = old_names.experiment_name(name_or_file)
     if name_or_file not in names():
         raise _unknown(name_or_file, "experiment", names())
     return FOLDER / f"{name_or_file}.yaml"
@@ -56,7 +53,7 @@ def check_no_figure(name: str) -> None:
 def is_figure(name_or_file: str) -> bool:
     """Return True for a figure, False for an experiment or file. BadInput, with a near miss, for neither."""
     is_file = "/" in name_or_file or name_or_file.endswith((".yaml", ".yml"))
-    if name_or_file not in (*FIGURES, *names(), *old_names.EXPERIMENTS) and not is_file:
+    if name_or_file not in (*FIGURES, *names()) and not is_file:
         raise _unknown(name_or_file, "experiment or figure", [*names(), *FIGURES])
     return name_or_file in FIGURES
 
@@ -73,7 +70,7 @@ def read(name_or_file: str) -> dict[str, Any]:
     data = read_yaml(path_of(name_or_file), "FILE", name_or_file)
     if not isinstance(data, dict):
         raise BadInput("FILE", name_or_file, "must hold keys and values: name, fabrics, workloads or faults, ...")
-    return old_names.rename_keys(data)
+    return data
 
 
 def load_plugins(data: Mapping[str, Any], name_or_file: str) -> None:
@@ -120,7 +117,7 @@ def apply(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
 
 def _full_path(key: str, sections: "Sections") -> list[str]:
     """Return the full path of a key: a first word that only one section's items have stands for all of them."""
-    path = rename_path(key.split("."))
+    path = key.split(".")
     if path[0] in sections:
         return path
     owners = [section for section, keys in sections.items() if path[0] in keys]

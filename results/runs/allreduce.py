@@ -153,7 +153,7 @@ class Cut(_Row):
                 source_side_ms=None, far_side_ms=None, goodput_ms=None, goodput_after_repair_ms=None,
                 primary_path_ms=self.home_ms if self.carried else 0.0,
                 source_side_probed=0, far_side_probed=0, above_max_flow=0, lost_bytes=0, probes_lost=0,
-                probes_lost_after_repair=0, connections_lost=0, recovered=Recovered(str(not self.error)),
+                probes_lost_after_repair=0, connections_lost=0, recovered=Recovered.of(not self.error),
                 has_streams=False,
             )
         )  # fmt: skip

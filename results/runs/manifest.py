@@ -1,7 +1,7 @@
 """manifest.json: the size, SHA-256 and number of rows of every record of a run, by which later damage to them is found.
 
-It is the last record to be written, and `report` never changes it. Checksums find damage and edits, not forgery: who
-edits a record can edit the manifest too.
+It is the last record to be written, and `report` never changes it. Checksums find damage and edits, not forgery:
+anyone who can edit a record can also edit the manifest.
 """
 
 import hashlib
@@ -52,8 +52,7 @@ def with_manifest(files: Iterable[tuple[str, bytes, int | None]]) -> Iterator[tu
 class RecordReader:
     """Reads the records of a run's folder. `damaged`: what is wrong with them, a line for each.
 
-    A record that isn't as the manifest has it is noted, and left out. In a folder of an earlier version, without a
-    manifest, the first that can't be read is an error.
+    A record that isn't as the manifest has it is noted, and left out.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -61,19 +60,15 @@ class RecordReader:
         self._entries: dict[str, Entry] | None = None
         self._seen: set[str] = set()
         self.damaged: list[str] = []
-        self.has_manifest = folder.has(NAME)
-        if self.has_manifest:
+        if folder.has(NAME):
             self._entries = self.attempt(lambda: _entries(from_json(self._read(NAME, MOST_BYTES) or b"", NAME)), None)
+        else:
+            self.damaged.append(f"{NAME} is missing, so nothing can be verified")
 
     @property
     def is_verified(self) -> bool:
         """True if what `get` returns is what was written: there is a manifest that can be read."""
         return self._entries is not None
-
-    def note_missing_manifest(self) -> None:
-        """Note that the run wrote a manifest, which isn't there any more."""
-        self.has_manifest = True
-        self.damaged.append(f"{NAME} is missing, so nothing can be verified")
 
     def get(self, name: str, parse: Callable[[bytes], T], default: T, required: bool = True) -> T:
         """Return what `parse` makes of a file, or the default if it is damaged, or missing and not `required`."""
@@ -92,12 +87,10 @@ class RecordReader:
         return self.attempt(read, default)
 
     def attempt(self, make: Callable[[], T], default: T) -> T:
-        """Return what `make` returns. Its RailyardError is noted, for the default, if there is a manifest."""
+        """Return what `make` returns, or the default after a RailyardError, which is noted."""
         try:
             return make()
         except RailyardError as error:
-            if not self.has_manifest:
-                raise
             self.damaged.append(str(error))
             return default
 

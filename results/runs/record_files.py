@@ -23,16 +23,6 @@ from railyard.core.records import INTERVAL_FIELDS, IntervalId
 
 Row = TypeVar("Row")
 Plain = dict[str, Any]  # column -> value
-OLD_COLUMNS: Final = {
-    "source_ms": "source_side_ms", "far_ms": "far_side_ms",
-    "source_probed": "source_side_probed", "far_probed": "far_side_probed",
-    "back_ms": "goodput_after_repair_ms", "home_ms": "primary_path_ms", "return_lost": "probes_lost_after_repair",
-    "too_fast": "above_max_flow", "act": "last_event", "carried": "forwarding_failed_parts", "wrong": "mismatches",
-    "impossible": "unexpected_answers", "taken": "done", "way": "method", "light_off_ms": "optical_links_down_ms",
-    "taken_over_ms": "replaced_ms", "state_ms": "state_transfer_ms",
-    "state_predicted_ms": "state_transfer_predicted_ms",
-}  # fmt: skip
-"""Columns of CSV files that runs of earlier versions named otherwise: readers accept the old name too."""
 MOST_ROWS: Final = 5_000_000  # of a table: each takes a kilobyte of memory
 MOST_MEMORY_BYTES: Final = 1_500_000_000
 """Most memory that a text may take when it is read: a few bytes of it can be an object of a hundred."""
@@ -105,7 +95,7 @@ def _allowed_types(kind: type) -> dict[str, tuple[type, ...]]:
         int: (int, float),
         float: (int, float),
         tuple: (list, tuple),
-        **dict.fromkeys(_states_of(kind).values(), (str, bool)),
+        **dict.fromkeys(_states_of(kind).values(), (str,)),
     }
     parts = {n: get_args(hint) if isinstance(hint, UnionType) else (hint,) for n, hint in hints.items()}
     origins = {n: [get_origin(part) or part for part in found] for n, found in parts.items()}
@@ -154,7 +144,7 @@ def from_csv(data: bytes, file: str, kind: type) -> list[Plain]:
     found: list[Plain] = []
     reader = csv.reader(io.StringIO(text_of(data, file), newline=""), strict=True)
     try:
-        header = [OLD_COLUMNS.get(column, column) for column in next(reader, ())]
+        header = next(reader, [])
         if not header:
             raise BadInput(file, "", "is empty, without a header")
         for cells in filter(None, reader):

@@ -21,7 +21,7 @@ from railyard.core.records import Recovery
 from railyard.core.safe_files import Folder
 from railyard.results.analysis.recovery_states import csv_row, read_csv_row
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs import journal, old_format, perfetto
+from railyard.results.runs import journal, perfetto
 from railyard.results.runs import record_files as rows
 from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.manifest import NAME as MANIFEST
@@ -51,15 +51,10 @@ RECOVERY_COLUMNS: Final = (
     "source_side_probed", "far_side_probed", "above_max_flow", "workload", "part", "first_packet", "goodput",
     "goodput_after_repair",
 )  # fmt: skip
-_OPTIONAL: Final = {
-    "connectivity.csv": "census.csv",
-    "replacement.csv": "takeover.csv",
-    "health.parquet": "",
-    "choices.parquet": "",
-    "machine.parquet": "",
-}
-"""Files that only some runs have -> their names in older runs."""
-_FORMATS: Final = (old_format.FORMAT, 2, FORMAT)  # 2 has no manifest
+_OPTIONAL: Final = frozenset(
+    {"connectivity.csv", "replacement.csv", "health.parquet", "choices.parquet", "machine.parquet"}
+)
+"""Files that only some runs have."""
 
 
 class Writable(Protocol):
@@ -185,7 +180,7 @@ def _write(folder: Writable, files: Iterable[tuple[str, bytes]]) -> None:
 def load(folder: Path | Folder) -> Run:
     """Read a run's folder back; records that differ from its manifest are left out, and named in `damaged`.
 
-    BadInput if it is no run's folder, or is one without a manifest (of an earlier version) that can't be read.
+    BadInput if it is no run's folder, or one that can't be read.
     """
     path = folder if isinstance(folder, Path) else folder.path
     try:
@@ -207,32 +202,23 @@ def open_records(folder: Folder) -> tuple[RecordReader, dict[str, Any]]:
     reader = RecordReader(folder)
     rest: dict[str, Any] = reader.get("run.json", partial(rows.from_json, file="run.json"), {})
     file_format = rest.pop("format", FORMAT if reader.damaged else None)
-    if file_format not in _FORMATS:
+    if file_format != FORMAT:
         raise RailyardError(f"run.json is of format {str(file_format)[:20]}, not {FORMAT}")
-    if file_format == FORMAT and not reader.has_manifest:
-        reader.note_missing_manifest()
-    return reader, {**rest, "format": file_format}
+    return reader, rest
 
 
 def _load(folder: Folder, path: Path) -> Run:
     if not folder.has(MANIFEST) and not folder.has("run.json"):
         raise FileNotFoundError(path / "run.json")
     reader, rest = open_records(folder)
-    file_format = rest.pop("format")
     spec: dict[str, Any] = reader.get("spec.yaml", _spec, {})
     provenance: dict[str, Any] = reader.get("provenance.json", partial(rows.from_json, file="provenance.json"), {})
     parts: dict[str, list[rows.Plain]] = {name: rest.pop(name, []) for name in PARTS}
     parts |= {name: _rows(reader, file, kind) for name, (file, kind) in TABLES.items()}
     parts["events"] = reader.get("events.jsonl", partial(rows.from_json_lines, file="events.jsonl"), [])
-    multirail: dict[str, Any] = reader.get(
-        "multirail.json", partial(rows.from_json, file="multirail.json"), {}, required=False
-    )
     reader.verify_rest()
     verified = reader.is_verified
     try:
-        old_format.add_operations(parts["flows"])
-        if file_format == old_format.FORMAT:
-            rest = old_format.upgrade(rest, spec, parts, parts["events"])
         if reader.damaged:
             rest = {"name": path.absolute().name, "started_utc": "", **rest}
         records: dict[str, Any] = {}
@@ -243,8 +229,6 @@ def _load(folder: Folder, path: Path) -> Run:
         if not verified:
             rows.check_row(own, Run, "run.json")
         run = Run(**own, **records, damaged=reader.damaged, verified=verified)
-        if multirail:
-            old_format.read_multirail(run, multirail)
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         if verified:
             raise  # they are as Railyard wrote them, or forged: see `unfit`
@@ -265,13 +249,11 @@ def _spec(data: bytes) -> dict[str, Any]:
 
 def _rows(reader: RecordReader, file: str, kind: type) -> list[rows.Plain]:
     """Return the rows of a file; none if it is one that not every run has."""
-    for name in filter(None, (file, _OPTIONAL.get(file, ""))):
-        csv = partial(rows.from_csv, file=name, kind=kind)
-        parse = csv if name.endswith(".csv") else partial(rows.from_parquet, file=name)
-        found = reader.get(name, parse, None, required=file not in _OPTIONAL)
-        if found is not None:
-            if kind is Recovery:
-                for row in found:
-                    read_csv_row(row)
-            return found
-    return []
+    parse = partial(rows.from_parquet, file=file)
+    if file.endswith(".csv"):
+        parse = partial(rows.from_csv, file=file, kind=kind)
+    table: list[rows.Plain] = reader.get(file, parse, [], required=file not in _OPTIONAL)
+    if kind is Recovery:
+        for row in table:
+            read_csv_row(row)
+    return table

@@ -5,7 +5,6 @@ they read their input as `dry-run` does.
 """
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import import_module
@@ -191,7 +190,7 @@ class _Records:
 
 
 def make_samples(folder: Path) -> None:
-    """Save a run's folder of each kind, as small as can be, and of the two formats before today's."""
+    """Save a run's folder of each kind, as small as can be."""
     for name, run in (
         ("plain", sample_run(2, 2, 1)),
         ("recovery", recovery_run(2, 2, 1, 2)),
@@ -201,13 +200,6 @@ def make_samples(folder: Path) -> None:
         (folder / name).mkdir(parents=True)
         with suppress(StopIteration):
             store.save(run, _Records(folder / name))
-    for name, old_format in (("recovery", 2), ("plain", 1)):
-        older = shutil.copytree(folder / name, folder / f"{name}-{old_format}")
-        (older / "manifest.json").unlink()
-        rest = json.loads((older / "run.json").read_text())
-        if old_format == 1:
-            rest["scale"] = {f"{row['workload']}, {row['fabric']}": row for row in rest["scale"]}
-        (older / "run.json").write_text(json.dumps({**rest, "format": old_format}))
 
 
 def _run(dice: Random, samples: Path) -> list[str]:

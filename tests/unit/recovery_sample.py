@@ -90,7 +90,7 @@ def row(
         2,
         0,
         *ends,
-        Recovered(str(ms is not None)),
+        Recovered.of(ms is not None),
     )
 
 

@@ -176,7 +176,7 @@ def add_faults(run: Run, s: Sample, kind: str, repeat: int, clock: int) -> int:
             source = s.dice.uniform(1.0, 3.0) if fault == "link-down" else None
             steps = (ms * 0.5, decided, rerouted, first, source, first, good, back)
             watched = (back / 2, 0 if source is None else 2, 2, 0)  # primary_path_ms, probed pairs, above_max_flow
-            run.recoveries.append(Recovery(*where, *steps, *watched, lost, probes, 0, broken, Recovered(str(healed))))
+            run.recoveries.append(Recovery(*where, *steps, *watched, lost, probes, 0, broken, Recovered.of(healed)))
             run.goodput.append(trace(s, identity, fault, target, ms + 18 if healed else None))
             run.events.append(Event(at, "fault", f"{fault} {target}", {"repeat": repeat}))
             run.events.append(Event(at + round(ms * 5e5), "controller", f"port down at {target}"))

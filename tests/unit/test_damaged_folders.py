@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -176,11 +177,10 @@ def test_damage_without_a_manifest_is_no_traceback(
 ) -> None:
     if not (saved[kind] / name).exists():
         pytest.skip("this run has no such record")
-    older, folder = tmp_path / "older", tmp_path / "damaged"
-    shutil.copytree(saved[kind], older)
-    (older / "manifest.json").unlink()
-    (older / "run.json").write_text((older / "run.json").read_text().replace('"format":3', '"format":2'))
-    for what in _damaged(older, folder, name):
+    unverified, folder = tmp_path / "unverified", tmp_path / "damaged"
+    shutil.copytree(saved[kind], unverified)
+    (unverified / "manifest.json").unlink()
+    for what in _damaged(unverified, folder, name):
         try:
             assert not store.load(folder).verified, what
             message = str(_redraw(folder)) if what in DRAWN_WITHOUT_MANIFEST else ""
@@ -200,13 +200,9 @@ def test_a_text_that_would_take_gigabytes_is_refused_in_one_line(
     """It is refused before it is parsed, although it has fewer bytes than a file may have."""
     shutil.copytree(saved["grid"], folder := tmp_path / "out")
     (folder / "manifest.json").unlink()
-    (folder / "run.json").write_text((folder / "run.json").read_text().replace('"format":3', '"format":2'))
     (folder / name).write_bytes(part * (24_000_000 // len(part)))
-    with pytest.raises(
-        BadInput,
-        match=rf"can't be read back: {name}: '2\d,.* bytes' may take .* GB of memory: 1.5 GB or less can be read",
-    ):
-        store.load(folder)
+    refused = rf"{name}: '2\d,.* bytes' may take .* GB of memory: 1.5 GB or less can be read"
+    assert any(re.match(refused, line) for line in store.load(folder).damaged)
 
 
 def test_every_record_is_in_the_manifest(saved: Mapping[str, Path]) -> None:
@@ -222,10 +218,9 @@ def test_an_added_record_is_named_and_left_out(saved: Mapping[str, Path], tmp_pa
     shutil.copytree(saved["multi-rail"], folder)
     for name in ("connectivity.csv", "replacement.csv"):
         shutil.copy(saved["grid"] / name, folder)
-    shutil.copy(saved["grid"] / "connectivity.csv", folder / "census.csv")
     (folder / "notes.txt").write_text("mine")
     names = [line.split()[0] for line in _damage_found(folder)]
-    assert names == ["connectivity.csv", "census.csv", "replacement.csv"]
+    assert names == ["connectivity.csv", "replacement.csv"]
     assert not store.load(folder).connectivity_checks
 
 

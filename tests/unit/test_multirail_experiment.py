@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from railyard.core.errors import BadInput
 from railyard.core.plugins import BadDefinition
 from railyard.experiments import cli
-from railyard.experiments.spec import loading, old_names
+from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans, parse
 from railyard.experiments.spec.loading import load_any
 from railyard.topologies.multirail.plan import MultirailPlan, nominal_plan
@@ -107,7 +107,7 @@ def training(model: str, **keys: Any) -> dict[str, Any]:
             "weights:99:1"),
         ({"faults": [{**CUT, "kind": "gpu-crash"}]}, "faults.0.target: 'tcp0 of n1' is no GPU of the multi-rail fabric "
             "of 4 nodes x 2 rails: it has none"),
-        ({"faults": [{**CUT, "rail": "tcp0"}, {**CUT, "kind": "link-donw"}]}, "faults.1.kind: 'link-donw' is not "
+        ({"faults": [CUT, {**CUT, "kind": "link-donw"}]}, "faults.1.kind: 'link-donw' is not "
             "known: did you mean 'link-down'? allowed are "),
         ({"faults": [CUT, CUT]}, "faults.1.target: 'tcp0 of n1' is faults.0's too, of the same kind on fabric 0: "
             "choose another target"),
@@ -183,40 +183,6 @@ def test_small_sizes_have_more_starts() -> None:
     assert [sizes.repeats_of(size, 2) for size in sizes.sizes] == [6, 2]
     assert sizes.step_count(0, fabric, 2) == 6 + 2
     assert parse(spec.resolved()) == spec
-
-
-def test_old_form_with_keys_at_the_top_gives_the_same_experiment(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(old_names, "_notified", set())
-    shared = {"policies": ["nezha", "single"], "only": {"single": [0]}, "learning": 20}
-    old = {
-        "name": "mine",
-        "fabrics": [PAIR, UNLIKE],
-        **shared,
-        "sizes": ["2KiB"],
-        "point": "50ms",
-        "faults": [
-            {"kind": "link-down", "rail": "tcp0", "repeats": 3, "on": [0]},
-            {"kind": "rail-switch-crash", "rail": "tcp0", "size": "8MiB"},
-        ],
-        "trainings": [{"model": "alexnet"}, {"model": "vgg-11", "policies": ["gloo"]}],
-        "ddp": [{"steps": 2}],
-    }
-    new = spec_of(
-        {"kind": "allreduce", **shared, "sizes": ["2KiB"], "point": "50ms"},
-        training("alexnet", **shared),
-        training("vgg-11", policies=["gloo"], learning=20),
-        {"kind": "ddp", "steps": 2},
-        fabrics=[PAIR, UNLIKE],
-        faults=[
-            {"kind": "link-down", "target": "tcp0 of n1", "repeats": 3, "on": [0], "learning": 20},
-            {"kind": "rail-switch-crash", "target": "rail0", "size": "8MiB", "repeats": 1, "learning": 20},
-        ],
-        fault_repeats=3,
-    )
-    assert parse(old) == new
-    assert "note: the form of multi-rail experiments" in capsys.readouterr().err
 
 
 def test_gloo_runs_on_the_first_tcp_rail() -> None:

@@ -1,4 +1,4 @@
-"""Identity of measurement intervals: what format 1 of run folders joined by labels, and two defects that came of it."""
+"""Identity of measurement intervals: two defects that came of labels as identity."""
 
 from dataclasses import replace
 from pathlib import Path

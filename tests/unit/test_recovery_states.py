@@ -138,7 +138,6 @@ def test_a_fault_that_affected_nobody_has_not_recovered() -> None:
     assert len(restored.samples) == 1
     assert not Recovered.UNAFFECTED
     assert not Recovered.NO
-    assert Recovered("True") is Recovered.YES
 
 
 def test_a_side_that_lost_no_probe_shows_no_time() -> None:

@@ -53,7 +53,7 @@ WORD = re.compile(r"[a-z]+(?:_off)?")
 def modules() -> dict[Path, str]:
     """Return every product module with its source."""
     files = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-    return {path: path.read_text(encoding="utf-8") for path in files if path.name != "old_names.py"}
+    return {path: path.read_text(encoding="utf-8") for path in files}
 
 
 def words(text: str) -> Iterator[str]:
