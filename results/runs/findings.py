@@ -103,7 +103,7 @@ def load_findings(load: Load) -> Iterator[Finding]:
     yield Finding(where, CPU_BUSY, load.cpu_busy, f"{percent(load.cpu_busy)} of all cores busy")
     text = f"{percent(load.cpu_foreign)} of all cores used by other programs"
     yield Finding(where, CPU_FOREIGN, load.cpu_foreign, text)
-    text = f"a 1 ms sleeper woke {load.lag_p99_ms:.1f} ms late (99th percentile)"
+    text = f"a thread that slept 1 ms woke {load.lag_p99_ms:.1f} ms late (99th percentile)"
     lag = replace(LAG, degraded=load.late_ms, invalid=max(LAG.invalid, load.late_ms))
     yield Finding(where, lag, load.lag_p99_ms, text)
     text = f"{percent(load.cpu_stolen)} of all cores had by other guests of the host"

@@ -211,7 +211,7 @@ class Load(Record):
 
     cpu_busy: float  # mean share of the usable cores, 0 to 1
     cpu_foreign: float  # share of them used by processes that aren't the run's
-    lag_p99_ms: float  # how late a 1 ms sleeper woke
+    lag_p99_ms: float  # how late a thread that slept 1 ms woke
     retransmits: int
     segments: int  # TCP segments sent
     drops: int  # at every queue and port of the fabric

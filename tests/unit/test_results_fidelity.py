@@ -185,7 +185,7 @@ def test_reasons_are_one_a_quantity_and_fabric_worst_first() -> None:
     loads.append(replaced(CALM, repeat=3, lag_p99_ms=70.0))
     judgement = judge(Run("r", {}, {}, "now", loads=loads))
     assert len(judgement.reasons) == 2
-    assert judgement.reasons[0].startswith("invalid: rail-only dr, gpt, repeat 3: a 1 ms sleeper")
+    assert judgement.reasons[0].startswith("invalid: rail-only dr, gpt, repeat 3: a thread that slept 1 ms")
     assert judgement.reasons[1].startswith("degraded: rail-only dr, gpt, repeat 1: 95.0%")
     assert judgement.reasons[1].endswith("(and 2 more like it)")
 
