@@ -325,6 +325,10 @@ class Agreement:
         number = self.compared + self.invalid
         if not number:
             return "no time has a formula to compare with"
+        if not self.compared:
+            return (
+                f"not compared: all {number} times are invalid" if number > 1 else "not compared: the time is invalid"
+            )
         within = f"{self.compared - len(self.outliers)} of {number} within {'{:g}-{:g}'.format(*FAITHFUL_RATIO)}"
         worst = next(iter(self.outliers), None)
         return (f"{within}, worst {ratio(worst.ratio)} ({worst.what})" if worst else within) + left_out

@@ -39,6 +39,7 @@ class FabricMeasurements:
 
     rails: Rails
     points: tuple[Point, ...]
+    left_out: tuple[Point, ...] = ()  # invalid ones, of which only the sizes count
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -63,9 +64,14 @@ class FabricMeasurements:
         return tuple(sorted({point.size for point in self.points}))
 
     @property
+    def largest(self) -> int:
+        """The largest size that was measured, whether or not it is valid."""
+        return max(point.size for point in (*self.points, *self.left_out))
+
+    @property
     def large(self) -> int | None:
-        """The largest size, if it is one of the large ones."""
-        return self.sizes[-1] if self.sizes[-1] >= nezha.LARGE else None
+        """The largest size, if it is one of the large ones. A target for it is not judged by a smaller one."""
+        return self.largest if self.largest >= nezha.LARGE else None
 
     @property
     def small(self) -> list[int]:
@@ -137,8 +143,12 @@ class FabricMeasurements:
 
 def by_fabric(found: AllreduceResults) -> tuple[FabricMeasurements, ...]:
     """Return the measurements of each fabric that has points, in the order in which they were built."""
-    points = grouped(found.points, "fabric")
-    return tuple(FabricMeasurements(r, tuple(points[r.label])) for r in found.fabrics if r.label in points)
+    points, left_out = grouped(found.points, "fabric"), grouped(found.left_out, "fabric")
+    return tuple(
+        FabricMeasurements(rails, tuple(points[rails.label]), tuple(left_out.get(rails.label, ())))
+        for rails in found.fabrics
+        if rails.label in points
+    )
 
 
 # Performance targets --------------------------------------------------------------------------------------------------

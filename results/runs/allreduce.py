@@ -265,6 +265,8 @@ class AllreduceResults:
     ddp_runs: list[DdpRun] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     lost: list[LostRails] = field(default_factory=list)
+    left_out: list[Point] = field(default_factory=list)
+    """Points that `without` removed: the largest size of a fabric stays the largest one that was measured."""
 
     def __bool__(self) -> bool:
         return bool(self.fabrics)
@@ -273,7 +275,8 @@ class AllreduceResults:
         """Return what was measured in other intervals."""
         names = ("points", "cuts", "trainings", "ddp_runs")
         kept = {name: [row for row in getattr(self, name) if row.interval not in intervals] for name in names}
-        return replace(self, **kept)
+        left_out = [point for point in self.points if point.interval in intervals]
+        return replace(self, **kept, left_out=[*self.left_out, *left_out])
 
     @classmethod
     def of(cls, run: Run) -> "AllreduceResults":

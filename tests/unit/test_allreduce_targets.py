@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from railyard.core.records import IntervalId
 from railyard.core.units import size_name
 from railyard.results.analysis import allreduce
 from railyard.results.analysis.allreduce import (
@@ -311,3 +312,21 @@ def test_size_is_split_if_most_of_its_starts_split(splits: tuple[bool, ...], las
 )
 def test_sizes_are_named_as_in_the_paper(size: int, name: str) -> None:
     assert size_name(size) == name
+
+
+def test_a_target_of_the_largest_size_is_not_judged_by_a_smaller_one() -> None:
+    """The largest size is invalid: its target was met by the gain of the size below, or missed by it."""
+    found = sample()
+    pair = next(m for m in by_fabric(found) if m.rails == PAIR)
+    last = pair.sizes[-1]
+    half = [replace(point, size=last // 2) for point in pair.points if point.size == last]
+    other_interval = [replaced(point, workload="allreduce half") for point in half]
+    both = replace(found, points=[*found.points, *other_interval])
+    verdicts: dict[IntervalId, Verdict] = {point.interval: "ok" for point in both.points}
+    assert any(o.samples for o in of_verdicts(both, verdicts))
+    verdicts |= {point.interval: "invalid" for point in both.points if point.size == last}
+    assert not any(o.samples for o in of_verdicts(both, verdicts))
+
+
+def of_verdicts(found: AllreduceResults, verdicts: dict[IntervalId, Verdict]) -> list[Outcome]:
+    return [o for o in outcomes(found, verdicts) if o.target == allreduce.PAIR[4]]

@@ -30,6 +30,7 @@ SLOW_MOTION_NOTE: Final = (
     "the fabric's own time; faults and DDP aren't slowed down"
 )
 _TABLE_1: Final = ("single:sharp", "single:tcp", "equal", "99/1", "1/99", "slicing", "mrib", "mptcp", "nezha")
+_AGREEMENT_NOTE: Final = "m/p is nezha's; agreement with theory counts every policy that has a prediction"
 _TITLE: Final = "time of an allreduce (gain: nezha over the better single rail; m/p: measured over predicted)"
 
 
@@ -122,6 +123,7 @@ class _Allreduces(Section):
         notes = (
             *[f"{SLOW_MOTION}: {SLOW_MOTION_NOTE}"] * is_slowed((*found.points, *found.trainings)),
             *["?: the machine was measured there, and not the fabric"] * bool(invalid),
+            *[_AGREEMENT_NOTE] * bool(found.points and (analysis.agreement.compared or analysis.agreement.invalid)),
             *[f"not measured: {len(missing)} of {len(all_targets)} performance targets"] * bool(missing),
             *(f"not run: {skipped.policy} on {skipped.fabric}: {skipped.why}" for skipped in found.skipped),
         )
@@ -216,7 +218,7 @@ def gains_table(found: AllreduceResults) -> Table:
     columns = (
         text("fabric", lambda row: row[0].rails.label),
         text("policy", lambda row: row[1]),
-        Column("largest size", lambda row: row[0].gain(row[1], row[0].sizes[-1]), fmt.times),
+        Column("largest size", lambda row: row[0].gain(row[1], row[0].largest), fmt.times),
         Column("best of large sizes", lambda row: best(row)[0], fmt.times),
         Column("at", lambda row: best(row)[1], _size),
         Column("Nezha's best", lambda r: nezha.GAINS.get((r[0].rails.mix, r[0].rails.nodes, r[1])), fmt.times),
