@@ -144,6 +144,15 @@ LiveRunName = Annotated[
         autocompletion=completion(live_run_names),
     ),
 ]
+ControllerApp = Annotated[
+    Path | None,
+    typer.Option(
+        "--controller",
+        metavar="FILE",
+        show_default=False,
+        help="Let an app of yours, for os-ken or Ryu, decide how switches forward (docs/mininet-users.md).",
+    ),
+]
 Live = Annotated[
     str | None,
     typer.Option(

@@ -206,6 +206,13 @@ class FabricGraph:
         """Return whether any switch hashes flows to a leaf over several next switches."""
         return any(len(options) > 1 for by_leaf in self.next_switches().values() for options in by_leaf.values())
 
+    @cached_property
+    def has_loops(self) -> bool:
+        """Presence of loops among switches. Without any, frames have one path, whatever controller decides."""
+        import networkx as nx
+
+        return not nx.is_forest(self._living((), ()))
+
     def groups(
         self, dead: Collection[str] = frozenset(), cut: Collection[Ends] = frozenset()
     ) -> frozenset[frozenset[Gpu]]:

@@ -49,7 +49,8 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
     """The app. `listener` is called with each `SwitchEvent`, from the app's own thread.
 
     `assigned_uplinks` has the uplink of each rail switch to GPUs of other ranks, by datapath id, if no hash decides.
-    `graph` is that of a fabric whose kind is a graph.
+    `graph` is that of a fabric whose kind is a graph. If it `observes`, another app decides forwarding: this one leaves
+    the tables of switches as they are, and emits events.
     """
 
     OFP_VERSIONS: Final = [ofp.OFP_VERSION]
@@ -60,6 +61,7 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         self.assigned_uplinks: dict[int, dict[Gpu, int]] = {}
         self._switches: dict[int, _Switch] = {}
         self.graph: FabricGraph | None = None
+        self.observes = False
         self._lost_spines: set[int] = set()
         self._lost: set[int] = set()  # datapath ids of switches of a graph
         self._lock = threading.RLock()  # fibres are moved in other threads than events of switches arrive in
@@ -126,7 +128,7 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         switch, entries = self._answer(event)
         if switch and entries is not None:
             kept = codec.flows_in(entries)
-            if kept is None:
+            if kept is None and not self.observes:
                 switch.datapath.send_msg(codec.delete_all(switch.datapath))
             switch.flows = kept or frozenset()
 
@@ -212,7 +214,7 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         """Send the fewest messages that make the switch's tables and link states what its ports require."""
         with self._lock:
             switch = self._switches.get(dpid)  # it may have gone, or connected anew
-            if switch is None or switch.tables is None:
+            if switch is None or switch.tables is None or self.observes:
                 return
             if optical := switch.optical:
                 target = optical.changed_tables()

@@ -4,6 +4,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from os_ken import cfg
 from os_ken.base import app_manager
@@ -12,6 +13,7 @@ from os_ken.controller import ofp_handler
 from os_ken.lib import hub
 
 from railyard.controller.openflow.app import RailyardApp, SwitchEvent
+from railyard.controller.openflow.user_app import start
 
 
 class _Datapath(os_ken_controller.Datapath):  # type: ignore[misc]
@@ -44,9 +46,17 @@ def _accept(listener: socket.socket) -> None:
 
 
 class OpenFlowServer:
-    """The app and its sockets. `listener` receives every event."""
+    """The app and its sockets. `listener` receives every event.
 
-    def __init__(self, listener: Callable[[SwitchEvent], None]) -> None:
+    `user_app`: the file of an app that decides forwarding in its place, whose events go to `emit`.
+    """
+
+    def __init__(
+        self,
+        listener: Callable[[SwitchEvent], None],
+        user_app: str = "",
+        emit: Callable[[str, dict[str, Any]], None] = lambda what, detail: None,
+    ) -> None:
         cfg.CONF(args=[], project="os_ken", default_config_files=[])
         manager = app_manager.AppManager.get_instance()
         # OFPHandler would open ports of its own as it starts; only its event handling is wanted
@@ -54,7 +64,10 @@ class OpenFlowServer:
         app_manager.OSKenApp.start(handler)
         self.app: RailyardApp = manager.instantiate(RailyardApp)
         self.app.listener = listener
+        self.app.observes = bool(user_app)
         self.app.start()
+        if user_app:
+            start(manager, user_app, emit)
 
     def serve(self, sockets: Iterable[socket.socket]) -> None:
         """Accept the switches that connect to these sockets, from now on."""

@@ -67,12 +67,17 @@ class ControllerProcess:
     """A `railyard.topologies.build.network.FabricController`. A thread calls `on_event(ns, what, detail)`.
 
     `elsewhere`: the namespaces on other machines. Their switches connect to ADDRESS in the sandbox's own namespace.
+    `user_app`: the file of an app of os-ken or Ryu that decides how switches forward.
     """
 
     def __init__(
-        self, reroute: bool = True, on_event: OnEvent | None = None, elsewhere: frozenset[str] = frozenset()
+        self,
+        reroute: bool = True,
+        on_event: OnEvent | None = None,
+        elsewhere: frozenset[str] = frozenset(),
+        user_app: str = "",
     ) -> None:
-        self._elsewhere = elsewhere
+        self._elsewhere, self.user_app = elsewhere, user_app
         self._reroute, self._on_event = reroute, on_event or (lambda *_: None)
         self._process: Worker | None = None
         self._plan: Plan | None = None
@@ -144,6 +149,7 @@ class ControllerProcess:
         message = messages.ConnectController(
             plan=plan, reroute=self._reroute, sockets=tuple(numbers), resume=resume, elsewhere=self._elsewhere,
             agents=tuple(agent_numbers), gpus_elsewhere=tuple(agents.values()),
+            user_app=self.user_app,
         )  # fmt: skip
         process.send(message)
         for sock in (*sockets, *agents):

@@ -43,7 +43,7 @@ class Controller:
         self._health: HealthLoop | None = None
         self._stats_requested: set[str] = set()  # switches whose counters the parent waits for
         self._registry_executor = ThreadPoolExecutor(1, "registry")  # since an etcd takes a second to start
-        self._server = OpenFlowServer(self._on_event)
+        self._server = OpenFlowServer(self._on_event, command.user_app, self.emit)
         if plan.spec.definition.is_graph:
             self._server.app.graph = plan.graph
         elif plan.uplinks:

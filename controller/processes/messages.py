@@ -24,7 +24,7 @@ class ConnectController(ToController):
     """Listen on these inherited sockets. `resume`: after a crash; event "controller-restarted" when it listens.
 
     `elsewhere`: the namespaces that are on other machines; `agents`: a connection to the route agent of each of them,
-    and in `gpus_elsewhere` the GPUs there.
+    and in `gpus_elsewhere` the GPUs there. `user_app`: the file of an app that decides how switches forward.
     """
 
     plan: InstanceOf[Plan]
@@ -34,6 +34,7 @@ class ConnectController(ToController):
     elsewhere: frozenset[str] = frozenset()
     agents: tuple[int, ...] = ()
     gpus_elsewhere: tuple[frozenset[Gpu], ...] = ()
+    user_app: str = ""
 
 
 class LearnInterfaces(ToController):

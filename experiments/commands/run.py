@@ -18,6 +18,7 @@ from railyard.core.sandbox import launcher, run_queue
 from railyard.core.sandbox.hidden import files_meant
 from railyard.experiments.options import (
     AsJson,
+    ControllerApp,
     Insecure,
     Junit,
     KeyFile,
@@ -42,6 +43,7 @@ def command(
     overrides: Overrides,
     name: OptionalName = "",
     topo: Topo = "",
+    controller: ControllerApp = None,
     out: Annotated[Path | None, typer.Option(help="The folder to write (default: runs/<utc time>-NAME).")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all random choices; kept in spec.yaml.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
@@ -88,6 +90,7 @@ def command(
         insecure,
         verbose=verbose,
         topo=topo,
+        controller=controller,
     )
 
 
@@ -124,6 +127,7 @@ def run(
     tell: Callable[[str], object] = _tell,
     verbose: bool = False,
     topo: str = "",
+    controller: Path | None = None,
 ) -> int:
     """Check whatever can be checked before the sandbox is made, then run the experiment in one.
 
@@ -136,7 +140,7 @@ def run(
     from railyard.topologies.topology_kind import hosts_line, hosts_of
 
     folder.check_outputs({"--junit": junit, "--markdown": markdown})
-    spec = load_any(name, overrides, seed, topo)
+    spec = load_any(name, overrides, seed, topo, controller)
     if topo and not (quiet or as_json):
         print(f"{topo}: {hosts_line(hosts_of(spec.gpu_fabrics[0].definition))}")
     choices = [out] if out else folder.default_choices(spec.name)
@@ -175,7 +179,7 @@ def run(
         if several:
             task["cluster"] = {**several, "quiet": quiet}
             inherited.append(several["machine_net"])
-        task["command"] = command_line(name, overrides, seed, plugin_files, topo)
+        task["command"] = command_line(name, overrides, seed, plugin_files, topo, controller)
         visible, name = [path, *files_meant(resolved)], f"{spec.name} {path}"
         watched = other_programs.Watch(machine.cores)
         status = launcher.enter(own_command(), task, run=name, visible=visible, inherited=inherited)

@@ -8,7 +8,16 @@ import typer
 from railyard.core.errors import BadInput
 from railyard.core.sandbox import launcher
 from railyard.core.sandbox.hidden import files_meant
-from railyard.experiments.options import Live, OptionalName, Overrides, PluginFiles, SaveScript, Topo, experiment_of
+from railyard.experiments.options import (
+    ControllerApp,
+    Live,
+    OptionalName,
+    Overrides,
+    PluginFiles,
+    SaveScript,
+    Topo,
+    experiment_of,
+)
 from railyard.experiments.spec.loading import load_any
 
 PURPOSE = "Run experiments"
@@ -19,6 +28,7 @@ def command(
     overrides: Overrides,
     name: OptionalName = "",
     topo: Topo = "",
+    controller: ControllerApp = None,
     run_name: Annotated[
         str, typer.Option("--name", metavar="RUN", help="Name for `ps` and `exec`, if not shell-NAME.")
     ] = "",
@@ -35,7 +45,7 @@ def command(
 
     if run_name and not _RUN_NAME.fullmatch(run_name):
         raise BadInput("--name", run_name, "must have 1 to 64 letters, digits and ._-, a letter or _ first")
-    spec = load_any(experiment_of(name, topo), overrides, topo=topo)
+    spec = load_any(experiment_of(name, topo), overrides, topo=topo, controller=controller)
     refuse_several(spec, "shell")
     check_machine(spec)
     run = f"{spec.name} {run_name or f'shell-{spec.name}'}"

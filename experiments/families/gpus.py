@@ -57,6 +57,7 @@ class Gpus(FabricFamily):
                 rate = fabric.model_dump(mode="json")["hb_rate"]
                 allowed = "can't be given without rail_rate: an auto rail may come out above it"
                 raise BadInput(f"fabrics.{i}.hb_rate", rate, allowed)
+        _check_controller(spec)
         _check_hosts(spec)
         check_faults(spec.faults, nominal_plans(spec))
         _check_workloads(spec)
@@ -109,16 +110,15 @@ class Gpus(FabricFamily):
         assert isinstance(fabric, FabricSpec)
         return nominal_plan(fabric)
 
-    def network(self, plan: FabricPlan, datapath: Datapath) -> "EmulatedNet":
+    def network(self, plan: FabricPlan, datapath: Datapath, user_app: str = "") -> "EmulatedNet":
         """Return a network with a controller."""
         from railyard.controller.processes.clients import ControllerProcess
         from railyard.experiments.live import page
         from railyard.topologies.build.network import FabricNet
 
         assert isinstance(plan, Plan)
-        return FabricNet(
-            plan, datapath, ControllerProcess(on_event=lambda at, what, detail: page.show(what, detail, at))
-        )
+        controller = ControllerProcess(on_event=lambda at, what, detail: page.show(what, detail, at), user_app=user_app)
+        return FabricNet(plan, datapath, controller)
 
     def step_count(self, spec: ExperimentSpec) -> int:
         """Return the number of builds, calibrations, workloads, faults and GPU replacements."""
@@ -148,6 +148,16 @@ class Gpus(FabricFamily):
         from railyard.experiments.commands.dry_run import print_all
 
         print_all(spec, console)
+
+
+def _check_controller(spec: ExperimentSpec) -> None:
+    """Raise BadInput for an app of the user's on fabrics whose switches need Railyard's flows."""
+    if spec.controller is None:
+        return
+    if spec.machine_count > 1:
+        raise BadInput("controller", spec.controller, "can't be given together with hosts of 2 or more")
+    if spec.replacements or any(fabric.optical for fabric in spec.gpu_fabrics):
+        raise BadInput("controller", spec.controller, "can't be given with replacements or optical switches")
 
 
 def _check_hosts(spec: ExperimentSpec) -> None:

@@ -39,7 +39,7 @@ class MultiRail(FabricFamily):
     Fault = RailFaultSpec
     without = (
         "routing", "background", "grid", "scripts", "replacements", "trainings", "heartbeats", "reroute", "hosts",
-        "underlay",
+        "underlay", "controller",
     )  # fmt: skip
 
     def check(self, spec: ExperimentSpec) -> None:
@@ -69,7 +69,7 @@ class MultiRail(FabricFamily):
         assert isinstance(fabric, MultirailSpec)
         return nominal_plan(fabric)
 
-    def network(self, plan: FabricPlan, datapath: Datapath) -> "EmulatedNet":
+    def network(self, plan: FabricPlan, datapath: Datapath, user_app: str = "") -> "EmulatedNet":
         """Return a network whose switches have static flows."""
         from railyard.topologies.multirail.net import MultirailNet
 

@@ -6,6 +6,7 @@ Whatever ends it early, what was measured by then is saved; an error makes it a 
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import store
 from railyard.results.runs.journal import Journal
-from railyard.results.runs.records import Run
+from railyard.results.runs.records import CONTROLLER, Run
 from railyard.results.views import report
 
 
@@ -66,6 +67,10 @@ def run_experiment(
             run.provenance |= capacity.as_dict() if capacity else {}
             run.provenance |= {"command": command} if command else {}
             run.provenance |= {"live_page": recorded.PAGE} if page.is_served() else {}
+            if spec.controller:
+                source = Path(spec.controller).read_bytes()
+                run.files[f"controller/{Path(spec.controller).name}"] = source
+                run.provenance |= {CONTROLLER: {"file": spec.controller, "sha256": sha256(source).hexdigest()}}
             family.measure(spec, datapath, capacity, run, steps)
     except KeyboardInterrupt:
         run.interrupted = True

@@ -78,7 +78,7 @@ def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     setLogLevel("output")  # what commands say, and no more
     stderr = PrintableConsole(stderr=True)
     plan, datapath = nominal_plans(spec)[0], datapath_choice(detect())[0]
-    net = spec.family.network(plan, datapath)
+    net = spec.family.network(plan, datapath, spec.controller or "")
     with stderr.status(f"building {plan.title}"):
         net.start()
     hosts = hosts_of(FABRIC_KINDS[spec.fabrics[0].kind])
@@ -97,6 +97,10 @@ def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
 def check_machine(spec: ExperimentSpec) -> Machine:
     """Return what the machine can do. MissingRequirement or BadInput if it can't run the experiment."""
     check_all_visible(spec.resolved())
+    if spec.controller:
+        from railyard.controller.openflow.user_app import app_class
+
+        app_class(spec.controller)
     machine = detect()
     require(machine)
     spec.family.check_budget(spec, machine)

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from railyard.controller.processes.clients import ControllerProcess
 from railyard.core import watch as presence
 from railyard.core.crash import WorkerCrashed
+from railyard.core.errors import RailyardError
 from railyard.core.host import Datapath
 from railyard.core.host_load import LoadMeter, tolerated_lateness_s
 from railyard.core.records import IntervalId
@@ -35,15 +37,19 @@ from railyard.results.runs.records import (
     MachineSample,
     Run,
 )
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import namespaces
 from railyard.topologies.build.machine_part import PartNet
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.network import EmulatedNet, FabricNet
 from railyard.topologies.measure.counters import Counters, count
-from railyard.topologies.measure.rates import Sample, calibrate
+from railyard.topologies.measure.rates import Sample, calibrate, latency_s
 from railyard.topologies.plan import Plan
 from railyard.workloads.replay.job import Windows, windows_for_links
 
 ControllerEvent = tuple[int, str, dict[str, Any]]  # (monotonic ns, what, detail)
+INTRODUCTION_PORT: Final = 9  # discard
+INTRODUCTIONS: Final = 5  # tries of a second each
 _SAMPLES: Final = frozenset({"health", "choice"})  # recorded as rows of their own: too many for events
 
 
@@ -189,6 +195,14 @@ class FabricSession(Session):
         return windows_for_links(self.plan.hb_bps, self.plan.rail_bps, self.plan.spec.mtu)
 
     @property
+    def not_compared(self) -> str:
+        """Reason why times on this fabric can't be compared with predictions; "" where they can."""
+        user_app = self.controller.user_app
+        if not user_app or not self.plan.spec.graph.has_loops:
+            return ""
+        return f"{Path(user_app).name} chooses among several paths"
+
+    @property
     def policy(self) -> str:
         """The policy of its routes."""
         return self.steered_by or self.plan.spec.chosen_policy
@@ -232,7 +246,7 @@ def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -
         controller = ClusterController(cluster, plan, reroute, note)
         net = cluster.network(datapath, controller, backups=reroute)
     else:
-        controller = ControllerProcess(reroute, note)
+        controller = ControllerProcess(reroute, note, user_app=run.spec.get("controller") or "")
         net = FabricNet(plan, datapath, controller, backups=reroute)
     net.start()
     importlib.import_module("pyroute2")  # takes 0.2 s, by which the first fault would come late
@@ -260,6 +274,8 @@ def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -
         )
         run.fabrics.append(row)
     try:
+        if controller.user_app:
+            introduce(plan, Path(controller.user_app).name)
         with page.fabric(label, net, run.events):
             yield FabricSession(label, net, controller, received, recorded=run.events, cluster=cluster)
     finally:
@@ -267,6 +283,26 @@ def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -
         net.stop()
         if is_new:
             run.fabrics[run.fabrics.index(row)] = replace(row, stop_s=net.stop_s)
+
+
+def introduce(plan: Plan, user_app: str) -> None:
+    """Let each GPU send a packet to the next one of its rank, and return once the last of them arrive.
+
+    Hosts elsewhere would ask for addresses by ARP, from which a learning switch learns where they are; GPUs know
+    theirs. RailyardError if no packet arrives: then the user's app forwards none.
+    """
+    domains = plan.spec.domains
+    pairs = [(gpu, Gpu((gpu.domain + 1) % domains, gpu.rank)) for gpu in plan.gpus]
+    for src, dst in pairs:
+        with namespaces.open_socket(src.name) as sender:
+            sender.sendto(b"x", (dst.ip, INTRODUCTION_PORT))
+    for src, dst in pairs[-plan.spec.rails :]:
+        for _ in range(INTRODUCTIONS):
+            if latency_s(src, dst) is not None:
+                break
+        else:
+            text = f"no packet arrives from {src.name} at {dst.name} within {INTRODUCTIONS} s"
+            raise RailyardError(f"{text}: {user_app} doesn't forward them")
 
 
 def check_links(session: FabricSession, run: Run) -> None:

@@ -254,7 +254,9 @@ def record(
     own_predictions = {} if session.steered_by else stated(schedule, schedule_rates, fabric)
     for phase, value in times.items():
         stated_of_phase = own_predictions.get(phase)
-        reason = stated_of_phase.reason if isinstance(stated_of_phase, NotCompared) else ""
+        reason = session.not_compared
+        if isinstance(stated_of_phase, NotCompared):
+            reason = stated_of_phase.reason
         metric = "iteration_time" if phase == WHOLE and workload.iteration else "completion_time"
         prediction = None if reason else of(predicted, phase)
         prediction = prediction if (prediction or 0) > MIN_PREDICTED_S else None

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, fie
 from railyard.core import plugins
 from railyard.core.config import ConfigModel, PlainName, parse_by_kind, parse_model
 from railyard.core.errors import BadInput
+from railyard.core.input_paths import InputPath
 from railyard.core.registry import Registry
 from railyard.core.units import Time
 from railyard.experiments.machines.spec import Hosts, UnderlaySpec
@@ -73,6 +74,7 @@ class ExperimentSpec(ConfigModel):
     workloads run for each of its policies, beside the `background` (or in each scene of `grid`), and repeat n has
     seed + n.
     The fabrics are built over `hosts` machines (a number, or their names), which the `underlay` joins.
+    `controller` is the file of an app of os-ken or Ryu that decides how switches forward.
     `topic` groups it in `list`; `takes` is about how long a run takes where its times don't say so (duration.py). What
     else depends on the family of the fabrics: see `FabricFamily`.
     """
@@ -107,6 +109,7 @@ class ExperimentSpec(ConfigModel):
     underlay: UnderlaySpec = UnderlaySpec()
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
     plugins: Annotated[tuple[str, ...], Items] = ()
+    controller: InputPath | None = None
 
     @field_validator("fabrics", mode="before")
     @classmethod
@@ -352,8 +355,8 @@ class FabricFamily:
         """Return the plan of a fabric, with `auto` rates at their nominal ones."""
         raise NotImplementedError
 
-    def network(self, plan: FabricPlan, datapath: "Datapath") -> "EmulatedNet":
-        """Return a network of the plan, not yet started, with its controller if it has one."""
+    def network(self, plan: FabricPlan, datapath: "Datapath", user_app: str = "") -> "EmulatedNet":
+        """Return a network of the plan, not yet started, with its controller if it has one, or the user's app."""
         raise NotImplementedError
 
     def step_count(self, spec: ExperimentSpec) -> int:

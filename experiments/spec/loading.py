@@ -88,10 +88,13 @@ def from_folder_of(name_or_file: str, data: dict[str, Any]) -> dict[str, Any]:
     The plugins that it names must be loaded, whose definitions may have paths too.
     """
     from railyard.core import input_paths
+    from railyard.experiments.spec.experiment import ExperimentSpec
     from railyard.topologies.spec import FabricSpec
     from railyard.workloads.spec import WORKLOADS
 
     def models(item: Mapping[Any, Any]) -> "list[type[BaseModel]]":
+        if item is data:
+            return [ExperimentSpec]
         kind = item.get("kind")
         return [WORKLOADS[kind]] if isinstance(kind, str) and kind in WORKLOADS else [FabricSpec]
 
@@ -191,6 +194,7 @@ def command_line(
     seed: int | None = None,
     plugin_files: Iterable[Path] = (),
     topo: str = "",
+    controller: Path | None = None,
 ) -> dict[str, Any]:
     """Return a line for each key that a command changes, `key: from -> to`, and the command that repeats the run.
 
@@ -206,7 +210,10 @@ def command_line(
     ]
     if topo:
         changed.insert(0, f"fabrics: replaced by {topo}")
+    if controller:
+        changed.append(f"controller: default → {controller}")
     options = ["--topo", topo] if topo else []
+    options += ["--controller", str(controller)] if controller else []
     options += [word for item in overrides for word in ("-o", item)]
     options += [word for file in plugin_files for word in ("--plugin", str(file))]
     options += [] if seed is None else ["--seed", str(seed)]
@@ -229,11 +236,16 @@ def leaves(data: object, prefix: str = "") -> Iterator[tuple[str, object]]:
 
 
 def load_any(
-    name_or_file: str, overrides: Iterable[str] = (), seed: int | None = None, topo: str = ""
+    name_or_file: str,
+    overrides: Iterable[str] = (),
+    seed: int | None = None,
+    topo: str = "",
+    controller: Path | None = None,
 ) -> "ExperimentSpec":
     """Return a named experiment or a YAML file, with `key=value` overrides on top. BadInput if it can't be used.
 
-    `topo`: the Mininet topology that takes the place of its fabrics, as `--topo` has it.
+    `topo`: the Mininet topology that takes the place of its fabrics, as `--topo` has it. `controller`: the file of an
+    OpenFlow app.
     """
     data = read(name_or_file)
     if "axes" in data:
@@ -244,6 +256,8 @@ def load_any(
         from railyard.topologies import from_mininet
 
         data["fabrics"] = [from_mininet.load(topo)]
+    if controller:
+        data["controller"] = str(controller)
     return make(data, name_or_file, overrides, seed)
 
 

@@ -149,6 +149,10 @@ class Rails:
     threshold: float | None = None
 
 
+CONTROLLER: Final = "controller"
+"""Key of a run's provenance: the user's app that decided how switches forwarded, if there was one."""
+APP_FAILED: Final = "app-failed"
+"""Event: that app logged a warning or raised an exception, which has happened so many `times`."""
 PROCESS: Final = "process"
 """Source of events on the processes of a run: "interrupted" and "interval-failed" when one died or was stopped."""
 INJECTED_LATE: Final = "injected-late"

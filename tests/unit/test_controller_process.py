@@ -55,7 +55,7 @@ class Lab:
         monkeypatch.setattr(Registry, "may_start", threading.Event())
         monkeypatch.setattr(Registry, "why", "")
         app = SimpleNamespace(ask_stats=lambda: self.reported.append(("asked", {})))
-        monkeypatch.setattr(controller_main, "OpenFlowServer", lambda on_event: SimpleNamespace(app=app, serve=list))
+        monkeypatch.setattr(controller_main, "OpenFlowServer", lambda *_: SimpleNamespace(app=app, serve=list))
         monkeypatch.setattr(controller_main, "HealthLoop", self.registry)
         parent = SimpleNamespace(emit=lambda what, detail: self.reported.append((what, detail)))
         monkeypatch.setattr(controller_main, "RouteAgent", lambda plan, elsewhere: None)

@@ -130,9 +130,8 @@ def experiment(**changes: Any) -> dict[str, Any]:
         (experiment(seed=-1), "seed: -1 must be 0 or more"),
         (
             experiment(repeat=2),
-            "repeat: 2 is not a known key: did you mean 'repeats'? allowed are attempts, background, description, "
-            "fabrics, fault_repeats, faults, grid, heartbeats, hosts, name, plugins, repeats, replacement_repeats "
-            "and 13 more",
+            "repeat: 2 is not a known key: did you mean 'repeats'? allowed are attempts, background, controller, "
+            "description, fabrics, fault_repeats, faults, grid, heartbeats, hosts, name, plugins, repeats and 14 more",
         ),
         (
             experiment(grid={"rails": [0], "loads": [0, 0.5]}),

@@ -24,6 +24,7 @@ const SENTENCES = {
   "rerouted": ["{routes:route} changed; {detours:detour} in use"],
   "changed": ["agents changed {routes:route} of {sources:GPU}"],
   "refused": ["a route was refused: {why}"],
+  "app-failed": ["{file}: {text} ({times} times)"],
   "stale": ["{gpu} gets no new health scores"],
   "fresh": ["{gpu} gets health scores again"],
   "steering": ["the policy has chosen the first routes of all GPUs"],
