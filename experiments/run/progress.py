@@ -76,7 +76,7 @@ def outcome(run: Run, measured: Run) -> tuple[str, str]:
     if measured.links and not measured.loads:
         errors = [abs(link.measured_bps / link.expected_bps - 1) for link in measured.links if link.expected_bps]
         noun = "link" if len(measured.links) == 1 else "links"
-        found.append(f"{len(measured.links)} {noun} within {percent(max(errors, default=0.0), 1)}")
+        found.append(f"{len(measured.links)} {noun} within {percent(max(errors, default=0.0), 1)} of the expected rate")
     again = [str(event.detail["text"]) for event in measured.events if event.what == REPEATED]
     found += [f"measured again {how_often(len(again))} ({again[-1]})"] if again else []
     found += reasons[:1]

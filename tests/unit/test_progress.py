@@ -2,6 +2,7 @@
 
 import io
 import os
+import select
 import sys
 import time
 
@@ -61,7 +62,9 @@ def test_a_cell_of_a_notebook_gets_lines_without_escape_codes(monkeypatch: pytes
                 with steps.step(title, total=2):
                     steps.reached(1)
         terminal.flush()
-        output = os.read(ours, 4096).decode()
+        output = ""
+        while "[2/2]" not in output and select.select([ours], [], [], 10)[0]:
+            output += os.read(ours, 4096).decode()
     os.close(ours)
     assert "\x1b" not in output
     assert [line[:5] for line in output.splitlines()] == ["[1/2]", "[2/2]"]

@@ -205,5 +205,5 @@ def test_events_of_an_attempt_are_above_the_line_of_the_next_one() -> None:
 
 def test_the_outcome_of_faults_and_links_is_short() -> None:
     run = run_of()
-    assert outcome(run, run_of()) == ("", "1 link within 0.0%")
+    assert outcome(run, run_of()) == ("", "1 link within 0.0% of the expected rate")
     assert outcome(run, Run("", {}, {}, "")) == ("", "")
