@@ -20,7 +20,7 @@ from railyard.experiments.run.fault_script import RESTORE_S, heartbeats_running
 from railyard.experiments.run.gpu_fabrics import check_rate, make_workloads
 from railyard.experiments.run.progress import measure_undisturbed
 from railyard.experiments.run.session import FabricSession, built, check_links
-from railyard.experiments.run.traffic import Workload, expected, record, run_workload
+from railyard.experiments.run.traffic import Workload, run_faulted_workload, run_workload
 from railyard.experiments.spec.experiment import ExperimentSpec, parse
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.routing import HeartbeatsSpec
@@ -36,7 +36,6 @@ from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.capacity import Capacity, auto_rail_bps
 from railyard.topologies.measure import rates
 from railyard.topologies.plan import make_plan
-from railyard.workloads.replay.run import replay
 
 OBSERVE_S: Final = 5.0  # for packets to flow again before a recovery is evaluated
 STEADY_NS: Final = 300_000_000  # without an event of the controller: it has reacted to all of a fault
@@ -92,11 +91,7 @@ class LiveFabric:
         """Run a workload while faults are active: detours cross the same ports, and no equation predicts its time."""
         session, names = self._session, " + ".join(fault.spec.label for fault in self._faults.values())
         interval = replace(session.interval(workload.label, repeat), reroute=self._mode, part=names)
-        within_s = expected(session, workload)[1]
-        shown = page.showing_phases(workload.schedule)
-        with session.watch().record_load(run, interval, faulted=True):
-            done = replay(workload.schedule, session.windows, seed, within_s, **shown)
-        record(session, workload, interval, done, run, {}, None)
+        run_faulted_workload(session, workload, interval, seed, run)
 
     def ping(self, src: str, dst: str, count: int, timeout_s: float) -> tuple[Ping, Run]:
         """Send datagrams to a GPU and back, one at a time; return also the load meanwhile.

@@ -25,7 +25,7 @@ from railyard.experiments.run.session import (
     repeat_suffix,
     surviving_interruptions,
 )
-from railyard.experiments.run.traffic import Workload, expected, record
+from railyard.experiments.run.traffic import Workload, record_faulted, time_limit_s
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.routing import HeartbeatsSpec
@@ -100,7 +100,7 @@ class FaultInjector:
                     with recorded:
                         seen, done = self._during(script, selections, workload, seed, progress)
             if workload is not None:
-                record(session, workload, interval, done, self.run, {}, None)
+                record_faulted(session, workload, interval, done, self.run)
         self._record(interval, seen)
 
     def _await_detours_withdrawn(self) -> None:
@@ -126,7 +126,7 @@ class FaultInjector:
     ) -> tuple[ScriptRun, Replay]:
         """Run a workload instead of streams, with probes, but no connectivity checks: its queues would delay them."""
         probes_only = [replace(selection, streams=(), affected=frozenset()) for selection in selections]
-        within_s = expected(self.session, workload)[1] + sum(timed.repair_s for timed in script.faults)
+        limit_s = time_limit_s(self.session, workload) + sum(timed.repair_s for timed in script.faults)
         abort, started = threading.Event(), Future[int]()
         ended = {timed.after: Future[int]() for timed in script.faults if timed.after}  # the phases that faults follow
 
@@ -136,7 +136,7 @@ class FaultInjector:
             try:
                 # the kernel's own TCP timers are kept here
                 return replay(
-                    workload.schedule, self.session.windows, seed, within_s, abort=abort, places=self.machines.places,
+                    workload.schedule, self.session.windows, seed, limit_s, abort=abort, places=self.machines.places,
                     **page.showing_phases(workload.schedule, started.set_result, watched),
                 )  # fmt: skip
             finally:  # waits for what never came fail

@@ -5,14 +5,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import inf
 from statistics import median
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from railyard.core.records import IntervalId
 from railyard.experiments.live import page
+from railyard.experiments.run.predictions import Prediction, ReplayConditions, predictions_of
 from railyard.experiments.run.session import FabricSession
 from railyard.results.runs.records import (
     CLOCK_UNCERTAINTY,
@@ -26,25 +26,18 @@ from railyard.results.runs.records import (
     Measurement,
     Run,
 )
-from railyard.results.theory.ecmp import has_choice, imbalance, uplink_imbalance
-from railyard.results.theory.formula_text import formula_texts
+from railyard.results.theory.ecmp import imbalance, uplink_imbalance
 from railyard.results.theory.predict import (
     PathSeconds,
-    explained_ratios,
-    idle_credit,
-    latency,
     phase_times,
     predict_schedule,
     project_to_full_size,
-    share_uplinks,
 )
-from railyard.results.theory.stated import stated
-from railyard.topologies.addresses import UPLINK_PORT, Gpu, gpu_at
-from railyard.topologies.build.shaping import IP_TCP, idle_credit_s, payload_fraction
-from railyard.topologies.prediction import WHOLE, NotCompared
+from railyard.topologies.addresses import UPLINK_PORT, gpu_at
+from railyard.topologies.build.shaping import IP_TCP, payload_fraction
+from railyard.topologies.prediction import WHOLE
 from railyard.workloads.collectives.algorithm import Sizes, operation_of
 from railyard.workloads.matrix.traffic_matrix import (
-    at_line_rate,
     cross_rail_bytes,
     line_rate_duration_s,
     port_bytes,
@@ -52,14 +45,11 @@ from railyard.workloads.matrix.traffic_matrix import (
 )
 from railyard.workloads.replay.queues import longest_queue_s
 from railyard.workloads.replay.run import Place, Replay, replay
-from railyard.workloads.schedule import Scale, Schedule, payload_rates
+from railyard.workloads.schedule import Rates, Scale, Schedule, payload_rates
 from railyard.workloads.spec import TaskSpans
 
 _UNSAFE_IN_PATH: Final = re.compile(r"[^A-Za-z0-9._]+")
 TIMEOUT_MARGIN_S: Final = 30.0
-MIN_PREDICTED_S: Final = 1e-4  # a barrier's byte: what takes less is up to packets and turns, not to bandwidth
-MAX_SHARED: Final = 0.05  # of a run's time: from here on what shares its links may move it by more than is judged
-Found = TypeVar("Found")
 TIMEOUT_FACTOR: Final = 10  # a run that takes so many times its prediction has failed
 
 
@@ -86,6 +76,11 @@ class PortBytes(NamedTuple):
     gpus: int
     uplinks: dict[tuple[str, str, int], int]
 
+    def since(self, before: "PortBytes") -> "PortBytes":
+        """Return the bytes after an earlier reading of the same ports."""
+        uplinks = {uplink: size - before.uplinks[uplink] for uplink, size in self.uplinks.items()}
+        return PortBytes(self.gpus - before.gpus, uplinks)
+
 
 def run_workload(
     session: FabricSession,
@@ -100,28 +95,48 @@ def run_workload(
 
     The equations don't cover a steered fabric; there `predicted_s` (s, if known) is the whole's prediction.
     """
-    predicted, within_s = expected(session, workload, predicted_s)
-    interval, before = session.interval(workload.label, repeat, workload.scene), _counted(session)
-    queue_s = longest_queue_s(workload.schedule, session.plan, session.windows)
-    shown = page.showing_phases(workload.schedule)
+    schedule = workload.schedule
+    predicted = _predicted_seconds(session, workload, predicted_s)
+    limit_s = _limit_s(session, workload, predicted)
+    interval = session.interval(workload.label, repeat, workload.scene)
+    before = _counted(session)
+    queue_s = longest_queue_s(schedule, session.plan, session.windows)
+    shown = page.showing_phases(schedule)
     with (
         session.relaxed_tcp_timers(queue_s),
-        beside_machines(session, workload.schedule, interval, run) as places,
+        beside_machines(session, schedule, interval, run) as places,
         session.watch().record_load(run, interval),
     ):
-        done = replay(workload.schedule, session.windows, seed, within_s, progress, places=places, **shown)
-    after = _counted(session)
-    counted = PortBytes(after.gpus - before.gpus, {k: n - before.uplinks[k] for k, n in after.uplinks.items()})
-    times = record(session, workload, interval, done, run, predicted, counted)
-    # what the times mean on the real cluster
-    same = {phase: seconds / workload.scale.time_factor for phase, seconds in times.items()}
-    full = project_to_full_size(workload.scale, workload.schedule, times, session.plan.spec)
-    for metric, projected in (("projected_same_shape", same), ("projected_full_size", full)):
-        run.measurements += [Measurement(interval, phase, metric, value, "s") for phase, value in projected.items()]
+        done = replay(schedule, session.windows, seed, limit_s, progress, places=places, **shown)
+    counted = _counted(session).since(before)
+    times = _record(session, workload, interval, done, run, predicted, counted)
+    _record_projections(session, workload, interval, times, run)
     if workload.measured_files is not None:
-        where = "/".join(_UNSAFE_IN_PATH.sub("-", part) for part in (session.name, workload.label, str(repeat)))
-        files = workload.measured_files(done.spans)
-        run.files |= {f"traces/{where}/{name}": content for name, content in files.items()}
+        parts = (session.name, workload.label, str(repeat))
+        folder = "/".join(_UNSAFE_IN_PATH.sub("-", part) for part in parts)
+        for name, content in workload.measured_files(done.spans).items():
+            run.files[f"traces/{folder}/{name}"] = content
+
+
+def run_faulted_workload(session: FabricSession, workload: Workload, interval: IntervalId, seed: int, run: Run) -> None:
+    """Replay it once while faults are active, and add everything to the run, without predictions."""
+    shown = page.showing_phases(workload.schedule)
+    with session.watch().record_load(run, interval, faulted=True):
+        done = replay(workload.schedule, session.windows, seed, time_limit_s(session, workload), **shown)
+    record_faulted(session, workload, interval, done, run)
+
+
+def record_faulted(session: FabricSession, workload: Workload, interval: IntervalId, done: Replay, run: Run) -> None:
+    """Record a replay during which faults were active.
+
+    No equation predicts its times. Detours cross the same ports as its bytes, so port counters say nothing.
+    """
+    _record(session, workload, interval, done, run, {}, None)
+
+
+def time_limit_s(session: FabricSession, workload: Workload) -> float:
+    """Return after how many seconds a replay has failed."""
+    return _limit_s(session, workload, _predicted_seconds(session, workload, None))
 
 
 @contextmanager
@@ -133,32 +148,38 @@ def beside_machines(
     if cluster is None:
         yield ()
         return
-    before_s, (_, sent) = cluster.measure_clocks(), cluster.counters()
+    before_s = cluster.measure_clocks()
+    _, sent_before = cluster.counters()
     yield cluster.places()
     _, sent_after = cluster.counters()
     uncertainty_s = max(before_s, cluster.measure_clocks())
     run.measurements.append(Measurement(interval, WHOLE, CLOCK_UNCERTAINTY, uncertainty_s, "s"))
     ports = port_bytes(schedule, session.plan.spec)
     predicted = cluster.underlay_bytes(ports.rail_out.tolist(), ports.rail_in.tolist(), session.plan.spec.mtu)
-    row = Measurement(interval, WHOLE, UNDERLAY_BYTES, float(sent_after - sent), "B", predicted or None)
+    row = Measurement(interval, WHOLE, UNDERLAY_BYTES, float(sent_after - sent_before), "B", predicted or None)
     run.measurements.append(row)
     run.provenance["machines"] = cluster.provenance()
 
 
-def expected(
-    session: FabricSession, workload: Workload, predicted_s: float | None = None
-) -> tuple[dict[str, float], float]:
-    """Return (the prediction of each phase and the whole, s; how long it may take before it has failed, s)."""
-    schedule, fabric = workload.schedule, session.plan.spec
-    rates = payload_rates(session.plan.hb_bps, session.plan.rail_bps, fabric.mtu)
-    predicted = predict_schedule(schedule, rates, fabric)
+def _predicted_seconds(session: FabricSession, workload: Workload, predicted_s: float | None) -> dict[str, float]:
+    """Return the predicted time of each phase and of the whole. On a steered fabric `predicted_s` is the only one."""
     if session.steered_by:
-        predicted = {} if predicted_s is None else {WHOLE: predicted_s}
-    whole = predicted.get(WHOLE) or line_rate_duration_s(schedule, rates, fabric)
-    return predicted, whole * TIMEOUT_FACTOR + TIMEOUT_MARGIN_S
+        return {} if predicted_s is None else {WHOLE: predicted_s}
+    return predict_schedule(workload.schedule, _rates(session), session.plan.spec)
 
 
-def record(
+def _limit_s(session: FabricSession, workload: Workload, predicted: Mapping[str, float]) -> float:
+    whole_s = predicted.get(WHOLE)
+    if not whole_s:
+        whole_s = line_rate_duration_s(workload.schedule, _rates(session), session.plan.spec)
+    return whole_s * TIMEOUT_FACTOR + TIMEOUT_MARGIN_S
+
+
+def _rates(session: FabricSession) -> Rates:
+    return payload_rates(session.plan.hb_bps, session.plan.rail_bps, session.plan.spec.mtu)
+
+
+def _record(
     session: FabricSession,
     workload: Workload,
     interval: IntervalId,
@@ -167,134 +188,170 @@ def record(
     predicted: Mapping[str, float],
     counted: PortBytes | None,
 ) -> dict[str, float]:
-    """Record a replay: events, flows, bytes and measurements; return s by phase, and of the whole (none if broken).
+    """Record a replay: events, flows, bytes and measurements; return the times of `_times`.
 
-    `counted`: of the replay alone; None while faults are injected, since detours cross the same ports.
+    `counted`: of the replay alone; None while faults are injected.
     """
-    what, times = interval.as_dict(), dict[str, float]()
-    if len(done.delivered) == len(workload.schedule.transfers):
-        # Eq. 6 counts computing; a prediction of plain traffic counts bytes alone
-        has_computing = workload.iteration or workload.schedule.iteration is not None
-        times[WHOLE] = done.seconds if has_computing else done.transfer_seconds
-        if workload.iteration or len(workload.schedule.phases) > 1:
-            spans = {n: (start / 1e9, end / 1e9) for n, (start, end) in done.spans.items()}
-            times |= {name: median(runs) for name, runs in phase_times(workload.schedule, spans).items()}
-    run.events.append(Event(done.start_ns, "workload", "started", what))
-    run.events.append(Event(done.end_ns, "workload", "finished", {**what, "broken": list(done.broken)}))
-    names, phases = [gpu.name for gpu in session.plan.gpus], workload.schedule.phases
-    corrupt, operations = set(done.corrupt), [operation_of(phase) for phase in phases]
-    for number, t in workload.schedule.transfers:
-        start_ns, end_ns = done.spans.get(number, (0, 0))
-        flow = Flow(
-            interval=interval,
-            phase=phases[t.phase].name,
-            kind=phases[t.phase].kind,
-            src=names[t.src],
-            dst=names[t.dst],
-            bytes=t.bytes,
-            delivered=0 if number in corrupt else done.delivered.get(number, 0),
-            start_ns=start_ns,
-            end_ns=end_ns,
-            operation=operations[t.phase],
-            stage=phases[t.phase].stage,
-            step=phases[t.phase].step,
-        )
-        run.flows.append(flow)
-    # Bytes at receivers and ports. Cross-rail bytes are those of the matrix, or of the uplinks if more. On a steered or
-    # broken fabric, and beside a background, the ports carry more than the schedule says.
-    schedule, got = workload.schedule, done.delivered_matrix
-    known = counted is not None and not session.steered_by
-    on_rails = int(port_bytes(schedule, session.plan.spec).rail_out.sum()) if known else 0
-    gpu_ports, uplinks = (counted.gpus, counted.uplinks) if counted else (0, {})
-    run.bytes.append(
-        ByteCheck(
-            interval=interval,
-            asked_bytes=sum(schedule.matrix.values()),
-            delivered_bytes=sum(got.values()),
-            pairs_wrong=sum(1 for p in schedule.matrix.keys() | got.keys() if schedule.matrix.get(p) != got.get(p)),
-            rail_port_bytes=gpu_ports,
-            rail_expected_bytes=round(on_rails / payload_fraction(session.plan.spec.mtu)),
-            cross_rail_bytes=max(cross_rail_bytes(schedule), sum(n for key, n in uplinks.items() if key[1] == "out")),
-        )
-    )
+    times = _times(workload, done)
+    run.events.append(Event(done.start_ns, "workload", "started", interval.as_dict()))
+    finished = {**interval.as_dict(), "broken": list(done.broken)}
+    run.events.append(Event(done.end_ns, "workload", "finished", finished))
+    run.flows.extend(_flows(session, workload.schedule, interval, done))
+    run.bytes.append(_byte_check(session, workload.schedule, interval, done, counted))
     if times:
         rate = sum(done.delivered.values()) * 8 / times[WHOLE]
         run.measurements.append(Measurement(interval, WHOLE, THROUGHPUT, rate, "bit/s"))
-    loads = _record_uplinks(session, schedule, interval, done.end_ns, uplinks, run) if uplinks else None
-    exact, fabric = known, session.plan.spec
-    schedule_rates = payload_rates(session.plan.hb_bps, session.plan.rail_bps, fabric.mtu)
-    explained = explained_ratios(schedule, schedule_rates, fabric, loads) if exact else {}
-    at_uplinks = share_uplinks(schedule, fabric) if exact else {}
-    by_uplink = {}
-    if exact and has_choice(fabric):
-        by_uplink = predict_schedule(schedule, schedule_rates, fabric, "expected")
-
-    plan, messages = session.plan, defaultdict[str, list[int]](list)
-    rail_credit_s = idle_credit_s(plan.rail_link(Gpu(0, 0)).rate_bps, fabric.mtu)
-    uplink_credit_s = idle_credit_s(plan.uplink_bps, fabric.mtu) if plan.uplinks else 0.0
-    far_credit_s = max(rail_credit_s, uplink_credit_s)
-    if fabric.definition.is_graph:  # where paths along a rail pass several switches, too
-        rail_credit_s = far_credit_s
-    of_links = PathSeconds(idle_credit_s(plan.hb_bps, fabric.mtu), rail_credit_s, far_credit_s)
-    credit = idle_credit(schedule, of_links) if predicted else {}
-    one_way = _latencies(session, run) if predicted else None
-    latencies = latency(schedule, one_way) if one_way else {}
-    formulas = formula_texts(schedule, schedule_rates, fabric) if exact else {}
-    has_phases = bool(predicted) and len(set(schedule.phases)) > 1
-    shared = at_line_rate(schedule, schedule_rates, fabric).shared if has_phases else {}
-    for _, t in schedule.transfers:
-        messages[phases[t.phase].name].append(t.bytes)
-    all_messages = [t.bytes for _, t in schedule.transfers]
-
-    def of(found: Mapping[str, Found], phase: str) -> Found | None:
-        """Return what is known of a phase; of plain traffic in a single step as a whole, that of this step."""
-        is_plain = phase == WHOLE and not workload.iteration
-        return found.get(phase, next(iter(found.values()), None) if is_plain else None)
-
-    own_predictions = {} if session.steered_by else stated(schedule, schedule_rates, fabric)
-    for phase, value in times.items():
-        stated_of_phase = own_predictions.get(phase)
-        reason = session.not_compared
-        if isinstance(stated_of_phase, NotCompared):
-            reason = stated_of_phase.reason
-        metric = "iteration_time" if phase == WHOLE and workload.iteration else "completion_time"
-        prediction = None if reason else of(predicted, phase)
-        prediction = prediction if (prediction or 0) > MIN_PREDICTED_S else None
-        least, most = of(explained, phase) or (0.0, inf)
-        longer = of(latencies, phase) if prediction else None
-        with_latency = prediction + longer if prediction and longer is not None else None
-        others = [o for (p, o), share in shared.items() if p == phase and share > MAX_SHARED]
-        shares_links_with = ", ".join(others) or at_uplinks.get(phase, "")
-        if shares_links_with and not reason:
-            reason = f"shares links with {shares_links_with}"
-        row = Measurement(
-            interval,
-            phase,
-            metric,
-            value,
-            "s",
-            prediction,
-            least,
-            most + longer / prediction if prediction and longer else most,
-            predicted_by_uplink=of(by_uplink, phase) if prediction else None,
-            frames=median(messages.get(phase) or all_messages) / (fabric.mtu - IP_TCP),
-            credit_share=(of(credit, phase) or 0.0) / prediction if prediction else 0.0,
-            shares_links_with=shares_links_with,
-            predicted_with_latency=with_latency,
-            formula=(of(formulas, phase) or "") if prediction else "",
-            not_compared=reason,
-        )
-        run.measurements.append(row)
+    uplink_imbalance = None
+    if counted is not None and counted.uplinks:
+        uplink_imbalance = _record_uplinks(session, workload.schedule, interval, done.end_ns, counted.uplinks, run)
+    conditions = ReplayConditions(
+        is_iteration=workload.iteration,
+        is_steered=bool(session.steered_by),
+        is_faulted=counted is None,
+        one_way=_latencies(session, run),
+        uplink_imbalance=uplink_imbalance,
+        not_compared=session.not_compared,
+    )
+    if times:
+        predictions = predictions_of(workload.schedule, session.plan, predicted, conditions)
+        frames = _frames_of_messages(workload.schedule, session.plan.spec.mtu)
+        for phase, seconds in times.items():
+            metric = "iteration_time" if phase == WHOLE and workload.iteration else "completion_time"
+            row = measurement_row(interval, phase, metric, seconds, frames[phase], predictions[phase])
+            run.measurements.append(row)
     return times
+
+
+def _times(workload: Workload, done: Replay) -> dict[str, float]:
+    """Return the seconds of the whole replay and of each phase; none if a transfer did not arrive."""
+    schedule = workload.schedule
+    if len(done.delivered) != len(schedule.transfers):
+        return {}
+    # Eq. 6 counts computing; a prediction of plain traffic counts bytes alone
+    has_computing = workload.iteration or schedule.iteration is not None
+    times = {WHOLE: done.seconds if has_computing else done.transfer_seconds}
+    if workload.iteration or len(schedule.phases) > 1:
+        spans = {number: (start / 1e9, end / 1e9) for number, (start, end) in done.spans.items()}
+        for phase, durations in phase_times(schedule, spans).items():
+            times[phase] = median(durations)
+    return times
+
+
+def _flows(session: FabricSession, schedule: Schedule, interval: IntervalId, done: Replay) -> Iterator[Flow]:
+    """Yield one flow per transfer. A corrupt transfer counts as not delivered."""
+    names = [gpu.name for gpu in session.plan.gpus]
+    operations = [operation_of(phase) for phase in schedule.phases]
+    corrupt = set(done.corrupt)
+    for number, transfer in schedule.transfers:
+        phase = schedule.phases[transfer.phase]
+        start_ns, end_ns = done.spans.get(number, (0, 0))
+        yield Flow(
+            interval=interval,
+            phase=phase.name,
+            kind=phase.kind,
+            src=names[transfer.src],
+            dst=names[transfer.dst],
+            bytes=transfer.bytes,
+            delivered=0 if number in corrupt else done.delivered.get(number, 0),
+            start_ns=start_ns,
+            end_ns=end_ns,
+            operation=operations[transfer.phase],
+            stage=phase.stage,
+            step=phase.step,
+        )
+
+
+def _byte_check(
+    session: FabricSession, schedule: Schedule, interval: IntervalId, done: Replay, counted: PortBytes | None
+) -> ByteCheck:
+    """Compare the bytes at receivers and ports with those of the schedule.
+
+    Cross-rail bytes are those of the matrix, or of the uplinks if more. On a steered or broken fabric, and beside a
+    background, the ports carry more than the schedule says, so nothing is expected of them.
+    """
+    asked = schedule.matrix
+    delivered = done.delivered_matrix
+    ports_expected = 0
+    if counted is not None and not session.steered_by:
+        ports_expected = int(port_bytes(schedule, session.plan.spec).rail_out.sum())
+    ports_counted = counted or PortBytes(0, {})
+    uplinks_out = sum(size for (_, way, _), size in ports_counted.uplinks.items() if way == "out")
+    return ByteCheck(
+        interval=interval,
+        asked_bytes=sum(asked.values()),
+        delivered_bytes=sum(delivered.values()),
+        pairs_wrong=sum(1 for pair in asked.keys() | delivered.keys() if asked.get(pair) != delivered.get(pair)),
+        rail_port_bytes=ports_counted.gpus,
+        rail_expected_bytes=round(ports_expected / payload_fraction(session.plan.spec.mtu)),
+        cross_rail_bytes=max(cross_rail_bytes(schedule), uplinks_out),
+    )
+
+
+def _frames_of_messages(schedule: Schedule, mtu: int) -> dict[str, float]:
+    """Return the frames of the median message of each phase, and of the whole."""
+    sizes = defaultdict[str, list[int]](list)
+    for _, transfer in schedule.transfers:
+        sizes[schedule.phases[transfer.phase].name].append(transfer.bytes)
+        sizes[WHOLE].append(transfer.bytes)
+    return {phase: median(messages) / (mtu - IP_TCP) for phase, messages in sizes.items()}
+
+
+def measurement_row(
+    interval: IntervalId, phase: str, metric: str, seconds: float, frames: float, prediction: Prediction
+) -> Measurement:
+    """Return the row of a measured time beside its prediction.
+
+    `frames`: of the median message. Latency prolongs the time, so it raises the ratio that is explained at most.
+    """
+    explained_most = prediction.explained_most
+    credit_share = 0.0
+    with_latency_s = None
+    if prediction.seconds:
+        credit_share = prediction.credit_s / prediction.seconds
+        if prediction.latency_s is not None:
+            explained_most += prediction.latency_s / prediction.seconds
+            with_latency_s = prediction.seconds + prediction.latency_s
+    return Measurement(
+        interval,
+        phase,
+        metric,
+        seconds,
+        "s",
+        prediction.seconds,
+        prediction.explained_least,
+        explained_most,
+        predicted_by_uplink=prediction.by_uplink_s,
+        frames=frames,
+        credit_share=credit_share,
+        shares_links_with=prediction.shares_links_with,
+        predicted_with_latency=with_latency_s,
+        formula=prediction.formula,
+        not_compared=prediction.not_compared,
+    )
+
+
+def _record_projections(
+    session: FabricSession, workload: Workload, interval: IntervalId, times: Mapping[str, float], run: Run
+) -> None:
+    """Record what the times mean on the real cluster: with this fabric's shape, and at full size."""
+    for phase, seconds in times.items():
+        same_shape_s = seconds / workload.scale.time_factor
+        run.measurements.append(Measurement(interval, phase, "projected_same_shape", same_shape_s, "s"))
+    full_size_s = project_to_full_size(workload.scale, workload.schedule, times, session.plan.spec)
+    for phase, seconds in full_size_s.items():
+        run.measurements.append(Measurement(interval, phase, "projected_full_size", seconds, "s"))
 
 
 def _latencies(session: FabricSession, run: Run) -> PathSeconds | None:
     """Return the one-way latency of each path as calibration measured it; None if a path's is not known."""
-    found = {link.link_class: link.latency_s for link in run.links if link.fabric == session.label}
-    hb, rail = found.get("hb"), found.get("rail")
-    if hb is None or rail is None:
+    latency_s = {link.link_class: link.latency_s for link in run.links if link.fabric == session.label}
+    hb_s = latency_s.get("hb")
+    rail_s = latency_s.get("rail")
+    if hb_s is None or rail_s is None:
         return None
-    return PathSeconds(hb, rail, found.get("uplink") or hb + rail)  # without spines an HB domain forwards
+    # without spines, a GPU of the HB domain forwards what changes rails
+    cross_rail_s = latency_s.get("uplink") or hb_s + rail_s
+    return PathSeconds(hb_s, rail_s, cross_rail_s)
 
 
 def _record_uplinks(
@@ -309,7 +366,8 @@ def _record_uplinks(
 
     It is recorded beside what ECMP or the policy is expected to give.
     """
-    fabric, sizes = session.plan.spec, Sizes.of(schedule.matrix)
+    fabric = session.plan.spec
+    sizes = Sizes.of(schedule.matrix)
     routed = [(sizes, ways(sizes.src, sizes.dst, schedule.rails, fabric))]
     expected = uplink_imbalance(routed, schedule.rails, fabric.domains, fabric, "expected")
     if expected is None:
@@ -328,7 +386,8 @@ def _record_uplinks(
 def _counted(session: FabricSession) -> PortBytes:
     """Return the counters of the rail switches' ports since they were made, by OpenFlow."""
     counters = session.controller.port_counters(len(session.plan.switches))
-    gpus, uplinks = 0, dict[tuple[str, str, int], int]()
+    gpus = 0
+    uplinks: dict[tuple[str, str, int], int] = {}
     for switch in session.plan.switches:
         for port, values in counters[switch.name].items():
             if gpu_at(switch.dpid, port):
