@@ -29,6 +29,8 @@ def run_of(name: str = "mine") -> Run:
 class CountingController:
     """Its ports have carried nothing until `carried` says so."""
 
+    user_app = ""
+
     def __init__(self, plan: Plan) -> None:
         self.counters: Counters = {switch.name: {} for switch in plan.switches}
         self.asked_for: list[int] = []
