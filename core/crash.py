@@ -3,6 +3,10 @@
 `guarded` runs a program's main function. Errors of the user or the machine keep their exit status. Any other exception
 is a defect of Railyard or of a plugin: its traceback goes to a file, with what is needed to reproduce it, and the exit
 status is 70 (EX_SOFTWARE of sysexits.h). A process without a place for such a file sends the text elsewhere (`sink`).
+
+While a command works, Ctrl-C raises KeyboardInterrupt, so that the command can clean up. Before and after that, while
+Python imports modules, parses a command line or shuts down, that exception would be lost, or be printed with a
+traceback: there Ctrl-C ends the process at once, with one line.
 """
 
 import codecs
@@ -10,17 +14,20 @@ import errno
 import io
 import os
 import platform
+import signal
 import sys
 import unicodedata
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final, TextIO
 
-from railyard.core import interrupt
 from railyard.core.errors import BadInput, MissingRequirement, RailyardError, print_error
 
 STATUS: Final = 70
+STOPPED: Final = "stopped by Ctrl-C"
+STOPPED_STATUS: Final = 128 + signal.SIGINT
 sink: Callable[[str], object] | None = None  # takes the text of a report, in place of a file
 parent_has_stdout = False  # the process that started this one prints to the same stdout, after it
 context: Final[dict[str, object]] = {}  # what a report has besides: the experiment's specification
@@ -49,6 +56,23 @@ class WorkerCrashed(RailyardError):
         self.report = report
 
 
+def end_at_ctrl_c() -> None:
+    """Let Ctrl-C end this process with one line, unless its caller made it ignore Ctrl-C."""
+    if callable(signal.getsignal(signal.SIGINT)):
+        signal.signal(signal.SIGINT, _end)
+
+
+def raise_at_ctrl_c() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt, unless this process ignores it."""
+    if callable(signal.getsignal(signal.SIGINT)):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    os.write(2, f"{STOPPED}\n".encode())
+    os._exit(STOPPED_STATUS)
+
+
 def guarded(main: Callable[[], int], own_streams: bool = True) -> int:
     """Return the exit status of `main`; an exception or Ctrl-C (130) is one line on stderr.
 
@@ -58,8 +82,8 @@ def guarded(main: Callable[[], int], own_streams: bool = True) -> int:
     try:
         status = main()
     except KeyboardInterrupt:
-        print(interrupt.STOPPED, file=sys.stderr)
-        status = interrupt.STATUS
+        print(STOPPED, file=sys.stderr)
+        status = STOPPED_STATUS
     except SystemExit as stop:
         if _from_plugin(stop):
             return report_error(stop)
@@ -72,7 +96,7 @@ def guarded(main: Callable[[], int], own_streams: bool = True) -> int:
         status = 1 if stdout and error is stdout.error else report_error(error)
     if stdout is None:
         return status
-    interrupt.end_at_ctrl_c()
+    end_at_ctrl_c()
     with suppress(BrokenPipeError):
         sys.stdout.flush()
     if stdout.error is None:

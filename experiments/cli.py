@@ -22,7 +22,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import railyard
-from railyard.core import crash, interrupt
+from railyard.core import crash
 from railyard.core.errors import MissingRequirement, print_error
 from railyard.core.host import raise_open_file_limit
 from railyard.core.installation import PROGRAM, RUN
@@ -104,12 +104,12 @@ def _interruptible(command: Callable[[], Any]) -> Any:
 
     Typer would end with the status alone.
     """
-    interrupt.raise_at_ctrl_c()
+    crash.raise_at_ctrl_c()
     try:
         return command()
     except KeyboardInterrupt:
-        print(interrupt.STOPPED, file=sys.stderr)
-        return interrupt.STATUS
+        print(crash.STOPPED, file=sys.stderr)
+        return crash.STOPPED_STATUS
 
 
 def load_command(name: str) -> Any:

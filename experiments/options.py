@@ -61,20 +61,6 @@ def platform_names() -> list[str]:
     return list(PLATFORMS)
 
 
-def live_run_names() -> list[str]:
-    """Return the names of the runs that are alive."""
-    from railyard.experiments.commands import ps
-
-    return ps.live_run_names()
-
-
-def complete_node(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the GPUs and switches of the live run that the command line names."""
-    from railyard.experiments.commands import ps
-
-    return [node for node in ps.node_names(context.params.get("run") or "") if node.startswith(incomplete)]
-
-
 Name = Annotated[
     str,
     typer.Argument(
@@ -134,14 +120,6 @@ Topo = Annotated[
         metavar="FILE:CLASS[,ARGS]",
         show_default=False,
         help="Run it on a Mininet topology of yours: a Topo class, and its arguments (docs/mininet-users.md).",
-    ),
-]
-LiveRunName = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN",
-        help="A run that `ps` lists: its name, its experiment, or its pid.",
-        autocompletion=completion(live_run_names),
     ),
 ]
 ControllerApp = Annotated[

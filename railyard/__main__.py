@@ -9,15 +9,15 @@ import locale
 import os
 import sys
 
-from railyard.core import interrupt
-
 
 def main(remedy: str = "") -> int:
     """Run the command line and return its exit status. `remedy`: what to type if this Python lacks a package."""
     use_utf8()
     gc.set_threshold(50_000, 20, 50)  # searching what is imported for cycles took a tenth of a run's CPU time
-    interrupt.end_at_ctrl_c()
     try:
+        from railyard.core import crash
+
+        crash.end_at_ctrl_c()
         from railyard.experiments.cli import main as run
     except (ImportError, PermissionError) as error:
         if path := unreadable():

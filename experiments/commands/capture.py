@@ -23,7 +23,8 @@ from railyard.core.installation import PROJECT, module_command
 from railyard.core.safe_files import write_file
 from railyard.core.units import format_size
 from railyard.experiments.commands import ps
-from railyard.experiments.options import LiveRunName, console, plain_table, shows_progress
+from railyard.experiments.live_run_options import LiveRunName
+from railyard.experiments.options import console, plain_table, shows_progress
 from railyard.experiments.run import folder
 from railyard.topologies.addresses import gpu_of_ip
 from railyard.topologies.multirail.spec import nic_of_mac

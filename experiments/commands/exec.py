@@ -7,7 +7,7 @@ import typer
 
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.experiments.commands import ps
-from railyard.experiments.options import LiveRunName, complete_node
+from railyard.experiments.live_run_options import LiveRunName, complete_node
 from railyard.topologies.build.ovs import OVS_DIR
 from railyard.topologies.plan import PLAN_FILE
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import psutil
 import typer
 
-from railyard.core import interrupt
+from railyard.core import crash
 from railyard.core.errors import BadInput, print_error
 from railyard.core.installation import PROGRAM
 from railyard.core.safe_files import Folder
@@ -190,7 +190,7 @@ def run(
         folder.write_outputs(where, junit, markdown, as_json, problem or f"ended with exit status {status}")
         has_report = where.has("report.html")
     if status == 128 + signal.SIGINT and not (has_report or problem):
-        print(f"{interrupt.STOPPED}: nothing was measured yet", file=sys.stderr)
+        print(f"{crash.STOPPED}: nothing was measured yet", file=sys.stderr)
     if problem:
         return print_error(problem, status or 1)
     report = where.path / "report.html"

@@ -20,7 +20,7 @@ from railyard.core.terminal import FittingTable
 from railyard.core.units import format_time
 from railyard.experiments import options
 from railyard.experiments.commands import ps
-from railyard.experiments.options import LiveRunName, complete_node
+from railyard.experiments.live_run_options import LiveRunName, complete_node
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.forwarding import Path, path_name
 from railyard.topologies.measure.capture import Capture, Observation, Probe

@@ -18,7 +18,8 @@ from railyard.core.units import format_rate, format_size
 from railyard.experiments import options
 from railyard.experiments.commands import ps
 from railyard.experiments.live.sampler import LinkSample, Sampler
-from railyard.experiments.options import LiveRunName, plain_table
+from railyard.experiments.live_run_options import LiveRunName
+from railyard.experiments.options import plain_table
 from railyard.topologies.fabric_kinds import Link
 from railyard.topologies.plan import read_active_plan
 

@@ -63,7 +63,7 @@ def test_ctrl_c_outside_of_a_command_is_one_line(moment: str, end: str) -> None:
 
 def test_ctrl_c_that_the_caller_ignores_stays_ignored() -> None:
     """As of a program in the background of a script."""
-    code = "import os; from railyard.core import interrupt as i; i.end_at_ctrl_c(); i.raise_at_ctrl_c(); os.kill(0, 2)"
+    code = "import os; from railyard.core import crash as i; i.end_at_ctrl_c(); i.raise_at_ctrl_c(); os.kill(0, 2)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
