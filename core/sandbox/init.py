@@ -25,6 +25,10 @@ _DEBOUNCE_S: Final = 1.0
 _SIGNALS_TO_FORCE_EXIT: Final = 3
 
 
+launcher_state = -1
+"""Open file of the launcher's state (front.py), after `prepare`."""
+
+
 class StoppedBySignal(KeyboardInterrupt):
     """A signal asks the run to end. Raised once, in the main thread of the sandbox init."""
 
@@ -78,6 +82,9 @@ def prepare() -> dict[str, Any]:
             shutil.copyfile(path, _SCRATCH / "matplotlib" / path.name)
     tempfile.tempdir = None
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    global launcher_state
+    launcher_state = task["launcher_state"]
+    os.set_inheritable(launcher_state, False)
     given: dict[str, Any] = task["task"]
     return given
 

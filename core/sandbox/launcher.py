@@ -33,7 +33,7 @@ from railyard.core import crash, watch
 from railyard.core.errors import MissingRequirement
 from railyard.core.host import SEARCH_PATH, UNSHARE_OPTIONS, USER_NAMESPACE_OPTIONS
 from railyard.core.installation import PROGRAM
-from railyard.core.sandbox import hidden
+from railyard.core.sandbox import front, hidden
 from railyard.core.sandbox.run_socket import RunSocket
 
 SANDBOX_VARIABLE: Final = "RAILYARD_SANDBOX"
@@ -70,10 +70,13 @@ def enter(
     environment |= {HOST_NAMESPACES_VARIABLE: current_namespaces(), SOCKET_FD_VARIABLE: str(child_socket.fileno())}
     signals = Signals(drop=(signal.SIGINT,) if interactive else (), on_stop=on_stop)
     with parent_socket, signals, RunSocket(run) as found_by:
-        process = start(argv, folder, environment, [child_socket.fileno(), *inherited], interactive)
+        state = front.open_own_state()
+        process = start(argv, folder, environment, [child_socket.fileno(), state, *inherited], interactive)
         child_socket.close()
+        os.close(state)
         with suppress(BrokenPipeError):
             given = {"task": dict(task), "put_back": hidden.needed(visible), "sockets": hidden.sockets()}
+            given |= {"launcher_state": state}
             parent_socket.sendall(json.dumps(given).encode() + b"\n")
 
         def forward(number: int) -> None:
@@ -221,7 +224,12 @@ class Signals:
         """
         watched: list[int | socket.socket] = [self._read_fd, *(found_by.waiting if found_by else [])]
         while process.poll() is None:
+            before_s = time.monotonic()
             ready = select(watched, [], [], _CHECK_S if check else None)[0]
+            stopped_s = time.monotonic() - before_s
+            if check and stopped_s > watch.STOPPED_S and process.poll() is not None:
+                text = f"this process was stopped for {stopped_s:.1f} s, in which the run ended"
+                print(text, file=sys.stderr, flush=True)
             if check:
                 check()
             if found_by and len(ready) > (self._read_fd in ready):

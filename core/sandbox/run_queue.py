@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 from railyard.core.errors import printable
 from railyard.core.host_load import FOREIGN_LIMIT
+from railyard.core.sandbox.front import how_to_continue, is_stopped
 from railyard.core.sandbox.socket_owners import abstract_sockets
 
 PREFIX: Final = "railyard-queue"
@@ -96,7 +97,7 @@ def _wait(
                 if len(_ahead(name, prefix)) < at_once:
                     held.enter_context(undo.pop_all())
                     return turn_socket
-        running = ", ".join(ticket.text for ticket in ahead[:at_once])
+        running = ", ".join(map(_with_state, ahead[:at_once]))
         line = f"place {max(1, len(ahead) - at_once + 1)} in the queue, running now: {running}"
         if line != shown and ahead:
             tell(line)
@@ -104,6 +105,12 @@ def _wait(
         # at random, so that two runs that took their turns back don't meet again
         if stop.wait(_POLL_S * random.uniform(0.5, 1.0)):
             raise Stopped
+
+
+def _with_state(ticket: Ticket) -> str:
+    """Return a ticket's text, and what to type if its process is stopped: it would keep the others waiting."""
+    pid = int(ticket.name.partition("-")[2])
+    return f"{ticket.text} (it is stopped; {how_to_continue(pid)})" if is_stopped(pid) else ticket.text
 
 
 def _ahead(name: str, prefix: str) -> list[Ticket]:

@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from railyard.core.sandbox.front import is_stopped
+
 _NAME: Final = re.compile(rb"@(railyard/(\d{1,10})/[0-9a-f]{16})$")
 _CREDENTIALS: Final = struct.Struct("iII")
 _SO_PEERPIDFD: Final = 77  # since Linux 6.5
@@ -64,7 +66,10 @@ class RunSocket:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """A process that listens. `pid`, `pidfd`, `uid` and `gid` are from the kernel, `text` is from the process."""
+    """A process that listens. `pid`, `pidfd`, `uid` and `gid` are from the kernel, `text` is from the process.
+
+    It has no text if it is stopped.
+    """
 
     pid: int
     pidfd: int
@@ -87,6 +92,7 @@ def _ask(names: list[bytes], within_s: float) -> list[Announcement]:
     open_now: dict[socket.socket, Announcement] = {}
     texts: dict[socket.socket, bytes] = {}
     counts: Counter[int] = Counter()
+    found = list[Announcement]()
     for name in names:
         if len(open_now) >= _MOST:
             break
@@ -99,11 +105,15 @@ def _ask(names: list[bytes], within_s: float) -> list[Announcement]:
             counts[uid] += 1
             if counts[uid] > _MOST_OF_A_USER and uid != os.geteuid():
                 raise PermissionError(name)
-            open_now[sock] = Announcement(pid, _peer_pidfd(sock, pid), uid, gid, "")
+            announcement = Announcement(pid, _peer_pidfd(sock, pid), uid, gid, "")
+            if is_stopped(pid):
+                found.append(announcement)
+                sock.close()
+                continue
+            open_now[sock] = announcement
             texts[sock] = b""
         except OSError:
             sock.close()
-    found = []
     deadline = time.monotonic() + within_s
     while open_now and (left_s := deadline - time.monotonic()) > 0:
         for sock in select.select(list(open_now), [], [], left_s)[0]:

@@ -26,6 +26,7 @@ from railyard.core.errors import BadInput, RailyardError, printable, unknown_nam
 from railyard.core.safe_files import real_path
 from railyard.core.sandbox import entry
 from railyard.core.sandbox.entry import Entry, Refused
+from railyard.core.sandbox.front import how_to_continue
 from railyard.core.sandbox.run_socket import announcements
 from railyard.core.units import format_time
 from railyard.experiments.options import console, plain_table
@@ -55,6 +56,11 @@ class LiveRun:
     entry: Entry | None = field(default=None, repr=False, compare=False)
 
     @property
+    def is_stopped(self) -> bool:
+        """Return whether its front process is stopped: then only its number and user can be seen."""
+        return bool(self.refused) and not self.where
+
+    @property
     def nodes(self) -> list[str]:
         """GPUs, bridges and switches of the fabric that is up at the moment."""
         return entry.nodes(self.entry) if self.entry else []
@@ -65,11 +71,14 @@ def find() -> list[LiveRun]:
     runs = []
     for found in announcements():
         experiment, _, where = map(printable, found.text.partition(" "))
-        run = LiveRun(experiment, Path(where).name[:_MAX_NAME], where, found.pid, str(found.uid), 0.0)
+        name = Path(where).name[:_MAX_NAME] or f"run-{found.pid}"
+        run = LiveRun(experiment, name, where, found.pid, str(found.uid), 0.0)
         run = replace(run, own=found.uid == os.geteuid())
         try:
             with suppress(KeyError):
                 run = replace(run, user=pwd.getpwuid(found.uid).pw_name)
+            if not found.text:
+                raise Refused(f"is stopped; {how_to_continue(found.pid)}")
             if opened := entry.entry_of(found):
                 started_s = psutil.Process(opened.pid).create_time()
                 runs.append(replace(run, pid=opened.pid, started_s=started_s, entry=opened))
@@ -98,6 +107,8 @@ def choose(wanted: str, runs: Sequence[LiveRun]) -> LiveRun:
     found = matching(run for run in may if run.own) or matching(run for run in may if not run.own)
     if not found and (refused := matching(run for run in runs if run.refused)):
         raise BadInput("RUN", wanted, f"{refused[0].refused} (process {refused[0].pid} of {refused[0].user})")
+    if not may and (stopped := [run for run in runs if run.is_stopped]):
+        raise BadInput("RUN", wanted, f"does not answer: process {stopped[0].pid} {stopped[0].refused}")
     if not may:
         raise BadInput("RUN", wanted, "is not alive: no run of yours is")
     if not found:
@@ -139,7 +150,8 @@ def print_table(runs: Sequence[LiveRun], console: Console) -> None:
         lasted = format_time(max(1.0, time.time() - run.started_s), 3)
         row = (run.name, run.experiment, str(run.pid), run.user, lasted, fabric, run.where)
         table.add_row(*map(Text, row))  # no markup: a name may look like some
-    console.print(table if table.row_count else "no run is alive")
+    nothing = "no other run is alive" if runs else "no run is alive"
+    console.print(table if table.row_count else nothing)
 
 
 def live_run_names() -> list[str]:

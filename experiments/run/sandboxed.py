@@ -6,8 +6,8 @@ machine carries today.
 """
 
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from railyard.core.host import Machine, datapath_choice, detect, require
 from railyard.core.installation import INSTALL, program_command
 from railyard.core.safe_files import Folder
 from railyard.core.sandbox import init
+from railyard.core.sandbox.front import LauncherWatch
 from railyard.core.sandbox.hidden import check_all_visible
 from railyard.experiments.options import PrintableConsole, console
 from railyard.experiments.run.folder import Spare, reporting_path_errors
@@ -34,7 +35,8 @@ def main() -> int:
         init.install_signal_handlers(interactive=task["do"] == "shell")
         spec = ExperimentSpec.model_validate(task["spec"])  # it was checked when it was loaded
         init.add_hosts(_addresses(spec))
-        status = {"run": _run, "shell": _shell}[task["do"]](spec, task)
+        with _watched_launcher():
+            status = {"run": _run, "shell": _shell}[task["do"]](spec, task)
     except init.StoppedBySignal as stopped:
         return stopped.exit_status
     return init.signal_exit_status() or status
@@ -47,6 +49,24 @@ def _addresses(spec: ExperimentSpec) -> dict[str, str]:
         addresses |= plan.addresses
         addresses |= {host: plan.addresses[gpu] for host, gpu in hosts_of(FABRIC_KINDS[fabric.kind]).items()}
     return addresses
+
+
+@contextmanager
+def _watched_launcher() -> Iterator[None]:
+    """Tell on standard error and on the live page when the launcher is stopped, and at the end if it still is."""
+    watched = LauncherWatch(init.launcher_state, _tell)
+    try:
+        yield
+    finally:
+        if line := watched.close():
+            print(line, file=sys.stderr, flush=True)
+
+
+def _tell(line: str) -> None:
+    from railyard.experiments.live import page
+
+    print(line, file=sys.stderr, flush=True)
+    page.show("interrupted", {"text": line})
 
 
 def _run(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
