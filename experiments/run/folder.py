@@ -212,8 +212,11 @@ def reporting_path_errors(field: str, out: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            remedy = "free some, or choose another --out"
+            remedy = f"free some, or choose another {field}" if field.startswith("--") else "free some space on it"
             raise MissingRequirement(f"the disk is full: {out} can't be written", remedy) from error
-        raise BadInput(field, str(out), f"can't be used: {(error.strerror or str(error)).lower()}") from error
+        reason = (error.strerror or str(error)).lower()
+        if error.errno == errno.EROFS:
+            reason += ": copy the folder to another disk" if field == "DIR" else ": choose another place"
+        raise BadInput(field, str(out), f"can't be used: {reason}") from error
     except ValueError as error:
         raise BadInput(field, str(out), f"is no path: {error}") from error

@@ -18,10 +18,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from railyard.core.safe_files import Folder
+from railyard.core.wait import wait_until
 from railyard.experiments.live import access, page, server
 from railyard.experiments.live.controls import ACTIONS, Controls
 from railyard.experiments.live.launch import opened_page
+from railyard.experiments.live.recorded import RECORD, write_page
 from railyard.experiments.live.traffic import STARTABLE
+from railyard.results.runs.records import LIVE_PAGE
 from tests.unit.stand_ins import plan_of
 from tests.unit.test_live_server import Served
 
@@ -173,6 +177,23 @@ def test_no_process_has_the_token_in_its_arguments_or_variables(served: Served) 
     for process in (own, *own.children(recursive=True)):
         for name in ("cmdline", "environ"):
             assert token not in Path(f"/proc/{process.pid}/{name}").read_bytes(), (process, name)
+
+
+def test_no_file_of_a_run_has_the_token(tmp_path: Path) -> None:
+    """Others may read the folder, as the umask has it, and it is copied elsewhere."""
+    with opened_page("control", None) as opened, Folder(tmp_path) as folder:
+        assert opened.task
+        task = opened.task | {name: os.dup(opened.task[name]) for name in ("listener", "diagnosis")}
+        with page.served(task, {"name": "quickstart"}, folder):
+            served = Served(task["port"], task["token"])
+            assert served.get("/metrics")[0] == 200
+            page.show("step", {"text": "building"})
+            wait_until(lambda: "building" in (tmp_path / RECORD).read_text(), "the record", WITHIN_S)
+        write_page(folder)
+        assert {RECORD, LIVE_PAGE} == {path.name for path in tmp_path.iterdir()}
+        for path in tmp_path.iterdir():
+            assert task["token"] not in path.read_text(), path
+            assert path.stat().st_mode & 0o133 == 0, path
 
 
 def test_pipelined_requests_are_answered_in_their_order(served: Served) -> None:
