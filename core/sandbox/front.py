@@ -6,7 +6,6 @@ has its state at each reading.
 
 import os
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -37,7 +36,7 @@ def how_to_continue(pid: int) -> str:
 
 
 class LauncherWatch:
-    """Thread that tells when the launcher is stopped, and when it is continued. `state_fd`: of `open_own_state`.
+    """Thread that tells when the launcher is stopped; the launcher itself says how long. `state_fd`: its state.
 
     `tell` is called with one line each time, from the thread.
     """
@@ -58,15 +57,13 @@ class LauncherWatch:
         return f"the run has ended, but the front process (pid {pid}) is stopped; {how_to_continue(pid)}"
 
     def _follow(self) -> None:
-        stopped_since_s = 0.0
+        was_stopped = False
         while not self._has_ended.wait(LOOK_S):
             pid, state = _read(self._fd)
-            if state in STOPPED and not stopped_since_s:
-                stopped_since_s = time.monotonic()
+            is_stopped = state in STOPPED
+            if is_stopped and not was_stopped:
                 self._tell(f"the front process (pid {pid}) is stopped, and the run goes on; {how_to_continue(pid)}")
-            elif state not in STOPPED and stopped_since_s:
-                self._tell(f"the front process was stopped for {time.monotonic() - stopped_since_s:.1f} s")
-                stopped_since_s = 0.0
+            was_stopped = is_stopped
 
 
 def _read(fd: int) -> tuple[int, str]:

@@ -75,8 +75,8 @@ def enter(
         child_socket.close()
         os.close(state)
         with suppress(BrokenPipeError):
-            given = {"task": dict(task), "put_back": hidden.needed(visible), "sockets": hidden.sockets()}
-            given |= {"launcher_state": state}
+            given: dict[str, Any] = {"task": dict(task), "launcher_state": state}
+            given |= {"put_back": hidden.needed(visible), "sockets": hidden.sockets()}
             parent_socket.sendall(json.dumps(given).encode() + b"\n")
 
         def forward(number: int) -> None:
@@ -227,9 +227,8 @@ class Signals:
             before_s = time.monotonic()
             ready = select(watched, [], [], _CHECK_S if check else None)[0]
             stopped_s = time.monotonic() - before_s
-            if check and stopped_s > watch.STOPPED_S and process.poll() is not None:
-                text = f"this process was stopped for {stopped_s:.1f} s, in which the run ended"
-                print(text, file=sys.stderr, flush=True)
+            if check and stopped_s > _CHECK_S + watch.STOPPED_S:
+                print(f"the front process was stopped for {stopped_s:.1f} s", file=sys.stderr, flush=True)
             if check:
                 check()
             if found_by and len(ready) > (self._read_fd in ready):
