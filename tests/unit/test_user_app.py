@@ -68,6 +68,7 @@ def test_repeated_message_is_an_event_at_powers_of_ten() -> None:
     for _ in range(123):
         log.handle(record_of("port\nunknown"))
     log.handle(record_of("of Railyard", name="RailyardApp"))
+    log.handle(record_of("Traceback: a closed connection", name="os_ken.lib.hub"))
     assert [(event["text"], event["times"]) for event in events] == [("port unknown", n) for n in (1, 10, 100)]
 
 
