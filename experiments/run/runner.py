@@ -6,6 +6,7 @@ Whatever ends it early, what was measured by then is saved; an error makes it a 
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -45,49 +46,27 @@ def run_experiment(
     `command`: what it changes of the experiment, as loading.command_line returns it, for the report.
     An exception is raised again after saving and printing what there is: the folder records why the run failed.
     """
-    family, resolved = spec.family, spec.resolved()
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    run = Run(spec.name, resolved, {}, started, files=dict(plugins.copies()))
-    begun, begun_ns = time.monotonic(), time.monotonic_ns()
-    watch.announce(lambda one: console.print(str(one), markup=False, highlight=False) if console else None)
+    run = Run(spec.name, spec.resolved(), {}, started, files=dict(plugins.copies()))
+    begun_s = time.monotonic()
+    begun_ns = time.monotonic_ns()
+    watch.announce(partial(_print_interruption, console))
     watch.include_own_pauses()
     journal = Journal(run, folder) if isinstance(folder, Folder) else None
     saved = False
     try:
-        measured = family.needs_capacity(spec)
-        on_end = journal.flush if journal else None
-        with Steps(console, measured + family.step_count(spec), run, on_end, with_events) as steps:
-            machine = detect()
-            datapath, why = datapath_choice(machine)
-            capacity = None
-            if measured:
-                with steps.step("measuring what this machine carries"):
-                    capacity = family.capacity(spec, datapath)
-            run.provenance = provenance(machine, datapath, why, resolved["seed"])
-            run.provenance |= capacity.as_dict() if capacity else {}
-            run.provenance |= {"command": command} if command else {}
-            run.provenance |= {"live_page": recorded.PAGE} if page.is_served() else {}
-            if spec.controller:
-                source = Path(spec.controller).read_bytes()
-                run.files[f"controller/{Path(spec.controller).name}"] = source
-                run.provenance |= {CONTROLLER: {"file": spec.controller, "sha256": sha256(source).hexdigest()}}
-            family.measure(spec, datapath, capacity, run, steps)
+        _measure(spec, run, console, journal, command, with_events)
     except KeyboardInterrupt:
         run.interrupted = True
         raise
-    except BaseException as error:  # one that isn't ours is a defect of Railyard: its type's name helps
-        text = str(known_error(error) or f"{type(error).__name__}: {error}")
-        causes = watch.since(begun_ns)
-        crashed = isinstance(error, WorkerCrashed)  # which names the process, and has its traceback
-        if causes and not crashed and not isinstance(error, watch.ProcessMissing):
-            text = f"{causes[-1]}: {text}"
-        run.failed = text.partition("\n")[0]
-        if causes and not crashed:
-            raise watch.ProcessMissing(run.failed) from error
+    except BaseException as error:
+        missing = _record_failure(run, error, begun_ns)
+        if missing:
+            raise missing from error
         raise
     finally:
         record_interruptions(run, IntervalId())
-        run.duration_s = time.monotonic() - begun
+        run.duration_s = time.monotonic() - begun_s
         if journal:
             journal.flush(has_ended=True)
         has_records = bool(run.fabrics or run.measurements or run.recoveries or run.replacements or run.rails)
@@ -96,15 +75,78 @@ def run_experiment(
             analysis, saved = save(run, folder, spare)
             if not saved:
                 console = console or options.console()
-            if run.interrupted and console:
-                console.print("interrupted: what was measured until then is kept", highlight=False)
-            if run.failed and console:
-                report.print_summary(analysis, console)
+            _print_early_end(run, analysis, console)
         if journal:
             journal.close(remove=saved or not has_records)
     if console:
         report.print_summary(analysis, console)
     return 0 if analysis.passed and saved else 1
+
+
+def _print_interruption(console: Console | None, interruption: watch.Interruption) -> None:
+    if console:
+        console.print(str(interruption), markup=False, highlight=False)
+
+
+def _measure(
+    spec: ExperimentSpec,
+    run: Run,
+    console: Console | None,
+    journal: Journal | None,
+    command: Mapping[str, Any] | None,
+    with_events: bool,
+) -> None:
+    """Measure the machine if a rate depends on it, then the experiment, and record under which conditions."""
+    family = spec.family
+    needs_capacity = family.needs_capacity(spec)
+    step_count = family.step_count(spec) + int(needs_capacity)
+    on_end = journal.flush if journal else None
+    with Steps(console, step_count, run, on_end, with_events) as steps:
+        machine = detect()
+        datapath, reason = datapath_choice(machine)
+        capacity = None
+        if needs_capacity:
+            with steps.step("measuring what this machine carries"):
+                capacity = family.capacity(spec, datapath)
+        run.provenance = provenance(machine, datapath, reason, spec.resolved()["seed"])
+        if capacity:
+            run.provenance |= capacity.as_dict()
+        if command:
+            run.provenance["command"] = command
+        if page.is_served():
+            run.provenance["live_page"] = recorded.PAGE
+        if spec.controller:
+            _record_controller(spec.controller, run)
+        family.measure(spec, datapath, capacity, run, steps)
+
+
+def _record_controller(path: str, run: Run) -> None:
+    """Keep a copy of the user's OpenFlow app, and its digest."""
+    source = Path(path).read_bytes()
+    run.files[f"controller/{Path(path).name}"] = source
+    run.provenance[CONTROLLER] = {"file": path, "sha256": sha256(source).hexdigest()}
+
+
+def _record_failure(run: Run, error: BaseException, begun_ns: int) -> watch.ProcessMissing | None:
+    """Record why a run failed. Return the error to raise instead, if a process that died or stopped caused this one."""
+    # the type's name helps with an error that isn't one of Railyard's, which is a defect
+    message = str(known_error(error) or f"{type(error).__name__}: {error}")
+    interruptions = watch.since(begun_ns)
+    # WorkerCrashed names the process already, and has its traceback
+    has_cause = bool(interruptions) and not isinstance(error, WorkerCrashed)
+    if has_cause and not isinstance(error, watch.ProcessMissing):
+        message = f"{interruptions[-1]}: {message}"
+    run.failed = message.partition("\n")[0]
+    return watch.ProcessMissing(run.failed) if has_cause else None
+
+
+def _print_early_end(run: Run, analysis: Analysis, console: Console | None) -> None:
+    if console is None:
+        return
+    if run.interrupted:
+        console.print("interrupted: what was measured until then is kept", highlight=False)
+    if run.failed:
+        report.print_summary(analysis, console)
 
 
 def save(run: Run, folder: Path | Folder, spare: Spare | None) -> tuple[Analysis, bool]:
