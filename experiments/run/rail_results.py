@@ -57,17 +57,21 @@ def point(
     Reports, `predicted_s` and `credit_s`, the time that idle credit of shapers may save, are of a fabric where time
     passes `dilation` times slower; the point's times are not. `frames`: of the part that a node sends in a step.
     """
-    counts = [counts for first, count in turns for counts in (*[False] * first, *[True] * count)]
+    counts = _counting_operations(turns)
     times = [time / dilation for time in compress(latencies_s(timed), counts)]
-    ends = list(accumulate(count for _, count in turns))
-    of_turns = [times[start:end] for start, end in pairwise([0, *ends])]
-    # shares of one from bytes; an operation without any has none
-    rows, learning_rows = (
-        [tuple(part / sum(row) for part in row) if sum(row) else () for row in reports[0].shares]
-        for reports in (timed, checked)
-    )
-    kept = [row for row in compress(rows, counts) if row]
+    rows = _shares_of_one(timed[0])
+    learning_rows = _shares_of_one(checked[0])
+    used_rows = [row for row in compress(rows, counts) if row]
     copied = [sum(report.copies.values()) / (len(report.ends_ns) * sent) for report in timed]
+    p99_s = None
+    if len(times) >= MIN_SAMPLES_FOR_P99:
+        p99_s = float(np.percentile(times, 99))
+    credit_share = 0.0
+    real_predicted_s = None
+    if predicted_s is not None:
+        real_predicted_s = predicted_s / dilation
+    if predicted_s:
+        credit_share = credit_s / predicted_s
     return Point(
         interval,
         size=size,
@@ -75,19 +79,43 @@ def point(
         operations=len(counts),
         measured=len(times),
         mean_s=fmean(times),
-        typical_s=fmean(median(turn) for turn in of_turns),
-        p99_s=float(np.percentile(times, 99)) if len(times) >= MIN_SAMPLES_FOR_P99 else None,
-        shares=tuple(fmean(column) for column in zip(*kept, strict=True)),
+        typical_s=_mean_of_medians(times, turns),
+        p99_s=p99_s,
+        shares=tuple(fmean(column) for column in zip(*used_rows, strict=True)),
         rail_s=tuple(seconds / dilation for seconds in mean_rail_s(timed, counts)),
         settled_after=settled_after(learning_rows + rows),
         wrong=sum(report.wrong for report in checked),
         checked=sum(len(report.ends_ns) * sent // 4 for report in checked),
         copied=fmean(copied),
         dilation=dilation,
-        predicted_s=None if predicted_s is None else predicted_s / dilation,
+        predicted_s=real_predicted_s,
         frames=frames,
-        credit_share=credit_s / predicted_s if predicted_s else 0.0,
+        credit_share=credit_share,
     )
+
+
+def _counting_operations(turns: Sequence[tuple[int, int]]) -> list[bool]:
+    """Return for each operation whether it counts. The first ones of each turn don't."""
+    counts: list[bool] = []
+    for first, count in turns:
+        counts += [False] * first
+        counts += [True] * count
+    return counts
+
+
+def _mean_of_medians(times: Sequence[float], turns: Sequence[tuple[int, int]]) -> float:
+    """Return the mean of each turn's median time. `times`: of the operations that count, turn by turn."""
+    ends = list(accumulate(count for _, count in turns))
+    return fmean(median(times[start:end]) for start, end in pairwise([0, *ends]))
+
+
+def _shares_of_one(report: RankReport) -> list[Row]:
+    """Return the share of each rail, with a sum of 1, for each operation; an empty row for one without bytes."""
+    rows: list[Row] = []
+    for row in report.shares:
+        total = sum(row)
+        rows.append(tuple(part / total for part in row) if total else ())
+    return rows
 
 
 def mean_rail_s(reports: Sequence[RankReport], counts: Sequence[bool]) -> Row:
@@ -131,40 +159,68 @@ class InjectedFault:
 
 def cut(injected: InjectedFault, reports: Sequence[RankReport]) -> Cut:
     """Return what the fault did to the operations that ran."""
-    rail, t_fault, t_repair = injected.rail, injected.t_fault, injected.t_repair
-    # the first migration of each rank that takes this rail away after the fault
-    found = (next((m for m in r.migrations if rail in m.rails and m.frozen_at * 1e9 >= t_fault), None) for r in reports)
-    migrations = [migration for migration in found if migration]
-    detected, moved = [m.frozen_at for m in migrations], [m.decided_at for m in migrations]
+    t_fault = injected.t_fault
+    migrations = _first_migrations(injected, reports)
+    detect_ms = None
+    if migrations:
+        detect_ms = min(migration.frozen_at for migration in migrations) * 1e3 - t_fault / 1e6
+    migrate_ms = None
+    if len(migrations) == len(reports):
+        migrate_ms = max(migration.decided_at for migration in migrations) * 1e3 - t_fault / 1e6
     times = latencies_s(reports)
     ends = [max(row) for row in zip(*(report.ends_ns for report in reports), strict=False)]
-    starts = [min(row) for row in zip(*(report.starts_ns for report in reports), strict=False)][: len(ends)]
-    before = [time for time, end in zip(times, ends, strict=True) if end < t_fault] or times[:1]
-    # a rail that a policy left idle has no share to get back; else it is back with the first operation that uses it
-    first = reports[0]
-    shares = [row[rail] for row in first.shares]
-    carried = any(share > 0 for at, share in zip(first.ends_ns, shares, strict=False) if at < t_fault)
-    used_ns = (at for at, share in zip(first.starts_ns, shares, strict=False) if at > t_repair and share > 0)
-    returned_ns = next(used_ns, None) if carried else None
+    starts = [min(row) for row in zip(*(report.starts_ns for report in reports), strict=False)]
+    spans = list(zip(starts, ends, strict=False))
+    before = [time for time, end in zip(times, ends, strict=True) if end < t_fault]
+    if not before:
+        before = times[:1]
+    errors = [report.errors[0] for report in reports if report.errors]
+    has_carried = _has_carried(injected, reports[0])
     return Cut(
         injected.interval,
         fault=injected.fault,
         target=injected.target,
         size=injected.size,
         t_fault=t_fault,
-        t_repair=t_repair,
-        inside=any(start <= t_fault <= end for start, end in zip(starts, ends, strict=True)),
-        detect_ms=min(detected) * 1e3 - t_fault / 1e6 if detected else None,
-        migrate_ms=max(moved) * 1e3 - t_fault / 1e6 if len(moved) == len(reports) else None,
-        home_ms=None if returned_ns is None else (returned_ns - t_repair) / 1e6,
+        t_repair=injected.t_repair,
+        inside=any(start <= t_fault <= end for start, end in spans),
+        detect_ms=detect_ms,
+        migrate_ms=migrate_ms,
+        # a rail that a policy left idle has no share to get back
+        home_ms=_return_ms(injected, reports[0]) if has_carried else None,
         median_s=median(before) if before else 0.0,
         worst_s=max(times, default=0.0),
         operations=len(times),
         wrong=sum(report.wrong for report in reports),
         checked=sum(len(report.ends_ns) * injected.sent // 4 for report in reports),
-        error=next((report.errors[0] for report in reports if report.errors), ""),
-        carried=carried,
+        error=errors[0] if errors else "",
+        carried=has_carried,
     )
+
+
+def _first_migrations(injected: InjectedFault, reports: Sequence[RankReport]) -> list[Migration]:
+    """Return the first migration of each rank that takes the fault's rail away after it; some ranks may have none."""
+    migrations = []
+    for report in reports:
+        for migration in report.migrations:
+            if injected.rail in migration.rails and migration.frozen_at * 1e9 >= injected.t_fault:
+                migrations.append(migration)
+                break
+    return migrations
+
+
+def _has_carried(injected: InjectedFault, report: RankReport) -> bool:
+    """Return whether the rail carried anything in an operation that ended before the fault."""
+    operations = zip(report.ends_ns, report.shares, strict=False)
+    return any(row[injected.rail] > 0 for end_ns, row in operations if end_ns < injected.t_fault)
+
+
+def _return_ms(injected: InjectedFault, report: RankReport) -> float | None:
+    """Return the time from the repair to the first operation that uses the rail again; None without one."""
+    for start_ns, row in zip(report.starts_ns, report.shares, strict=False):
+        if start_ns > injected.t_repair and row[injected.rail] > 0:
+            return (start_ns - injected.t_repair) / 1e6
+    return None
 
 
 def lost_rails(reports: Sequence[RankReport], rails: Sequence[str]) -> Iterator[tuple[int, str, dict[str, Any]]]:
