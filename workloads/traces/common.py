@@ -10,7 +10,6 @@ A trace is one file for all ranks, or one for each, found by the number before i
 import json
 import re
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -253,40 +252,67 @@ def read_files(path: str, field: str) -> Files:
 
     BadInput if there is nothing, more than one trace, or a rank between others that has no file.
     """
-    given = Path(path)
-    traces: defaultdict[tuple[str | None, str], dict[int, Path]] = defaultdict(dict)
+    requested = Path(path)
     try:
-        folder = given if given.is_dir() else given.parent
-        if given.is_file() and not _ranked(given.name):
-            return Files(given.stem, (given.name,), (read_input(given, field, MAX_BYTES),), shared=True)
-        like = _ranked(given.name) if given.exists() else None
-        for file in sorted(folder.iterdir()) if folder.is_dir() else ():
-            found = _ranked(file.name)
-            if found and file.is_file():
-                stem, suffix = found["stem"], found["suffix"]
-                is_named = stem == (like["stem"] if like else given.name)
-                if (given.is_dir() or is_named) and (not like or suffix == like["suffix"]):
-                    traces[stem, suffix][int(found["rank"])] = file
-        if not traces:
-            allowed = "is no trace: give a file, or a folder or the beginning of files such as NAME.0.et, NAME.1.et; "
-            allowed += "in an experiment's file a relative path starts at its folder"
-            raise BadInput(field, str(given), allowed)
-        if len(traces) > 1:
-            choices = ", ".join(sorted(f"{stem or ''}.*.{suffix}" for stem, suffix in traces))
-            raise BadInput(field, str(given), f"has several traces: give the first file of one of {choices}")
-        (stem, _), by_rank = traces.popitem()
-        for rank in range(max(by_rank)):
-            if rank not in by_rank:
-                raise BadInput(field, str(given), f"misses rank {rank}: there are files for ranks up to {max(by_rank)}")
-        files = [file for _, file in sorted(by_rank.items())]
+        if requested.is_file() and not _ranked(requested.name):
+            content = read_input(requested, field, MAX_BYTES)
+            return Files(requested.stem, (requested.name,), (content,), shared=True)
+        traces = _traces_at(requested)
+        _check_single_trace(requested, field, traces)
     except (OSError, ValueError) as error:
         raise BadInput(field, path, f"can't be read: {getattr(error, 'strerror', None) or error}") from error
+    (stem, _), file_of_rank = traces.popitem()
+    files = [file for _, file in sorted(file_of_rank.items())]
     total = sum(_size(file) for file in files)
     if total > MAX_BYTES:
         allowed = f"{too_large(total, MAX_BYTES, len(files))}; take fewer ranks, or cut the trace to one iteration"
-        raise BadInput(field, str(given), allowed)
-    content = tuple(read_input(file, field, MAX_BYTES) for file in files)
-    return Files(stem or folder.resolve().name, tuple(file.name for file in files), content, shared=False)
+        raise BadInput(field, str(requested), allowed)
+    contents = tuple(read_input(file, field, MAX_BYTES) for file in files)
+    names = tuple(file.name for file in files)
+    return Files(stem or files[0].parent.resolve().name, names, contents, shared=False)
+
+
+def _traces_at(requested: Path) -> dict[tuple[str | None, str], dict[int, Path]]:
+    """Return the files of each trace by rank. A trace is known by its (stem, suffix).
+
+    A folder has all of its traces. The file of one rank, or the beginning of names, has those that are named so.
+    """
+    traces: dict[tuple[str | None, str], dict[int, Path]] = {}
+    is_folder = requested.is_dir()
+    folder = requested if is_folder else requested.parent
+    if not folder.is_dir():
+        return traces
+    example = _ranked(requested.name) if requested.exists() else None
+    required_stem = example["stem"] if example else requested.name
+    for file in sorted(folder.iterdir()):
+        match = _ranked(file.name)
+        if match is None or not file.is_file():
+            continue
+        if not is_folder and match["stem"] != required_stem:
+            continue
+        if example and match["suffix"] != example["suffix"]:
+            continue
+        trace = traces.setdefault((match["stem"], match["suffix"]), {})
+        trace[int(match["rank"])] = file
+    return traces
+
+
+def _check_single_trace(
+    requested: Path, field: str, traces: Mapping[tuple[str | None, str], Mapping[int, Path]]
+) -> None:
+    """Raise BadInput unless there is one trace with all of its ranks."""
+    if not traces:
+        allowed = "is no trace: give a file, or a folder or the beginning of files such as NAME.0.et, NAME.1.et; "
+        allowed += "in an experiment's file a relative path starts at its folder"
+        raise BadInput(field, str(requested), allowed)
+    if len(traces) > 1:
+        choices = ", ".join(sorted(f"{stem or ''}.*.{suffix}" for stem, suffix in traces))
+        raise BadInput(field, str(requested), f"has several traces: give the first file of one of {choices}")
+    (ranks,) = traces.values()
+    last = max(ranks)
+    for rank in range(last):
+        if rank not in ranks:
+            raise BadInput(field, str(requested), f"misses rank {rank}: there are files for ranks up to {last}")
 
 
 def _size(file: Path) -> int:
