@@ -29,6 +29,20 @@ class _Round(NamedTuple):
     received: set[Heartbeat]
 
 
+class _Received(NamedTuple):
+    """Members from which heartbeats of one round arrived, and those at which they did."""
+
+    is_full_mesh: bool
+    sources: frozenset[Gpu]
+    sinks: frozenset[Gpu]
+
+    @classmethod
+    def of(cls, probe_round: _Round) -> "_Received":
+        sources = frozenset(src for src, _ in probe_round.received)
+        sinks = frozenset(dst for _, dst in probe_round.received)
+        return cls(probe_round.is_full_mesh, sources, sinks)
+
+
 class ProbeGroup:
     """The members of one switch or HB domain, at least two. ValueError for fewer, or a multiplier below 2."""
 
@@ -52,7 +66,8 @@ class ProbeGroup:
         if self._recent:
             last = self._recent[-1]
             lost = last.sent - last.received
-            is_unexpected = bool(last.received if self.is_silent else any(map(self.silent.isdisjoint, lost)))
+            is_lost_unexpectedly = any(map(self.silent.isdisjoint, lost))
+            is_unexpected = bool(last.received) if self.is_silent else is_lost_unexpectedly
         sent = self._all_pairs if is_unexpected else self._rotation(number)
         self._recent.append(_Round(number, sent, sent == self._all_pairs, set()))
         return sent
@@ -70,21 +85,31 @@ class ProbeGroup:
             return
         if not self.silent and all(len(each.received) == len(each.sent) for each in recent):
             return  # nearly always
-        # of each round: is it a full mesh, the members from which heartbeats arrived, those at which they did
-        rounds = [(r.is_full_mesh, {src for src, _ in r.received}, {dst for _, dst in r.received}) for r in recent]
-        sources = frozenset[Gpu]().union(*(srcs for _, srcs, _ in rounds))
-        sinks = frozenset[Gpu]().union(*(dsts for _, _, dsts in rounds))
-        tx_failed = {gpu for gpu in self._member_set - sources if any(full and d - {gpu} for full, _, d in rounds)}
-        rx_failed = {gpu for gpu in self._member_set - sinks if any(full and s - {gpu} for full, s, _ in rounds)}
-        recovered = self._member_set.intersection(*(srcs & dsts for _, srcs, dsts in rounds))
-        silent = (self.silent - recovered) | ((tx_failed | rx_failed) - self.silent)
+        received = [_Received.of(probe_round) for probe_round in recent]
+        sources = frozenset[Gpu]().union(*(each.sources for each in received))
+        sinks = frozenset[Gpu]().union(*(each.sinks for each in received))
+        full_meshes = [each for each in received if each.is_full_mesh]
+        # a full mesh in which another member was received proves that the fault is on this member's side
+        tx_failed = {gpu for gpu in self._member_set - sources if any(mesh.sinks - {gpu} for mesh in full_meshes)}
+        rx_failed = {gpu for gpu in self._member_set - sinks if any(mesh.sources - {gpu} for mesh in full_meshes)}
+        recovered = self._member_set.intersection(*(each.sources & each.sinks for each in received))
+        still_silent = self.silent - recovered
+        newly_silent = (tx_failed | rx_failed) - self.silent
+        silent = still_silent | newly_silent
         alive = self._member_set - silent
-        # of two members, either link may be dead if one has received nothing of the other
-        is_partitioned = len(alive) == 2 and any(
-            all(heartbeat in each.sent and heartbeat not in each.received for each in recent)
-            for heartbeat in permutations(alive, 2)
-        )
-        self.silent = self._member_set if len(alive) < 2 or not sources or is_partitioned else silent
+        if len(alive) < 2 or not sources or self._is_partitioned(alive):
+            silent = self._member_set
+        self.silent = silent
+
+    def _is_partitioned(self, alive: frozenset[Gpu]) -> bool:
+        """Return whether one of the last two members received nothing of the other: either link may be dead then."""
+        if len(alive) != 2:
+            return False
+        return any(self._is_always_lost(heartbeat) for heartbeat in permutations(alive, 2))
+
+    def _is_always_lost(self, heartbeat: Heartbeat) -> bool:
+        """Return whether it was sent in each of the recent rounds and never received."""
+        return all(heartbeat in each.sent and heartbeat not in each.received for each in self._recent)
 
     def _rotation(self, number: int) -> frozenset[Heartbeat]:
         """Return one heartbeat from each member, and one to each."""
@@ -169,14 +194,22 @@ class HeartbeatDetector:
                 group.evaluate()
                 if device != "hb0":
                     by_switch[index].append(group)
-        silent_switches = (i for i, groups in by_switch.items() if all(group.is_silent for group in groups))
-        rails = frozenset[int]() if self._is_graph else frozenset(silent_switches)  # whose groups are of many switches
+        rails = frozenset[int]()
+        if not self._is_graph:  # a group of a graph has members at many switches
+            rails = frozenset(i for i, groups in by_switch.items() if all(group.is_silent for group in groups))
         domains = frozenset(domain for (domain, _), group in self._groups["hb0"].items() if group.is_silent)
-        links = {device: self._silent_members(device, domains if device == "hb0" else rails) for device in self._groups}
-        everywhere = [self._silent_members(device, frozenset()) for device in self._groups]
-        gpus, hb_links, plane_0 = everywhere[0].intersection(*everywhere[1:]), links.pop("hb0"), links.pop("rail0")
+        links = {device: self._silent_members(device, rails) for device in self._groups if device != "hb0"}
+        plane_0 = links.pop("rail0")
         planes = frozenset((gpu, plane_of_device(device)) for device, silent in links.items() for gpu in silent)
-        return SilentComponents(plane_0, rails, gpus, hb_links, domains, planes)
+        everywhere = [self._silent_members(device, frozenset()) for device in self._groups]
+        return SilentComponents(
+            links=plane_0,
+            rails=rails,
+            gpus=everywhere[0].intersection(*everywhere[1:]),
+            hb_links=self._silent_members("hb0", domains),
+            hb_domains=domains,
+            planes=planes,
+        )
 
     def _silent_members(self, device: Device, without: frozenset[int]) -> frozenset[Gpu]:
         """Return the silent GPUs of an interface's groups, but for those of some switches or domains."""
