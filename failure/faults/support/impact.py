@@ -97,28 +97,40 @@ def is_signal_of(impact: Impact, plan: Plan, event_kind: str, detail: Mapping[st
     if event_kind == "switch-down":
         return detail.get("switch") in impact.nodes
     if event_kind == "port-down":
-        switch, port = detail.get("switch"), detail.get("port")
-        if any(switch == optical.name for optical in plan.optics.get("hb", ())):
-            return any(port == gpu.name for gpu in impact.dead_gpus | impact.gpus_impaired_at("hb"))
-        links = {(plan.network_end(gpu, "rail", plane).node, gpu.name) for gpu, plane in impaired_links(impact, plan)}
-        if any((switch, port) == (name, f"port {number}") for name, number in _uplink_ports(impact, plan)):
-            return True
-        of_plane = any(switch == each.name and each.role in GPU_SWITCHES for each in plan.switches)
-        return (switch, port) in links if of_plane else any(port == name for _, name in links)
-    if event_kind != "silent":
-        return False
-    # everything that heartbeats may report for the impact
-    on_hb, impaired = impact.dead_gpus | impact.gpus_impaired_at("hb"), impaired_links(impact, plan)
+        return _is_port_down_of(impact, plan, detail.get("switch"), detail.get("port"))
+    if event_kind == "silent":
+        names = _silent_names(impact, plan)
+        return any(str(detail[key]) in names[key] for key in SILENCE_KEYS if key in detail)
+    return False
+
+
+def _is_port_down_of(impact: Impact, plan: Plan, switch: object, port: object) -> bool:
+    """Return whether a port is down because of the impact. Ports of GPUs have the GPU's name, others their number."""
+    if any(switch == optical.name for optical in plan.optics.get("hb", ())):
+        return any(port == gpu.name for gpu in impact.dead_gpus | impact.gpus_impaired_at("hb"))
+    if any((switch, port) == (name, f"port {number}") for name, number in _uplink_ports(impact, plan)):
+        return True
+    links = {(plan.network_end(gpu, "rail", plane).node, gpu.name) for gpu, plane in impaired_links(impact, plan)}
+    if any(switch == each.name and each.role in GPU_SWITCHES for each in plan.switches):
+        return (switch, port) in links
+    return any(port == gpu_name for _, gpu_name in links)
+
+
+def _silent_names(impact: Impact, plan: Plan) -> dict[str, set[str]]:
+    """Return the names that heartbeats may report as silent for the impact, by key of `SILENCE_KEYS`."""
+    gpus_on_hb = impact.dead_gpus | impact.gpus_impaired_at("hb")
+    links = impaired_links(impact, plan)
     if plan.spec.definition.is_graph:
-        impaired |= {(gpu, 0) for name in impact.nodes for gpu in plan.graph.gpus_at.get(name, ())}
-    names = {
-        "link": {link_name(*link) for link in impaired},
-        "gpu": {gpu.name for gpu in on_hb.union(gpu for gpu, _ in impaired)},
-        "hb-link": {gpu.name for gpu in on_hb},
-        "rail": {rail_of(plan, *link) for link in impaired} | dead_rails(impact, plan),
-        "hb-domain": {f"hb{gpu.domain}" for gpu in on_hb},
+        links |= {(gpu, 0) for name in impact.nodes for gpu in plan.graph.gpus_at.get(name, ())}
+    gpus = gpus_on_hb | {gpu for gpu, _ in links}
+    rails = {rail_of(plan, gpu, plane) for gpu, plane in links}
+    return {
+        "link": {link_name(gpu, plane) for gpu, plane in links},
+        "gpu": {gpu.name for gpu in gpus},
+        "hb-link": {gpu.name for gpu in gpus_on_hb},
+        "rail": rails | dead_rails(impact, plan),
+        "hb-domain": {f"hb{gpu.domain}" for gpu in gpus_on_hb},
     }
-    return any(str(detail[key]) in names[key] for key in SILENCE_KEYS if key in detail)
 
 
 def _uplink_ports(impact: Impact, plan: Plan) -> Iterator[tuple[str, int | None]]:
