@@ -3,7 +3,7 @@
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -141,7 +141,8 @@ def run(
 
     folder.check_outputs({"--junit": junit, "--markdown": markdown})
     spec = load_any(name, overrides, seed, topo, controller)
-    if topo and not (quiet or as_json):
+    is_text_wanted = not (quiet or as_json)
+    if topo and is_text_wanted:
         print(f"{topo}: {hosts_line(hosts_of(spec.gpu_fabrics[0].definition))}")
     choices = [out] if out else folder.default_choices(spec.name)
     folder.check(choices[0])
@@ -152,49 +153,59 @@ def run(
     if on:
         dask.require()
         dask.ensure_token()
-    loaded = access.load_keys(keys)
-    several = joining.prepare(spec)
-    if several and live is not None:
+    loaded_keys = access.load_keys(keys)
+    cluster = joining.prepare(spec)
+    if cluster and live is not None:
         joining.refuse_several(spec, "--live")
-    at_once = 0 if no_queue else run_queue.runs_at_once(machine.cores, psutil.virtual_memory().total)
+    agents: AbstractContextManager[object] = nullcontext()
+    if cluster and on:
+        agents = dask.agents(on, loaded_keys, spec, *joining.address_and_token(cluster, spec))
+    runs_at_once = 0
+    if not no_queue:
+        runs_at_once = run_queue.runs_at_once(machine.cores, psutil.virtual_memory().total)
     with (
-        folder.made(*choices) as where,  # before the queue, so that a folder in use is refused at once
-        run_queue.turn(spec.name, at_once, tell=tell),
-        dask.agents(on, loaded, spec, *joining.address_and_token(several, spec)) if several and on else nullcontext(),
+        folder.made(*choices) as run_folder,  # before the queue, so that a folder in use is refused at once
+        run_queue.turn(spec.name, runs_at_once, tell=tell),
+        agents,
         opened_page(live, save_script) as page,
         folder.Spare() as spare,
     ):
-        resolved, path = spec.resolved(), where.real_path
         task = {
             "do": "run",
-            "spec": resolved,
-            "folder": str(path),
-            "identity": where.identity,
+            "spec": spec.resolved(),
+            "folder": str(run_folder.real_path),
+            "identity": run_folder.identity,
             "quiet": quiet,
             "json": as_json,
             "verbose": verbose,
+            "spare": spare.fd,
+            "live": page.task,
+            "command": command_line(name, overrides, seed, plugin_files, topo, controller),
         }
-        task |= {"spare": spare.fd, "live": page.task}
         inherited = [spare.fd, *page.fds]
-        if several:
-            task["cluster"] = {**several, "quiet": quiet}
-            inherited.append(several["machine_net"])
-        task["command"] = command_line(name, overrides, seed, plugin_files, topo, controller)
-        visible, name = [path, *files_meant(resolved)], f"{spec.name} {path}"
-        watched = other_programs.Watch(machine.cores)
-        status = launcher.enter(own_command(), task, run=name, visible=visible, inherited=inherited)
-        others = watched.end()
-        problem = spare.problem(where)
+        if cluster:
+            task["cluster"] = {**cluster, "quiet": quiet}
+            inherited.append(cluster["machine_net"])
+        other_load = other_programs.Watch(machine.cores)
+        status = launcher.enter(
+            own_command(),
+            task,
+            run=f"{spec.name} {run_folder.real_path}",
+            visible=[run_folder.real_path, *files_meant(spec.resolved())],
+            inherited=inherited,
+        )
+        others = other_load.end()
+        problem = spare.problem(run_folder)
         if status == 128 + signal.SIGKILL:
-            problem = _killed(where)
-        folder.write_outputs(where, junit, markdown, as_json, problem or f"ended with exit status {status}")
-        has_report = where.has("report.html")
-    if status == 128 + signal.SIGINT and not (has_report or problem):
-        print(f"{crash.STOPPED}: nothing was measured yet", file=sys.stderr)
+            problem = _killed(run_folder)
+        folder.write_outputs(run_folder, junit, markdown, as_json, problem or f"ended with exit status {status}")
+        has_report = run_folder.has("report.html")
     if problem:
         return print_error(problem, status or 1)
-    report = where.path / "report.html"
-    if not (quiet or as_json) and report.exists():  # without one, nothing was measured that they could disturb
+    if status == 128 + signal.SIGINT and not has_report:
+        print(f"{crash.STOPPED}: nothing was measured yet", file=sys.stderr)
+    report = run_folder.path / "report.html"
+    if is_text_wanted and report.exists():  # without one, nothing was measured that they could disturb
         if others.disturb:
             print(f"other programs used {others.amount}, while it ran")
         print(f"{report}")
