@@ -72,7 +72,7 @@ def check_hosts(hosts: int, interface: str, as_json: bool) -> int:
     MissingRequirement if a run could not use them, or if its times would be degraded.
     """
     from railyard.experiments.machines import joining  # these take a second to load
-    from railyard.results.runs.limits import CLOCKS
+    from railyard.results.analysis.limits import CLOCKS
     from railyard.topologies.build.machine_part import TUNNEL_HEADERS
 
     underlay = parse_model(UnderlaySpec, {"interface": interface}, "--underlay")

@@ -17,10 +17,10 @@ from railyard.experiments.live import page
 from railyard.experiments.live.words import sentence_names, words
 from railyard.experiments.spec.faults import ATTEMPTS
 from railyard.results.analysis.aggregate import TIME_METRICS
+from railyard.results.analysis.fidelity import disturbance, judge
+from railyard.results.analysis.findings import load_findings
 from railyard.results.analysis.recovery_states import first_packets_text
 from railyard.results.format import digits, how_often, percent, rate, seconds
-from railyard.results.runs.fidelity import disturbance, judge
-from railyard.results.runs.findings import load_findings
 from railyard.results.runs.records import NOT_COMPARED, REPEATED, RUN, STEP, Event, Load, Run, worst_verdict
 
 REFRESH_S: Final = 0.25

@@ -23,7 +23,7 @@ from railyard.experiments.machines.controller import ClusterController
 from railyard.experiments.machines.meter import ClusterMeter
 from railyard.experiments.spec.faults import ATTEMPTS
 from railyard.failure.faults import Fault
-from railyard.results.runs.findings import link_findings
+from railyard.results.analysis.findings import link_findings
 from railyard.results.runs.records import (
     INJECTED_LATE,
     LATE_S,

@@ -18,11 +18,11 @@ import numpy.typing as npt
 
 from railyard.core.records import IntervalId, Record
 from railyard.results.analysis.aggregate import FULL_SIZE, SAME_SHAPE
+from railyard.results.analysis.fidelity import Judgement, judge
+from railyard.results.analysis.limits import LAG
 from railyard.results.analysis.recovery import MIN_REPEATS_FOR_MEDIAN, STEPS
 from railyard.results.analysis.thresholds import CONFIDENCE, LIMIT
 from railyard.results.format import workload_label
-from railyard.results.runs.fidelity import Judgement, judge
-from railyard.results.runs.limits import LAG
 from railyard.results.runs.records import Run, Verdict
 
 Change = Literal["slower", "not enough data", "faster", "same"]

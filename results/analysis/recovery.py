@@ -19,8 +19,8 @@ import pandas as pd
 from railyard.core.records import ConnectivityCheck, Record, Recovered, Recovery
 from railyard.failure.faults import definition_of
 from railyard.results.analysis.aggregate import grouped, labels, none_if_nan
+from railyard.results.analysis.fidelity import Judgement
 from railyard.results.format import NOTHING, milliseconds
-from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.record_files import columns_of
 from railyard.results.runs.records import GoodputTrace, Replacement, Run, Verdict, worst_verdict
 

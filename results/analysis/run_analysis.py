@@ -10,14 +10,13 @@ import pandas as pd
 from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.core.records import IntervalId, Recovered, Recovery
 from railyard.failure.faults import definition_of
-from railyard.results.analysis import aggregate, allreduce, recovery, steering
+from railyard.results.analysis import aggregate, allreduce, recovery, spine_condition, steering
+from railyard.results.analysis.fidelity import INTERRUPTED, Judgement, judge
+from railyard.results.analysis.targets import Outcome, recovery_outcomes
 from railyard.results.format import interval_label, size, workload_label
 from railyard.results.runs import training
 from railyard.results.runs.allreduce import AllreduceResults, Skipped
-from railyard.results.runs.fidelity import INTERRUPTED, Judgement, judge
 from railyard.results.runs.records import LIVE, Run
-from railyard.results.runs.targets import Outcome, recovery_outcomes
-from railyard.results.theory import spine_condition
 from railyard.workloads.spec import traffic_kind
 
 T = TypeVar("T")

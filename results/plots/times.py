@@ -10,13 +10,13 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
 from railyard.results.analysis.aggregate import FAITHFUL_RATIO, Row, Spread
+from railyard.results.analysis.findings import Finding
+from railyard.results.analysis.limits import LIMITS, Limit
+from railyard.results.analysis.spine_condition import Cell
 from railyard.results.analysis.steering import BASELINE_POLICY, ORACLE_POLICY, FabricWorkload, PolicyRow
 from railyard.results.format import interval_label, percent, ratio, seconds, workload_label
 from railyard.results.plots import style
 from railyard.results.plots.svg import mark
-from railyard.results.runs.findings import Finding
-from railyard.results.runs.limits import LIMITS, Limit
-from railyard.results.theory.spine_condition import Cell
 
 MAX_BARS: Final = 14  # phases drawn of one workload, longest first; the table has all
 _PREDICTED: Final = Line2D([], [], ls="none", marker="|", ms=12, mew=2, color=style.INK, label="predicted")

@@ -19,11 +19,11 @@ from railyard.core.config import dump_yaml, parse_yaml
 from railyard.core.errors import BadInput, RailyardError
 from railyard.core.records import Recovery
 from railyard.core.safe_files import Folder
+from railyard.results.analysis.fidelity import Judgement
 from railyard.results.analysis.recovery_states import csv_row, read_csv_row
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import journal, perfetto
 from railyard.results.runs import record_files as rows
-from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.manifest import NAME as MANIFEST
 from railyard.results.runs.manifest import RecordReader, with_manifest
 from railyard.results.runs.records import KINDS, NOT_COMPARED, PARTS, TABLES, Measurement, Run, Verdict

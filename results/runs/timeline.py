@@ -18,10 +18,10 @@ from railyard.core.records import IntervalId, Recovery
 from railyard.failure.faults import Fault
 from railyard.failure.scenario.pairs import broken_by
 from railyard.results.analysis.aggregate import grouped, labels
+from railyard.results.analysis.link_rates import delivered, fabric_specs, link_rates
 from railyard.results.analysis.recovery import FROM_REPAIR, STEP_NAMES
 from railyard.results.analysis.recovery_states import first_packet
 from railyard.results.format import size, workload_label
-from railyard.results.runs.link_rates import delivered, fabric_specs, link_rates
 from railyard.results.runs.records import RUN, STEP, Choice, Event, Flow, Run
 from railyard.results.runs.tracks import Slice, Track
 from railyard.topologies.addresses import Gpu, gpu_of_name

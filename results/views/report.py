@@ -20,11 +20,11 @@ from railyard.core.installation import data_file
 from railyard.core.records import IntervalId
 from railyard.core.registry import Registry
 from railyard.results import format as fmt
+from railyard.results.analysis.fidelity import place, repeats
+from railyard.results.analysis.findings import link_findings
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs.fidelity import place, repeats
-from railyard.results.runs.findings import link_findings
+from railyard.results.analysis.targets import Outcome, measured_targets, missed_targets
 from railyard.results.runs.records import LIVE_PAGE, Run, Verdict, worst_verdict
-from railyard.results.runs.targets import Outcome, measured_targets, missed_targets
 from railyard.results.views.table import Table
 
 _FOLDER: Final = data_file("results/views")

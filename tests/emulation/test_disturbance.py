@@ -25,8 +25,8 @@ import pytest
 import yaml
 
 from railyard.core.host import cpu_cgroups
+from railyard.results.analysis.fidelity import judge
 from railyard.results.runs import store
-from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Verdict
 from tests.emulation.programs import RUN_EXPERIMENT, Program, command_line
 

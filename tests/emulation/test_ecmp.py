@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from railyard.results.analysis.fidelity import judge
 from railyard.results.runs import store
-from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import UPLINK_BYTES, UPLINK_IMBALANCE, Run
 from tests.emulation.programs import RUN_EXPERIMENT, Program
 

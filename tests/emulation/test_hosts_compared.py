@@ -16,8 +16,8 @@ import yaml
 
 from railyard.core.records import Recovered
 from railyard.results.analysis.comparison import MIN_VALUES, values_of
+from railyard.results.analysis.fidelity import judge
 from railyard.results.runs import store
-from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Run
 from tests.emulation.machines import Machines, machines
 from tests.emulation.programs import RUN_EXPERIMENT

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from railyard.results.analysis.spine_condition import Cell
 from railyard.results.runs import store
 from railyard.results.runs.records import Run
-from railyard.results.theory.spine_condition import Cell
 from tests.emulation.programs import RUN_EXPERIMENT, Program, as_root
 from tests.unit.shown import cells, summarise
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from railyard.results.analysis.fidelity import judge
 from railyard.results.runs import store
-from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Run
 from tests.emulation.programs import RUN_EXPERIMENT, Program, as_root
 

@@ -5,10 +5,10 @@ from typing import Any
 from rich.console import Console
 
 from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.analysis.spine_condition import Cell
 from railyard.results.analysis.steering import FabricWorkload, PolicyRow
+from railyard.results.analysis.targets import Outcome
 from railyard.results.runs.records import Run
-from railyard.results.runs.targets import Outcome
-from railyard.results.theory.spine_condition import Cell
 from railyard.results.views import report
 
 

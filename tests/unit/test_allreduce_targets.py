@@ -13,10 +13,10 @@ from railyard.results.analysis.allreduce import (
     outcomes,
 )
 from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.analysis.targets import Outcome, Target
 from railyard.results.format import NOTHING
 from railyard.results.runs.allreduce import AllreduceResults, Skipped
 from railyard.results.runs.records import Run, Verdict
-from railyard.results.runs.targets import Outcome, Target
 from railyard.results.views.sections import allreduce as tables
 from tests.unit.allreduce_sample import (
     KIB,

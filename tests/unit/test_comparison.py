@@ -17,8 +17,8 @@ from railyard.core.records import IntervalId
 from railyard.core.safe_files import Folder
 from railyard.experiments import cli
 from railyard.results.analysis.comparison import MIN_VALUES, RowKey, Values, compare, values_of
+from railyard.results.analysis.fidelity import judge
 from railyard.results.runs import store
-from railyard.results.runs.fidelity import judge
 from railyard.results.runs.manifest import with_manifest
 from railyard.results.runs.records import Run
 from tests.unit.allreduce_sample import run_of, sample

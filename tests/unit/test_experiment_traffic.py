@@ -8,7 +8,7 @@ import pytest
 from railyard.experiments.run import session as sessions
 from railyard.experiments.run import traffic
 from railyard.experiments.run.traffic import Workload, run_workload
-from railyard.results.runs.fidelity import judge
+from railyard.results.analysis.fidelity import judge
 from railyard.results.runs.records import Run
 from railyard.results.theory.predict import predict_schedule
 from railyard.topologies.plan import Plan

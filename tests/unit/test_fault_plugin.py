@@ -15,7 +15,7 @@ from railyard.failure.faults import FAULTS, Fault, cable, fault_kinds
 from railyard.failure.oracle.reachability import bounds
 from railyard.failure.scenario.pairs import affected_pairs
 from railyard.failure.scenario.random_faults import RandomFaults
-from railyard.results.runs.targets import first_packet_target
+from railyard.results.analysis.targets import first_packet_target
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.spec import parse_fabric
 from tests.emulation.programs import ROOT

@@ -21,8 +21,8 @@ from railyard.experiments.spec.faults import RailFaultSpec
 from railyard.experiments.spec.replacements import with_spares
 from railyard.failure import active
 from railyard.failure.faults import Fault
-from railyard.results.runs.fidelity import judge
-from railyard.results.runs.limits import FAULT_LATE
+from railyard.results.analysis.fidelity import judge
+from railyard.results.analysis.limits import FAULT_LATE
 from railyard.results.runs.records import Run
 from railyard.topologies.build.network import EmulatedNet
 from railyard.topologies.plan import make_plan

@@ -7,8 +7,8 @@ import pytest
 
 from railyard.experiments.run import rail_session
 from railyard.experiments.run.runner import run_experiment
+from railyard.results.analysis.fidelity import judge, repeats
 from railyard.results.runs.allreduce import AllreduceResults, LostRails, allreduce_interval
-from railyard.results.runs.fidelity import judge, repeats
 from railyard.workloads.allreduce.engine.jobs import RankReport
 from tests.unit.multirail_runs import (
     ALONE,

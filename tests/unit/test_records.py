@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from railyard.core.records import IntervalId
 from railyard.experiments.run import session
 from railyard.experiments.run.session import built
+from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.recovery import verdict
 from railyard.results.runs import record_files, store
-from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Load
 from tests.unit.recovery_sample import recovery_run
 from tests.unit.replaced import replaced

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.records import Recovered, Recovery
+from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.recovery import (
     MIN_REPEATS_FOR_P95,
     SIDES,
@@ -18,9 +19,7 @@ from railyard.results.analysis.recovery import (
     verdict,
 )
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs.fidelity import judge
-from railyard.results.runs.records import Load, Run
-from railyard.results.runs.targets import (
+from railyard.results.analysis.targets import (
     NO_LOSS_WITHOUT_CONTROLLER,
     PUBLISHED_SYSTEMS,
     Outcome,
@@ -29,6 +28,7 @@ from railyard.results.runs.targets import (
     missed_targets,
     times_slower,
 )
+from railyard.results.runs.records import Load, Run
 from railyard.results.views.sections.faults import lines_of
 from tests.unit.recovery_sample import add_away, recovery_run, row
 from tests.unit.replaced import replaced

@@ -8,11 +8,11 @@ from xml.etree import ElementTree
 import pytest
 
 from railyard.core.records import Recovered
+from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.recovery import recovery_rows, script_runs
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import recovery
 from railyard.results.plots import recovery as recovery_steps
-from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Run
 from railyard.results.runs.timeline import timeline
 from railyard.results.views.report import SECTIONS

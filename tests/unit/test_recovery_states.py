@@ -7,6 +7,7 @@ import pytest
 
 from railyard.core.records import Recovered, Recovery
 from railyard.experiments.run.progress import outcome
+from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.recovery import recovery_rows
 from railyard.results.analysis.recovery_states import (
     FirstPacket,
@@ -18,11 +19,10 @@ from railyard.results.analysis.recovery_states import (
     read_csv_row,
 )
 from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.analysis.targets import TRAFFIC_RESTORED
 from railyard.results.runs import store
-from railyard.results.runs.fidelity import judge
 from railyard.results.runs.record_files import from_csv, from_plain, to_csv
 from railyard.results.runs.records import Run
-from railyard.results.runs.targets import TRAFFIC_RESTORED
 from railyard.results.runs.timeline import timeline
 from railyard.results.views.report import summarise
 from railyard.results.views.sections import faults

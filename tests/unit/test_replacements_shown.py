@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 import pytest
 
 from railyard.core.records import IntervalId
+from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.recovery import replacement_rows
 from railyard.results.plots import recovery
-from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Load, Run
 from railyard.results.views.sections import scripts
 from tests.unit.recovery_sample import recovery_run, screen

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from railyard.core.records import IntervalId, Recovered
+from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.recovery import recovery_rows
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import fabric as plot_fabric
 from railyard.results.plots import recovery, traffic
 from railyard.results.plots import times as plot_times
 from railyard.results.plots.traffic import Grid
-from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import FabricRun, Flow, Measurement, Run
 from railyard.results.views.sections import conditions, faults, workloads
 from tests.unit import shown

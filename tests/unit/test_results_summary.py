@@ -10,8 +10,8 @@ from rich.console import Console
 
 from railyard.core.records import IntervalId, Recovered
 from railyard.results import format as fmt
+from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import FabricRun, Flow, LinkCheck, Load, Measurement, Run
 from railyard.results.views import ci, report
 from railyard.results.views.sections.workloads import terminal_times, times_table

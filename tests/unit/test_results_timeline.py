@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.records import IntervalId
+from railyard.results.analysis.link_rates import delivered, link_rates
 from railyard.results.runs import chrome_trace, perfetto
-from railyard.results.runs.link_rates import delivered, link_rates
 from railyard.results.runs.records import Event, Flow, MachineSample, Run
 from railyard.results.runs.timeline import add_links, timeline
 from railyard.results.runs.tracks import Slice, Track

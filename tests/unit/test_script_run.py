@@ -17,8 +17,8 @@ from railyard.failure.analysis.evaluate import FaultRun, recovered
 from railyard.failure.faults import Fault
 from railyard.failure.scenario.run import ScriptRun
 from railyard.failure.scenario.script import Script, Timed
-from railyard.results.runs.fidelity import judge
-from railyard.results.runs.limits import FAULT_LATE
+from railyard.results.analysis.fidelity import judge
+from railyard.results.analysis.limits import FAULT_LATE
 from railyard.results.runs.records import Run
 from railyard.workloads.replay.run import Aborted, Replay
 from railyard.workloads.schedule import Schedule

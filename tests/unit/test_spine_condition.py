@@ -11,8 +11,8 @@ from rich.console import Console
 
 from railyard.controller.health import policy as health
 from railyard.experiments.predict.steered_times import Pattern, expected_scores
+from railyard.results.analysis.spine_condition import Cell, Rates, Scores, first_scene_only
 from railyard.results.runs.records import Run
-from railyard.results.theory.spine_condition import Cell, Rates, Scores, first_scene_only
 from railyard.results.views.sections.policies import finding, reason_text, spine_table
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import make_plan

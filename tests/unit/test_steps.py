@@ -13,8 +13,8 @@ from rich.console import Console
 from railyard.core.records import IntervalId
 from railyard.experiments.run.progress import Steps, measure_undisturbed, outcome
 from railyard.experiments.spec.faults import ATTEMPTS
+from railyard.results.analysis.fidelity import repeats
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs.fidelity import repeats
 from railyard.results.runs.records import PROCESS, ByteCheck, Event, LinkCheck, Load, Measurement, Run
 from railyard.results.views import report
 

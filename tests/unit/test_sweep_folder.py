@@ -22,8 +22,8 @@ from railyard.experiments.sweep.driver import MAX_LOST, Driver
 from railyard.experiments.sweep.folder import MACHINES, SweepFolder
 from railyard.experiments.sweep.machine import Task, identify
 from railyard.experiments.sweep.spec import Sweep, load
+from railyard.results.analysis.fidelity import judge
 from railyard.results.runs import sources, store
-from railyard.results.runs.fidelity import judge
 from tests.unit.results_sample import sample_run
 from tests.unit.test_sweep_spec import TINY
 

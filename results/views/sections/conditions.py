@@ -8,10 +8,10 @@ import pandas as pd
 
 from railyard.results import format as fmt
 from railyard.results.analysis.aggregate import FULL_SIZE, SAME_SHAPE, TIME_METRICS, Row
+from railyard.results.analysis.limits import LIMITS
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.format import workload_label
 from railyard.results.plots import times as plot_times
-from railyard.results.runs.limits import LIMITS
 from railyard.results.runs.records import LinkCheck
 from railyard.results.views.report import Section, section
 from railyard.results.views.table import Column, Table, text, text_table

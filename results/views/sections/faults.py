@@ -13,7 +13,9 @@ from rich.text import Text
 from railyard.core.records import IntervalId, Recovered, Recovery
 from railyard.results import format as fmt
 from railyard.results.analysis import recovery as stats
+from railyard.results.analysis import targets as goals
 from railyard.results.analysis.aggregate import Row
+from railyard.results.analysis.fidelity import Judgement
 from railyard.results.analysis.recovery import Figure, RecoveryRow, Side, median_and_p95, median_p95_ms, verdict
 from railyard.results.analysis.recovery_states import (
     FirstPacket,
@@ -23,10 +25,8 @@ from railyard.results.analysis.recovery_states import (
     row_goodput_text,
 )
 from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.analysis.targets import PUBLISHED_SYSTEMS, Outcome, Published, Target, times_slower
 from railyard.results.plots import recovery
-from railyard.results.runs import targets as goals
-from railyard.results.runs.fidelity import Judgement
-from railyard.results.runs.targets import PUBLISHED_SYSTEMS, Outcome, Published, Target, times_slower
 from railyard.results.views.report import SPREAD_UNKNOWN, Card, Section, section
 from railyard.results.views.table import Column, Table, text
 

@@ -12,6 +12,7 @@ from railyard.core.records import IntervalId
 from railyard.results import format as fmt
 from railyard.results.analysis.aggregate import Row
 from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.analysis.spine_condition import TIE, Cell, as_dict
 from railyard.results.analysis.steering import (
     BASELINE_POLICY,
     ORACLE_POLICY,
@@ -22,7 +23,6 @@ from railyard.results.analysis.steering import (
 from railyard.results.plots import steering
 from railyard.results.plots import times as plots
 from railyard.results.runs.records import Verdict, worst_verdict
-from railyard.results.theory.spine_condition import TIE, Cell, as_dict
 from railyard.results.views.report import Card, Section, section, spread_text
 from railyard.results.views.table import Column, Table, text
 

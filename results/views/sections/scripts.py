@@ -12,12 +12,12 @@ from rich.text import Text
 from railyard.results import format as fmt
 from railyard.results.analysis import recovery as stats
 from railyard.results.analysis.aggregate import grouped
+from railyard.results.analysis.fidelity import Judgement
 from railyard.results.analysis.recovery import ReplacementRow, ScriptRow, checks_text
 from railyard.results.analysis.recovery_states import first_packet_text
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import recovery
 from railyard.results.plots import recovery as fault_script
-from railyard.results.runs.fidelity import Judgement
 from railyard.results.views.report import SPREAD_UNKNOWN, Card, Section, section
 from railyard.results.views.sections.faults import CONTROLLER_STEPS
 from railyard.results.views.table import Column, Table, text, texts

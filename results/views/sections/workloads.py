@@ -17,13 +17,13 @@ from railyard.results import format as fmt
 from railyard.results.analysis import aggregate
 from railyard.results.analysis.aggregate import Row, Slowdown, kind_bytes, one_repeat, pairs
 from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.analysis.spine_condition import first_scene_only
 from railyard.results.format import workload_label
 from railyard.results.plots import fabric as plot_fabric
 from railyard.results.plots import sweep, traffic
 from railyard.results.plots import times as plot_times
 from railyard.results.plots.style import Plot
 from railyard.results.runs.records import Flow, Run
-from railyard.results.theory.spine_condition import first_scene_only
 from railyard.results.views.computing import computing_lines
 from railyard.results.views.report import SPREAD_UNKNOWN, Card, Section, section, spread_text
 from railyard.results.views.table import Column, Table, text

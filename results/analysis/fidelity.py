@@ -20,9 +20,7 @@ from railyard.results.analysis.aggregate import (
     rows_of,
     slowdowns,
 )
-from railyard.results.format import digits, interval_label
-from railyard.results.runs.allreduce import lost_rails, watched_interval
-from railyard.results.runs.findings import (
+from railyard.results.analysis.findings import (
     Finding,
     byte_findings,
     clock_finding,
@@ -35,7 +33,7 @@ from railyard.results.runs.findings import (
     underlay_finding,
     verdict_of_time,
 )
-from railyard.results.runs.limits import (
+from railyard.results.analysis.limits import (
     BACKGROUND,
     CPU_BUSY,
     CPU_FOREIGN,
@@ -48,6 +46,8 @@ from railyard.results.runs.limits import (
     RESOLUTION,
     UNEXPLAINED,
 )
+from railyard.results.format import digits, interval_label
+from railyard.results.runs.allreduce import lost_rails, watched_interval
 from railyard.results.runs.records import (
     CLOCK_UNCERTAINTY,
     NOT_COMPARED,

@@ -7,9 +7,7 @@ from typing import Any
 
 from railyard.core.records import IntervalId, Record
 from railyard.results.analysis.aggregate import grouped, unexplained
-from railyard.results.format import digits, percent, rate, size
-from railyard.results.runs.allreduce import LostRails
-from railyard.results.runs.limits import (
+from railyard.results.analysis.limits import (
     BACKGROUND,
     BYTES,
     CLOCKS,
@@ -37,6 +35,8 @@ from railyard.results.runs.limits import (
     UNEXPLAINED,
     Limit,
 )
+from railyard.results.format import digits, percent, rate, size
+from railyard.results.runs.allreduce import LostRails
 from railyard.results.runs.records import (
     BACKGROUND_SENT,
     INJECTED_LATE,

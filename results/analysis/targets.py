@@ -18,8 +18,8 @@ from railyard.failure.faults import FAULTS, definition_of, fault_kinds
 from railyard.results import format as fmt
 from railyard.results.analysis import recovery as stats
 from railyard.results.analysis.aggregate import labels
+from railyard.results.analysis.fidelity import Judgement
 from railyard.results.analysis.recovery import Figure, RecoveryRow, ScriptRow, Side
-from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.records import Run, Verdict, worst_verdict
 
 MAX_RETURN_MS: Final = 500
