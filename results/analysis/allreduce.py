@@ -18,9 +18,9 @@ from railyard.failure.faults import definition_of
 from railyard.results.analysis.aggregate import grouped
 from railyard.results.analysis.targets import Outcome, Sample, Target
 from railyard.results.format import times
-from railyard.results.published.figures import nezha
 from railyard.results.runs.allreduce import AllreduceResults, Cut, DdpRun, Point
 from railyard.results.runs.records import Rails, Verdict, worst_verdict
+from railyard.results.theory import nezha
 
 SINGLE: Final = "single"  # a policy `single:NAME` is one rail; `single` alone chooses the best by its nominal cost
 

@@ -13,10 +13,10 @@ from rich.console import Console
 from railyard.core.records import Recovered
 from railyard.results.analysis.allreduce import by_fabric, outcomes
 from railyard.results.plots import allreduce
-from railyard.results.published.figures import nezha
 from railyard.results.runs import store
 from railyard.results.runs.allreduce import AllreduceResults, LostRails, Skipped, allreduce_interval
 from railyard.results.runs.records import Load, Run, Verdict
+from railyard.results.theory import nezha
 from railyard.results.views.sections import allreduce as tables
 from railyard.results.views.sections.faults import targets_table
 from railyard.results.views.table import Table

@@ -17,9 +17,9 @@ from railyard.results.analysis.aggregate import grouped
 from railyard.results.analysis.allreduce import FabricMeasurements, by_fabric, is_single
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import allreduce as plots
-from railyard.results.published.figures import nezha
 from railyard.results.runs.allreduce import AllreduceResults, Cut, DdpRun, Point, Training, allreduce_interval
 from railyard.results.runs.records import Verdict
+from railyard.results.theory import nezha
 from railyard.results.views.report import Card, Section, section, spread_text
 from railyard.results.views.sections.faults import targets_table
 from railyard.results.views.table import Column, Table, text, text_table, texts
