@@ -16,9 +16,9 @@ from rich.console import Console
 
 from railyard.core.errors import BadInput, MissingRequirement
 from railyard.core.installation import PROJECT
+from railyard.results import run_folder
 from railyard.results.analysis.aggregate import TIME_METRICS
 from railyard.results.analysis.comparison import MIN_VALUES, Comparison, RowKey, Values, compare, values_of
-from railyard.results.runs import store
 from railyard.results.views import comparison as views
 
 LIMIT: Final = 0.005  # of the change of a median
@@ -60,7 +60,7 @@ def paired(out: Path, pairs: int) -> Comparison:
         medians = [
             {
                 key: median(values.believed)
-                for key, values in values_of(store.load(out / f"{number:02}-{side}")).items()
+                for key, values in values_of(run_folder.load(out / f"{number:02}-{side}")).items()
                 if values.believed and key.metric in TIME_METRICS and not key.phase
             }
             for side in SIDES

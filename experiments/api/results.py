@@ -11,10 +11,10 @@ import pandas as pd
 from railyard.core.errors import BadInput, CheckFailed
 from railyard.experiments.api import inconclusive
 from railyard.experiments.api.messages import path_text
+from railyard.results import run_folder
 from railyard.results.analysis.aggregate import TIME_METRICS
 from railyard.results.analysis.recovery_states import csv_row
 from railyard.results.analysis.run_analysis import BELIEVABLE, Analysis, Check
-from railyard.results.runs import store
 from railyard.results.runs.record_files import to_plain
 from railyard.results.runs.records import Measurement, Run, Verdict
 from railyard.topologies.prediction import WHOLE
@@ -36,14 +36,16 @@ class Results:
     def results(self) -> pd.DataFrame:
         """A row for each measurement, with the columns of results.csv (docs/results.md)."""
         analysis = self.analysis
-        rows = [store.judged_row(row, analysis.judgement.of_row(row)) for row in analysis.run.measurements]
-        return pd.DataFrame([to_plain(row, store.RESULT_COLUMNS) for row in rows], columns=list(store.RESULT_COLUMNS))
+        rows = [run_folder.judged_row(row, analysis.judgement.of_row(row)) for row in analysis.run.measurements]
+        return pd.DataFrame(
+            [to_plain(row, run_folder.RESULT_COLUMNS) for row in rows], columns=list(run_folder.RESULT_COLUMNS)
+        )
 
     @cached_property
     def recoveries(self) -> pd.DataFrame:
         """A row for each fault that was injected, with the columns of recovery.csv (docs/results.md)."""
-        rows = [to_plain(csv_row(row), store.RECOVERY_COLUMNS) for row in self.analysis.run.recoveries]
-        return pd.DataFrame(rows, columns=list(store.RECOVERY_COLUMNS))
+        rows = [to_plain(csv_row(row), run_folder.RECOVERY_COLUMNS) for row in self.analysis.run.recoveries]
+        return pd.DataFrame(rows, columns=list(run_folder.RECOVERY_COLUMNS))
 
     @property
     def verdict(self) -> Verdict:
@@ -125,4 +127,4 @@ class Results:
 def load(folder: str | Path) -> Results:
     """Read a run's folder. BadInput if it is none, or can't be read."""
     path = Path(path_text("DIR", folder))
-    return Results(store.load(path), path)
+    return Results(run_folder.load(path), path)

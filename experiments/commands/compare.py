@@ -11,13 +11,13 @@ from railyard.core.safe_files import write_file
 from railyard.experiments.options import Markdown, console, shows_progress
 from railyard.experiments.run import folder
 from railyard.experiments.spec.loading import leaves
+from railyard.results import run_folder, sources
 from railyard.results.analysis import comparison as compared
 from railyard.results.analysis.run_analysis import BELIEVABLE, Analysis
 from railyard.results.analysis.thresholds import CONFIDENCE, LIMIT
-from railyard.results.runs import sources, store
 from railyard.results.runs.record_files import to_json
 from railyard.results.runs.records import Run
-from railyard.results.runs.sources import Source
+from railyard.results.sources import Source
 from railyard.results.views import comparison as views
 
 PURPOSE = "Work with results"
@@ -58,7 +58,7 @@ def command(
         raise
     except Exception as error:
         side, one = _suspect(before, after)
-        raise store.unfit(side, one.name, "compared by", error, one.run) from error
+        raise run_folder.unfit(side, one.name, "compared by", error, one.run) from error
     if markdown:
         with folder.reporting_path_errors("--markdown", markdown):
             write_file(markdown, views.markdown(found, a, b))

@@ -13,8 +13,10 @@ from railyard.experiments.live import derived
 from railyard.experiments.live.recorded import PAGE, write_page
 from railyard.experiments.options import AsJson, Junit, Markdown, console
 from railyard.experiments.run import folder
-from railyard.results.runs import chrome_trace, journal, store
+from railyard.results import run_folder
+from railyard.results.runs import journal
 from railyard.results.runs.record_files import to_json
+from railyard.results.views import chrome_trace
 
 PURPOSE = "Work with results"
 
@@ -45,17 +47,17 @@ def command(
         try:
             become_owner_of(run)  # for reading too: root could follow links to more than their owner can read
         except (FileNotFoundError, NotADirectoryError):
-            raise BadInput("DIR", str(run), store.NO_RUN) from None
+            raise BadInput("DIR", str(run), run_folder.NO_RUN) from None
         with Folder(run) as opened:
             if opened.is_claimed():
                 raise BadInput("DIR", str(run), "is of a run that is under way: wait until it has ended")
             was_killed = journal.is_left(opened)
-            found = store.load(opened)
+            found = run_folder.load(opened)
             for line in found.damaged:
                 print(f"damaged: {line}", file=sys.stderr)
-            store.redraw(found, opened, console(stderr=as_json))
+            run_folder.redraw(found, opened, console(stderr=as_json))
             if timeline_json:
-                tracks = chrome_trace.encode(store.timeline_of(found, opened))
+                tracks = chrome_trace.encode(run_folder.timeline_of(found, opened))
                 opened.write("timeline.json", to_json(tracks, indent=None))
             if was_killed:  # a notice comes last: an error must be the only line
                 print("the run was killed: its folder is finished from its journal", file=sys.stderr)

@@ -28,7 +28,7 @@ from railyard.experiments.sweep.local import Local
 from railyard.experiments.sweep.spec import Cell, Sweep
 from railyard.results import format as fmt
 from railyard.results.analysis.limits import LINK_RATE
-from railyard.results.runs.sources import RUNS
+from railyard.results.sources import RUNS
 from railyard.results.views import sweep as views
 from railyard.results.views.table import Table
 

@@ -13,7 +13,7 @@ from railyard.core.errors import BadInput, RailyardError, one_line, printable, u
 from railyard.core.units import parse_quantity
 from railyard.experiments.labs.definition import Answer, Lab, NotDone, Question, Setting, fill, find, name_of
 from railyard.experiments.labs.pages import numbered
-from railyard.results.runs import store
+from railyard.results import run_folder
 
 ANSWERS: Final = "answers.yaml"
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,39}")
@@ -68,7 +68,7 @@ def check(setting: Setting, answers: dict[str, Any]) -> list[Outcome]:
     except RailyardError:
         raise
     except Exception as error:
-        raise store.unfit("FOLDER", str(setting.folder), "checked by", error) from error
+        raise run_folder.unfit("FOLDER", str(setting.folder), "checked by", error) from error
 
 
 def _runs(setting: Setting) -> Iterator[Outcome]:

@@ -23,8 +23,8 @@ from railyard.core.records import Recovery
 from railyard.core.registry import Registry
 from railyard.core.safe_files import Folder
 from railyard.experiments.spec import loading
+from railyard.results import run_folder
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs import store
 from railyard.results.runs.records import Measurement
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan, make_plan
@@ -180,7 +180,7 @@ class Setting:
         for path in sorted(filter(Path.is_dir, folders), key=lambda path: path.stat().st_mtime, reverse=True):
             try:
                 with Folder(path) as opened:
-                    found = store.load(opened)
+                    found = run_folder.load(opened)
             except (RailyardError, OSError) as error:
                 problem = f"{path} can't be read: {error}"
                 continue

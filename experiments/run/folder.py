@@ -77,13 +77,13 @@ def write_outputs(opened: Folder, junit: Path | None, markdown: Path | None, as_
     """Write a run's result for CI, from its folder. `problem`: why there are no records in it, if there are none."""
     if not (junit or markdown or as_json):
         return
+    from railyard.results import run_folder
     from railyard.results.analysis.run_analysis import Analysis  # takes a second to load
-    from railyard.results.runs import store
     from railyard.results.runs.record_files import to_json
     from railyard.results.views import ci, report
 
     if opened.has("run.json"):
-        analysis = Analysis(store.load(opened))
+        analysis = Analysis(run_folder.load(opened))
         files = {"--junit": (junit, ci.junit(analysis)), "--markdown": (markdown, ci.markdown(analysis))}
         summary = report.summarise(analysis)
     else:

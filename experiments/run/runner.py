@@ -25,8 +25,8 @@ from railyard.experiments.run.folder import REASON, Spare
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.session import record_interruptions
 from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.results import run_folder
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs import store
 from railyard.results.runs.journal import Journal
 from railyard.results.runs.records import CONTROLLER, Run
 from railyard.results.views import report
@@ -152,9 +152,9 @@ def _print_early_end(run: Run, analysis: Analysis, console: Console | None) -> N
 def save(run: Run, folder: Path | Folder, spare: Spare | None) -> tuple[Analysis, bool]:
     """Save a run in its folder, else in `spare`. Return its analysis, and whether the folder has it."""
     try:
-        return store.save(run, folder), True
+        return run_folder.save(run, folder), True
     except OSError as error:
         if spare is None:
             raise
         spare.write(REASON, (error.strerror or str(error)).encode())
-        return store.save(run, spare), False
+        return run_folder.save(run, spare), False

@@ -24,12 +24,12 @@ from railyard.core.safe_files import Folder
 from railyard.experiments.run.folder import IN_USE
 from railyard.experiments.sweep.answers import BadAnswer, Outcome, files
 from railyard.experiments.sweep.spec import Sweep
+from railyard.results import run_folder
 from railyard.results.analysis.aggregate import TIME_METRICS
 from railyard.results.analysis.recovery_states import csv_row
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs import store
 from railyard.results.runs.record_files import from_json, text_of, to_json, to_plain
-from railyard.results.runs.sources import RUNS, SWEEP_FILE
+from railyard.results.sources import RUNS, SWEEP_FILE
 
 MACHINES: Final = "machines"
 RECORD: Final = "sweep.json"
@@ -43,8 +43,8 @@ _PART: Final = ".part-"
 _OUTCOME: Final = ("machine", "kernel", "cores")  # columns of the table, beside the results and the axes
 
 
-_MEASURED: Final = store.RESULT_COLUMNS
-_RECOVERED: Final = (*store.RECOVERY_COLUMNS, "verdict")
+_MEASURED: Final = run_folder.RESULT_COLUMNS
+_RECOVERED: Final = (*run_folder.RECOVERY_COLUMNS, "verdict")
 
 
 class _Rows(NamedTuple):
@@ -120,7 +120,7 @@ class SweepFolder:
             with Folder(self.path / parent / name) as folder:
                 summary = from_json(folder.read("summary.json") or b"{}", "summary.json")
                 from_json(folder.read(RECORD) or b"{}", RECORD)
-                records, rest = store.open_records(folder)
+                records, rest = run_folder.open_records(folder)
                 records.verify_rest()
         except (FileNotFoundError, NotADirectoryError):
             return ""
@@ -172,7 +172,7 @@ class SweepFolder:
 
     def _read_rows(self, name: str, axes: dict[str, Any]) -> _Rows:
         try:
-            analysis, record = Analysis(store.load(self.path / RUNS / name)), self.record(name)
+            analysis, record = Analysis(run_folder.load(self.path / RUNS / name)), self.record(name)
         except RailyardError:  # it failed before it had records, or they are damaged
             self._states[RUNS, name] = FAILED
             return _Rows(None, None)
@@ -183,9 +183,11 @@ class SweepFolder:
             return pd.DataFrame(plain).assign(**own).dropna(axis="columns", how="all") if plain else None
 
         run, judgement = analysis.run, analysis.judgement
-        measured = [to_plain(store.judged_row(m, judgement.of_row(m)), store.RESULT_COLUMNS) for m in run.measurements]
+        measured = [
+            to_plain(run_folder.judged_row(m, judgement.of_row(m)), run_folder.RESULT_COLUMNS) for m in run.measurements
+        ]
         recovered = [
-            {**to_plain(csv_row(r), store.RECOVERY_COLUMNS), "verdict": judgement.intervals.get(r.interval, "ok")}
+            {**to_plain(csv_row(r), run_folder.RECOVERY_COLUMNS), "verdict": judgement.intervals.get(r.interval, "ok")}
             for r in run.recoveries
         ]
         return _Rows(frame(measured), frame(recovered))
@@ -211,7 +213,7 @@ class SweepFolder:
             for name in folder.names():
                 state = self.state(name, MACHINES)
                 try:
-                    run = store.load(self.path / MACHINES / name)
+                    run = run_folder.load(self.path / MACHINES / name)
                     record = from_json(folder.read(f"{name}/{RECORD}") or b"{}", RECORD)
                 except RailyardError:
                     unknown: dict[str, Any] = dict.fromkeys(_OUTCOME)

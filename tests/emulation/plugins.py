@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from railyard.results.runs import store
+from railyard.results import run_folder
 from railyard.results.runs.records import Run
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT, finished
 
@@ -35,7 +35,7 @@ def run_with_plugin(plugin: str, spec: dict[str, Any], folder: Path, slow: float
     assert (folder / "out/summary.json").exists(), done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert done.returncode in (0, 1), done.stdout + done.stderr
-    return store.load(folder / "out")
+    return run_folder.load(folder / "out")
 
 
 def assert_recovered(run: Run, faults: int) -> None:

@@ -25,8 +25,8 @@ import pytest
 import yaml
 
 from railyard.core.host import cpu_cgroups
+from railyard.results import run_folder
 from railyard.results.analysis.fidelity import judge
-from railyard.results.runs import store
 from railyard.results.runs.records import Verdict
 from tests.emulation.programs import RUN_EXPERIMENT, Program, command_line
 
@@ -230,7 +230,7 @@ def written(mbit: int, repeats: int, folder: Path) -> list[str]:
 
 def times_of(folder: Path) -> list[Time]:
     """Return the times that a run in this folder compared with predictions."""
-    run = store.load(folder / "out")
+    run = run_folder.load(folder / "out")
     judgement, times = judge(run), [m for m in run.measurements if m.unit == "s"]
     return [Time(m.repeat, m.phase, m.ratio, judgement.of_row(m)) for m in times if m.ratio]
 

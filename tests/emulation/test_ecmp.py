@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from railyard.results import run_folder
 from railyard.results.analysis.fidelity import judge
-from railyard.results.runs import store
 from railyard.results.runs.records import UPLINK_BYTES, UPLINK_IMBALANCE, Run
 from tests.emulation.programs import RUN_EXPERIMENT, Program
 
@@ -32,7 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     with Program([*RUN_EXPERIMENT, "run", str(folder / "spec.yaml"), "--out", str(folder / "out")]) as program:
         program.end(120)
         assert "flows collide on uplinks" in program.output, program.output
-    return store.load(folder / "out")
+    return run_folder.load(folder / "out")
 
 
 def test_round_robin_loads_uplinks_evenly_and_a_hash_does_not(run: Run) -> None:

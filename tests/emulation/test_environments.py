@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from railyard.results.runs import store
+from railyard.results import run_folder
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT, USER, as_user
 
 SMALL = {
@@ -208,8 +208,8 @@ def test_records_are_kept_elsewhere_when_the_disk_fails(change: str, why: str, f
     assert_one_line(done, 1, f"disk/out can't be written ({why}): the records are in {folder}/state/railyard/out-")
     assert "fidelity" in done.stdout
     (kept,) = (folder / "state" / "railyard").iterdir()
-    assert not store.load(kept).damaged
-    assert store.load(kept).flows
+    assert not run_folder.load(kept).damaged
+    assert run_folder.load(kept).flows
 
 
 @pytest.mark.long

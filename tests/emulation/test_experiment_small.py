@@ -16,8 +16,8 @@ import psutil
 import pytest
 import yaml
 
-from railyard.results.runs import store
-from railyard.results.runs.perfetto import Trace
+from railyard.results import run_folder
+from railyard.results.views.perfetto import Trace
 from tests.emulation.fabrics import eventually
 from tests.emulation.programs import (
     RUN_EXPERIMENT,
@@ -124,7 +124,7 @@ def test_every_file_of_the_contract_is_there_and_can_be_read(first: Folder) -> N
     assert provenance.keys() >= {"kernel", "ovs", "datapath", "datapath_why", "libraries", "cpu", "seed", "git_commit"}
     assert Trace.FromString((first.path / "timeline.pftrace").read_bytes()).packet
     assert "<html" in (first.path / "report.html").read_text()
-    assert store.load(first.path).spec["seed"] == 5
+    assert run_folder.load(first.path).spec["seed"] == 5
 
 
 def test_bytes_are_exact_and_every_check_but_the_machines_passes(first: Folder) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from railyard.results.runs import store
+from railyard.results import run_folder
 from tests.emulation.programs import RUN_EXPERIMENT, Program
 
 SMALL: dict[str, Any] = {
@@ -44,5 +44,5 @@ def test_a_lost_folder_costs_no_records() -> None:
         assert kept.parent == home / ".local/state/railyard"
         assert kept.stat().st_mode & 0o777 == 0o700
         assert json.loads((kept / "summary.json").read_text())["complete"] is True
-        assert not store.load(kept).damaged
-        assert store.load(kept).flows
+        assert not run_folder.load(kept).damaged
+        assert run_folder.load(kept).flows

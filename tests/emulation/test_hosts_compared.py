@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from railyard.core.records import Recovered
+from railyard.results import run_folder
 from railyard.results.analysis.comparison import MIN_VALUES, values_of
 from railyard.results.analysis.fidelity import judge
-from railyard.results.runs import store
 from railyard.results.runs.records import Run
 from tests.emulation.machines import Machines, machines
 from tests.emulation.programs import RUN_EXPERIMENT
@@ -76,7 +76,7 @@ def believed(
     for attempt in range(TRIES):
         out = run_on(joined, count, folder / f"on-{count}-{attempt}", keys)
         check_bytes(out)
-        run = store.load(out)
+        run = run_folder.load(out)
         check_recovered(run)
         for key, values in values_of(run).items():
             if key.metric in metrics:

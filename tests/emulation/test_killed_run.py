@@ -15,7 +15,8 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from railyard.results.runs import journal, store
+from railyard.results import run_folder
+from railyard.results.runs import journal
 from railyard.results.runs.records import STEP
 from tests.emulation.programs import RUN_EXPERIMENT, Program
 
@@ -61,7 +62,7 @@ def assert_finished(out: Path, printed: list[str]) -> None:
     summary = json.loads((out / "summary.json").read_text())
     assert (summary["complete"], summary["interrupted"], summary["passed"]) == (False, True, False)
     assert not (out / journal.NAME).exists()
-    run = store.load(out)
+    run = run_folder.load(out)
     assert not run.damaged
     steps = [event.detail["text"] for event in run.events if event.what == STEP]
     # the journal has a step before or just after its line is printed

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from railyard.results.runs import store
+from railyard.results import run_folder
 from railyard.results.runs.allreduce import AllreduceResults
 from tests.emulation.programs import RUN_EXPERIMENT, Program, assert_as_before, finished, machine_state
 from tests.emulation.test_cli import BUILT_S, PROMPT
@@ -53,7 +53,7 @@ def test_run_measures_all_and_every_sum_is_right(tmp_path: Path, slow: float) ->
     done = finished(argv, 240 * slow)
     assert "Traceback" not in done.stderr
     assert (out / "summary.json").exists(), done.stdout + done.stderr
-    found, summary = AllreduceResults.of(store.load(out)), json.loads((out / "summary.json").read_text())
+    found, summary = AllreduceResults.of(run_folder.load(out)), json.loads((out / "summary.json").read_text())
     measured = {(p.policy, p.size) for p in found.points}
     assert measured == {(policy, size) for policy in ("nezha", "single:tcp0") for size in (2048, 8 * 2**20)}
     assert all(p.wrong == 0 and p.checked > 0 and p.mean_s > 0 for p in found.points)

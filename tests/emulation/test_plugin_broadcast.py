@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from railyard.results.runs import store
+from railyard.results import run_folder
 from tests.emulation.programs import run_with_plugin
 
 SPEC = {
@@ -18,7 +18,7 @@ PAYLOAD = 0.99268  # of a frame of 9,000 bytes
 
 def test_plugin_workload_reaches_every_gpu_as_predicted(tmp_path: Path, slow: float) -> None:
     out = run_with_plugin("broadcast", SPEC, tmp_path, slow)
-    run = store.load(out)
+    run = run_folder.load(out)
     assert [check.workload for check in run.bytes] == ["broadcast from d0g0", "broadcast from d1g1"]
     assert all(check.pairs_wrong == 0 for check in run.bytes)
     for name, root in (("broadcast from d0g0", "d0g0"), ("broadcast from d1g1", "d1g1")):

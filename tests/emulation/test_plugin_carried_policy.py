@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from railyard.results.runs import store
+from railyard.results import run_folder
 from railyard.results.runs.allreduce import AllreduceResults
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT, finished
 
@@ -37,7 +37,7 @@ def test_plugin_policy_splits_a_buffer_by_rate(tmp_path: Path, slow: float) -> N
     argv = [*RUN_EXPERIMENT, "run", str(tmp_path / "carried.yaml"), "--plugin", str(PLUGIN), "--out", str(out)]
     done = finished(argv, 240 * slow)
     assert (out / "summary.json").exists(), done.stdout + done.stderr
-    (point,) = AllreduceResults.of(store.load(out)).points
+    (point,) = AllreduceResults.of(run_folder.load(out)).points
     assert point.policy == "carried"
     assert (point.wrong, point.checked > 0) == (0, True)
     assert [share / sum(point.shares) for share in point.shares] == pytest.approx([0.75, 0.25], abs=0.001)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from railyard.results.runs import store
+from railyard.results import run_folder
 from railyard.results.runs.records import Run
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT, Program, as_root
 
@@ -26,7 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, slow: float) -> Run:
     with Program(as_root([*RUN_EXPERIMENT, "run", "hot-rail", *OPTIONS, "--out", str(out)])) as program:
         assert program.end(120 * slow) in (0, 1), program.output  # 1: the machine was too busy for a valid run
     assert {path.name for path in (out / "plugins").iterdir()} == {"widest_policy.py", "cubed_estimator.py"}
-    return store.load(Path(out))
+    return run_folder.load(Path(out))
 
 
 def test_agents_route_by_the_policy_of_a_plugin(run: Run) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from railyard.results.runs import store
+from railyard.results import run_folder
 from tests.emulation.programs import run_with_plugin
 
 SPEC = {
@@ -17,7 +17,7 @@ SPEC = {
 
 def test_plugin_background_loads_the_listed_links_only(tmp_path: Path, slow: float) -> None:
     out = run_with_plugin("partial_rail", SPEC, tmp_path, slow)
-    run = store.load(out)
+    run = run_folder.load(out)
     (check,) = run.bytes
     assert (check.pairs_wrong, check.delivered_bytes) == (0, 2_000_000)
     (on,) = (event for event in run.events if (event.source, event.what) == ("background", "on"))

@@ -6,7 +6,7 @@ from statistics import median
 import pytest
 import yaml
 
-from railyard.results.runs import store
+from railyard.results import run_folder
 from railyard.results.runs.records import GoodputTrace
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT, finished
 
@@ -34,7 +34,7 @@ def test_plugin_slows_a_rail_down_until_its_repair(tmp_path: Path, slow: float) 
     argv = [*RUN_EXPERIMENT, "run", str(tmp_path / "brownout.yaml"), "--plugin", str(PLUGIN), "--out", str(out)]
     done = finished(argv, 240 * slow)
     assert (out / "recovery.csv").exists(), done.stdout + done.stderr
-    run = store.load(out)
+    run = run_folder.load(out)
     assert [(r.fault, r.script) for r in run.recoveries] == [
         ("rail-brownout", ""),
         *[("rail-brownout", "random")] * 2,

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from railyard.results.runs import store
+from railyard.results import run_folder
 from tests.emulation.programs import run_with_plugin
 
 SPEC = {
@@ -17,7 +17,7 @@ SPEC = {
 
 
 def test_plugin_algorithm_delivers_every_byte_as_predicted(tmp_path: Path, slow: float) -> None:
-    run = store.load(run_with_plugin("rail_first", SPEC, tmp_path, slow))
+    run = run_folder.load(run_with_plugin("rail_first", SPEC, tmp_path, slow))
     assert len(run.bytes) == 2
     for check in run.bytes:
         assert check.workload == "all-to-all-rail-first"

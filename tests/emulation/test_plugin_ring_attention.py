@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from railyard.results.runs import store
+from railyard.results import run_folder
 from tests.emulation.programs import run_with_plugin
 
 SPEC = {
@@ -16,7 +16,7 @@ SPEC = {
 
 
 def test_plugin_workload_is_compared_with_its_own_prediction(tmp_path: Path, slow: float) -> None:
-    run = store.load(run_with_plugin("ring_attention", SPEC, tmp_path, slow))
+    run = run_folder.load(run_with_plugin("ring_attention", SPEC, tmp_path, slow))
     assert all(check.pairs_wrong == 0 for check in run.bytes)
     times = {m.phase: m for m in run.measurements if m.metric == "completion_time"}
     assert set(times) == {""}

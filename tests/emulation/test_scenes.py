@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from railyard.results import run_folder
 from railyard.results.analysis.spine_condition import Cell
-from railyard.results.runs import store
 from railyard.results.runs.records import Run
 from tests.emulation.programs import RUN_EXPERIMENT, Program, as_root
 from tests.unit.shown import cells, summarise
@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, slow: float) -> Run:
     with Program(as_root([*RUN_EXPERIMENT, "run", "rail-only-vs-optimized", *SMALL, "--out", str(out)])) as program:
         assert program.end(180 * slow) in (0, 1), program.output  # 1: too busy a machine to be believed
     assert "papers' condition g(G1) < 1/H(S) agrees" in program.output
-    return store.load(Path(out))
+    return run_folder.load(Path(out))
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ import psutil
 import pytest
 import yaml
 
-from railyard.results.runs import store
+from railyard.results import run_folder
 from tests.emulation import preloaded
 from tests.emulation.fabrics import eventually
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT, Program, finished
@@ -51,7 +51,7 @@ def assert_whole(out: Path, runs: int = RUNS) -> pd.DataFrame:
     records = []
     for run in yaml.safe_load((out / "sweep.yaml").read_text())["runs"]:
         folder = out / "runs" / run["folder"]
-        assert store.load(folder).damaged == []
+        assert run_folder.load(folder).damaged == []
         records.append(json.loads((folder / "sweep.json").read_text()))
     assert len(records) == len(list((out / "runs").iterdir())) == runs
     times = sorted((record["start_ns"], record["end_ns"]) for record in records)

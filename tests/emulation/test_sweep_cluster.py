@@ -29,7 +29,7 @@ import yaml
 import railyard
 from railyard.core.errors import MissingRequirement
 from railyard.core.host import SEARCH_PATH
-from railyard.results.runs import store
+from railyard.results import run_folder
 from tests.emulation.fabrics import eventually
 from tests.emulation.programs import RUN_EXPERIMENT, Program, command_line
 from tests.unit.results_sample import sample_run
@@ -157,7 +157,7 @@ def address(number: int) -> str:
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of the run that every run of these sweeps copies."""
     path = tmp_path_factory.mktemp("sample") / "run"
-    store.save(sample_run(2, 2, 1), path)
+    run_folder.save(sample_run(2, 2, 1), path)
     return path
 
 
@@ -181,7 +181,7 @@ def records(out: Path, runs: int) -> list[dict[str, Any]]:
     assert sorted(run["folder"] for run in listed) == sorted(path.name for path in (out / "runs").iterdir())
     assert len(listed) == runs
     for run in listed:
-        assert store.load(out / "runs" / run["folder"]).damaged == []
+        assert run_folder.load(out / "runs" / run["folder"]).damaged == []
     found = [json.loads((out / "runs" / run["folder"] / "sweep.json").read_text()) for run in listed]
     return sorted(found, key=lambda record: int(record["start_ns"]))
 
@@ -300,7 +300,7 @@ def test_ctrl_c_leaves_another_sweep_on_the_same_worker(cluster: Cluster, tmp_pa
     records(tmp_path / "two", 4)
     kept = list((tmp_path / "one" / "runs").iterdir())
     assert 2 <= len(kept) < 12
-    assert all(not store.load(folder).damaged for folder in kept)
+    assert all(not run_folder.load(folder).damaged for folder in kept)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["dead", "silent"])

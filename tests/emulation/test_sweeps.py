@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from railyard.results import run_folder
 from railyard.results.analysis.fidelity import judge
-from railyard.results.runs import store
 from railyard.results.runs.records import Run
 from tests.emulation.programs import RUN_EXPERIMENT, Program, as_root
 
@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, slow: float) -> Path:
 
 @pytest.fixture(scope="module")
 def run(folder: Path) -> Run:
-    return store.load(folder)
+    return run_folder.load(folder)
 
 
 def test_every_byte_arrives_and_none_goes_between_rails(run: Run) -> None:

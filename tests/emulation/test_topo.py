@@ -9,7 +9,7 @@
 
 from pathlib import Path
 
-from railyard.results.runs import store
+from railyard.results import run_folder
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT, Program, finished
 
 TOPO = f"{ROOT}/docs/examples/mininet/two_racks.py:TwoRacks"
@@ -20,7 +20,7 @@ def test_topology_carries_the_default_experiment(tmp_path: Path, slow: float) ->
     done = finished([*argv, "-o", "workloads.*.duration=300ms"], 240.0 * slow)
     assert (tmp_path / "out/summary.json").exists(), done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
-    run = store.load(tmp_path / "out")
+    run = run_folder.load(tmp_path / "out")
     (fabric,) = run.fabrics
     assert (fabric.kind, fabric.switches, fabric.rail_bps) == ("TwoRacks", ("s1", "s2", "s3"), 10_000_000)
     assert run.flows

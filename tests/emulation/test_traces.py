@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from railyard.results.runs import store
+from railyard.results import run_folder
 from tests.emulation.programs import RUN_EXPERIMENT, Program, as_root
 
 TRACES = Path(__file__).parents[1] / "traces"
@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, slow: float) -> Path:
 
 
 def test_every_byte_of_every_trace_arrives(folder: Path) -> None:
-    checks = {check.workload: check for check in store.load(folder).bytes}
+    checks = {check.workload: check for check in run_folder.load(folder).bytes}
     assert set(checks) == {Path(name).stem for name in FORMATS}
     for check in checks.values():
         assert check.delivered_bytes == check.asked_bytes > 0

@@ -16,7 +16,7 @@ import yaml
 
 from railyard.core.installation import PROJECT
 from railyard.experiments.spec import loading
-from railyard.results.runs import store
+from railyard.results import run_folder
 from railyard.results.views import report
 from railyard.topologies.platforms import SYSTEMS
 from railyard.workloads.models.catalogue import CATALOGUE
@@ -199,7 +199,7 @@ def make_samples(folder: Path) -> None:
     ):
         (folder / name).mkdir(parents=True)
         with suppress(StopIteration):
-            store.save(run, _Records(folder / name))
+            run_folder.save(run, _Records(folder / name))
 
 
 def _run(dice: Random, samples: Path) -> list[str]:

@@ -132,7 +132,7 @@ class Runs:
         monkeypatch.setattr(Operator, "repair", self.repair)
         monkeypatch.setattr(Operator, "symptoms", lambda _, fault: (fault in self.active_faults,))
         monkeypatch.setattr("railyard.workloads.jobs.ddp.DdpRanks", lambda *_: Ranks("ddp", self))
-        monkeypatch.setattr("railyard.results.runs.store.save", self._save)
+        monkeypatch.setattr("railyard.results.run_folder.save", self._save)
         # the load is that of the machine that tests this
         monkeypatch.setattr(progress, "disturbance", lambda _: self.disturbances.pop(0) if self.disturbances else "")
         step = Steps.step

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from railyard.core.records import Recovered
+from railyard.results import run_folder
 from railyard.results.analysis.allreduce import by_fabric, outcomes
 from railyard.results.plots import allreduce
-from railyard.results.runs import store
 from railyard.results.runs.allreduce import AllreduceResults, LostRails, Skipped, allreduce_interval
 from railyard.results.runs.records import Load, Run, Verdict
 from railyard.results.theory import nezha
@@ -36,8 +36,8 @@ def run() -> Run:
 @pytest.mark.usefixtures("figures_as_text")
 def test_records_are_the_same_when_read_back(run: Run, tmp_path: Path) -> None:
     assert AllreduceResults.of(run) == sample()
-    store.save(run, tmp_path)
-    assert AllreduceResults.of(store.load(tmp_path)) == sample()
+    run_folder.save(run, tmp_path)
+    assert AllreduceResults.of(run_folder.load(tmp_path)) == sample()
     assert json.loads((tmp_path / "summary.json").read_text())["passed"]
 
 

@@ -13,7 +13,7 @@ import pytest
 import railyard as ry
 from railyard.core import plugins
 from railyard.experiments.api import specs
-from railyard.results.runs import store
+from railyard.results import run_folder
 from railyard.topologies import spec
 from railyard.workloads.collectives.algorithm import collectives
 from railyard.workloads.spec import WORKLOADS
@@ -122,7 +122,7 @@ def test_fabric_takes_all_keys_of_its_model() -> None:
 
 
 def test_loaded_run_has_the_tables_of_its_files(tmp_path: Path) -> None:
-    store.save(recovery_run(), tmp_path / "run")
+    run_folder.save(recovery_run(), tmp_path / "run")
     found = ry.load(tmp_path / "run")
     lines = (tmp_path / "run" / "recovery.csv").read_text().splitlines()
     assert lines[0].split(",") == list(found.recoveries.columns)
@@ -135,7 +135,7 @@ def test_results_show_verdict_and_ratio(tmp_path: Path) -> None:
     found = ry.Results(sample_run())
     assert found.ratio == pytest.approx(found.seconds / (found.predicted or 0))
     assert found.verdict in found._repr_html_()
-    assert list(found.results.columns) == list(store.RESULT_COLUMNS)
+    assert list(found.results.columns) == list(run_folder.RESULT_COLUMNS)
     if not found.passed:
         with pytest.raises(ry.CheckFailed):
             found.check()

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from railyard.core.errors import BadInput
 from railyard.core.safe_files import Folder
 from railyard.experiments.run import folder
+from railyard.results import run_folder
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs import store
 from railyard.results.runs.records import RUN, STEP, Event, Run
 from railyard.results.views import ci
 from tests.unit.results_sample import sample_run
@@ -98,7 +98,7 @@ def test_outputs_are_written_from_the_runs_folder(tmp_path: Path, capsys: pytest
         folder.write_outputs(opened, xml, text, True, "ended with exit status 70")
         assert json.loads(capsys.readouterr().out)["problem"] == "ended with exit status 70"
         assert len(cases(xml.read_bytes())) == 1
-        store.save(sampled(), opened)
+        run_folder.save(sampled(), opened)
         folder.write_outputs(opened, xml, text, True)
     assert len(cases(xml.read_bytes())) > 5
     assert text.read_text().startswith("### ")

@@ -24,8 +24,8 @@ from railyard.experiments.run import sandboxed
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import parse
 from railyard.experiments.spec.loading import load_any
+from railyard.results import run_folder
 from railyard.results.published.catalogue import FIGURES
-from railyard.results.runs import store
 from tests.unit.experiments import load
 from tests.unit.results_sample import sample_run
 
@@ -383,7 +383,7 @@ def test_a_loop_of_links_is_one_line(
 
 @pytest.mark.usefixtures("figures_as_text")
 def test_a_report_is_drawn_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store.save(sample_run(domains=2, rails=2, repeats=1), tmp_path)
+    run_folder.save(sample_run(domains=2, rails=2, repeats=1), tmp_path)
     before = (tmp_path / "report.html").read_bytes()
     (tmp_path / "report.html").unlink()
     assert cli.main(["report", str(tmp_path)]) == 0

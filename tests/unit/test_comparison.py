@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from railyard.core.records import IntervalId
 from railyard.core.safe_files import Folder
 from railyard.experiments import cli
+from railyard.results import run_folder
 from railyard.results.analysis.comparison import MIN_VALUES, RowKey, Values, compare, values_of
 from railyard.results.analysis.fidelity import judge
-from railyard.results.runs import store
 from railyard.results.runs.manifest import with_manifest
 from railyard.results.runs.records import Run
 from tests.unit.allreduce_sample import run_of, sample
@@ -138,7 +138,7 @@ def test_rows_of_degraded_intervals_are_left_out() -> None:
 def save(run: Run, path: Path) -> None:
     """Write the records of a run, without what is drawn from them, which takes seconds."""
     with Folder(path, make=True) as folder:
-        for name, data in with_manifest(store._recorded(run, judge(run))):
+        for name, data in with_manifest(run_folder._recorded(run, judge(run))):
             folder.write(name, data)
 
 

@@ -19,7 +19,8 @@ from rich.console import Console
 
 from railyard.core.errors import BadInput
 from railyard.core.safe_files import Folder
-from railyard.results.runs import manifest, store
+from railyard.results import run_folder
+from railyard.results.runs import manifest
 from railyard.results.runs.record_files import from_parquet, to_json
 from railyard.results.runs.records import Run
 from railyard.results.views import report
@@ -57,7 +58,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(report, "render", lambda _: "")
         for name, folder in folders.items():
-            store.save(RUNS[name](), folder)
+            run_folder.save(RUNS[name](), folder)
     return folders
 
 
@@ -139,8 +140,8 @@ def _redraw(folder: Path) -> Run | str:
     """The run, or why it can't be drawn."""
     try:
         with Folder(folder) as opened:
-            run = store.load(opened)
-            store.redraw(run, opened, Console(file=io.StringIO()))
+            run = run_folder.load(opened)
+            run_folder.redraw(run, opened, Console(file=io.StringIO()))
             return run
     except BadInput as error:
         return str(error)
@@ -159,7 +160,7 @@ def test_damage_to_any_record_is_named(kind: str, name: str, saved: Mapping[str,
         pytest.skip("this run has no such record")
     original, folder = (saved[kind] / "summary.json").read_bytes(), tmp_path / "damaged"
     for count, what in enumerate(_damaged(saved[kind], folder, name)):
-        assert any(line.startswith(name) for line in store.load(folder).damaged), what
+        assert any(line.startswith(name) for line in run_folder.load(folder).damaged), what
         if count:  # what is left is always the same
             continue
         run = _redraw(folder)
@@ -167,7 +168,7 @@ def test_damage_to_any_record_is_named(kind: str, name: str, saved: Mapping[str,
         summary = json.loads((folder / "summary.json").read_text())
         assert (summary["complete"], summary["passed"]) == (False, False)
         assert any(line.startswith(name) for line in summary["damaged"])
-        assert (folder / store.ORIGINAL_SUMMARY).read_bytes() == original
+        assert (folder / run_folder.ORIGINAL_SUMMARY).read_bytes() == original
 
 
 @pytest.mark.parametrize("name", [name for name in GRID if name not in NOT_READ])
@@ -182,7 +183,7 @@ def test_damage_without_a_manifest_is_no_traceback(
     (unverified / "manifest.json").unlink()
     for what in _damaged(unverified, folder, name):
         try:
-            assert not store.load(folder).verified, what
+            assert not run_folder.load(folder).verified, what
             message = str(_redraw(folder)) if what in DRAWN_WITHOUT_MANIFEST else ""
         except BadInput as error:
             message = str(error)
@@ -202,7 +203,7 @@ def test_a_text_that_would_take_gigabytes_is_refused_in_one_line(
     (folder / "manifest.json").unlink()
     (folder / name).write_bytes(part * (24_000_000 // len(part)))
     refused = rf"{name}: '2\d,.* bytes' may take .* GB of memory: 1.5 GB or less can be read"
-    assert any(re.match(refused, line) for line in store.load(folder).damaged)
+    assert any(re.match(refused, line) for line in run_folder.load(folder).damaged)
 
 
 def test_every_record_is_in_the_manifest(saved: Mapping[str, Path]) -> None:
@@ -221,7 +222,7 @@ def test_an_added_record_is_named_and_left_out(saved: Mapping[str, Path], tmp_pa
     (folder / "notes.txt").write_text("mine")
     names = [line.split()[0] for line in _damage_found(folder)]
     assert names == ["connectivity.csv", "replacement.csv"]
-    assert not store.load(folder).connectivity_checks
+    assert not run_folder.load(folder).connectivity_checks
 
 
 def test_a_deleted_manifest_is_noticed(saved: Mapping[str, Path], tmp_path: Path) -> None:
@@ -267,10 +268,10 @@ def test_no_more_is_read_than_a_record_can_be(saved: Mapping[str, Path], tmp_pat
     _huge(folder / "results.csv")
     _huge(folder / "summary.json")
     _forge(folder, "results.csv", {"results.csv": 3_000_000_000})
-    (line,) = store.load(folder).damaged
+    (line,) = run_folder.load(folder).damaged
     assert line.startswith("results.csv can't be read: it has 3,000,000,000 bytes, more than")
     with pytest.raises(OSError, match="more than the 256,000,000 expected"), Folder(folder) as opened:
-        store.redraw(store.load(opened), opened, Console(file=io.StringIO()))
+        run_folder.redraw(run_folder.load(opened), opened, Console(file=io.StringIO()))
 
 
 def test_a_few_bytes_stand_for_no_gigabytes() -> None:
@@ -294,4 +295,4 @@ def test_a_whole_folder_is_complete_and_stays_so(saved: Mapping[str, Path]) -> N
     assert not _damage_found(folder)
     assert (folder / "summary.json").read_bytes() == before
     assert json.loads(before)["complete"] is True
-    assert not (folder / store.ORIGINAL_SUMMARY).exists()
+    assert not (folder / run_folder.ORIGINAL_SUMMARY).exists()

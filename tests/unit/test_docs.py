@@ -14,8 +14,8 @@ import pytest
 
 from railyard.experiments import cli
 from railyard.experiments.spec import loading
+from railyard.results import run_folder
 from railyard.results.published.catalogue import FIGURES
-from railyard.results.runs import store
 from tests.unit import docs_examples
 from tests.unit.results_sample import sample_run
 from tests.unit.test_imports import PACKAGES
@@ -137,7 +137,7 @@ def test_examples_without_packets_succeed(
     """`/tmp/...` is the folder of an earlier example, or one to write."""
     words = [str(example_folder) if word.startswith("/tmp") else word for word in line]
     if line[0] == "report":
-        store.save(sample_run(domains=2, rails=2, repeats=1), example_folder)
+        run_folder.save(sample_run(domains=2, rails=2, repeats=1), example_folder)
     assert cli.main(words) == 0
     shown = capsys.readouterr()
     assert shown.out
@@ -147,7 +147,7 @@ def test_examples_without_packets_succeed(
 @pytest.mark.usefixtures("figures_as_text")
 def test_examples_of_compare_succeed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`/tmp/before` and `/tmp/after` are runs that don't differ."""
-    store.save(sample_run(2, 2, repeats=6), tmp_path / "before")
+    run_folder.save(sample_run(2, 2, repeats=6), tmp_path / "before")
     shutil.copytree(tmp_path / "before", tmp_path / "after")
     for line in examples("compare"):
         if not line[1].startswith("/tmp"):

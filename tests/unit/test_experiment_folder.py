@@ -11,7 +11,7 @@ import pytest
 
 from railyard.core.errors import BadInput, MissingRequirement
 from railyard.experiments.run import folder, runner
-from railyard.results.runs import store
+from railyard.results import run_folder
 from railyard.results.views import report
 from tests.unit.results_sample import sample_run
 
@@ -141,7 +141,7 @@ def test_of_many_runs_at_once_one_gets_the_folder(exists: bool, tmp_path: Path) 
 def test_the_claim_of_a_killed_run_is_taken_over(tmp_path: Path) -> None:
     code = f"""
 import time; from pathlib import Path; from railyard.experiments.run import folder, runner
-from railyard.results.runs import store
+from railyard.results import run_folder
 from railyard.results.views import report
 from tests.unit.results_sample import sample_run
 with folder.made(Path({str(tmp_path)!r}, "out")):
@@ -177,7 +177,7 @@ def test_records_of_a_folder_that_fails_are_kept_elsewhere(
     reason = "No such file or directory" if damage == "removed" else "Is a directory"
     assert problem.endswith(f"{reason}): the records are in {kept}")
     assert (kept.parent.stat().st_mode & 0o777, kept.stat().st_mode & 0o777) == (0o700, 0o700)
-    assert store.load(kept) == run
+    assert run_folder.load(kept) == run
 
 
 def test_a_folder_that_was_moved_is_named(tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ from railyard.experiments import cli
 from railyard.experiments.run.folder import Spare
 from railyard.experiments.run.runner import save
 from railyard.results.plots import style
-from railyard.results.runs import journal, store
+from railyard.results import run_folder
+from railyard.results.runs import journal
 from tests import figures
 from tests.unit.results_sample import sample_run
 
@@ -48,7 +49,7 @@ def command(*words):
     return status, errors.getvalue()
 """
 REPORT = """
-store.save(run, disk / "run")
+run_folder.save(run, disk / "run")
 results = []
 for free_kb in (0, 60):
     (disk / "run" / "report.html").unlink(missing_ok=True)
@@ -71,7 +72,7 @@ for number, free_kb in enumerate((0, 60)):
             inside._tar = None
         problem = inside.problem(opened)
     kept = Path(problem.rpartition(" ")[2])
-    loaded = store.load(kept) if problem else None
+    loaded = run_folder.load(kept) if problem else None
     again = sorted(path.name for path in kept.iterdir()) if problem else []
     whole = [loaded.damaged == [], len(loaded.loads) == len(run.loads), "report.html" in again] if loaded else []
     results.append([is_saved, problem.partition(": the records")[0].partition("(")[2], whole])

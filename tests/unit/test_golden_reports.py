@@ -12,8 +12,8 @@ from pytest_regressions.file_regression import FileRegressionFixture
 
 from railyard.experiments.options import PrintableConsole
 from railyard.experiments.spec import loading
+from railyard.results import run_folder
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs import store
 from railyard.results.runs.records import Run
 from railyard.results.views import report
 from tests import golden
@@ -28,7 +28,7 @@ FILES: Final = ("terminal.txt", *DRAWN, *FOR_CI)
 @cache
 def stored(name: str) -> Run:
     """Return a stored run, which tests don't change."""
-    return store.load(make.FOLDER / name)
+    return run_folder.load(make.FOLDER / name)
 
 
 @pytest.mark.usefixtures("figures_as_text")

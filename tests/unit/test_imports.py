@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -21,9 +21,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "experiments": frozenset(PACKAGES),
 }
 MAX_FILES = 20
-VIEWS = "railyard.results.views"
-MAY_DRAW = frozenset({"railyard.results.runs.store"})
-"""Modules of `results` outside `views` that may import views: the store writes a run's report. None may be added."""
+RESULTS = "railyard.results."
+LAYERS_OF_RESULTS = (
+    "format", "theory", "runs", "analysis", "plots", "published", "views", "timeline", "run_folder", "sources",
+)  # fmt: skip
+"""Folders and modules of `results`, the lowest first: each may import those before it."""
 ONE_FILE_A_COMMAND = "experiments/commands"  # it grows by a file with each command
 """Python files in one folder of the product."""
 STARTED = re.compile(r"(?:-m[\", ]+|MODULE[^=\n]*= |Worker\(|Child\()\"?railyard\.([\w.]+)")
@@ -101,13 +103,41 @@ def test_no_two_modules_import_each_other() -> None:
     assert not cycles, cycles
 
 
-def test_results_import_no_view_from_below_views() -> None:
-    importers = {
-        name
-        for name, imported_module in graph().edges
-        if imported_module.startswith(VIEWS) and name.startswith("railyard.results.") and not name.startswith(VIEWS)
-    }
-    assert importers == MAY_DRAW
+def layer_of(module: str) -> str:
+    """Return the folder of a module of `results`, or the module itself: `views` for railyard.results.views.table."""
+    return module.split(".")[2]
+
+
+def imports_of_higher_layers(edges: Iterable[tuple[str, str]]) -> list[str]:
+    """Return `importer imports module` for every module of `results` that imports one of a layer above its own."""
+    higher: list[str] = []
+    for importer, module in edges:
+        if not (importer.startswith(RESULTS) and module.startswith(RESULTS)):
+            continue
+        importer_level = LAYERS_OF_RESULTS.index(layer_of(importer))
+        module_level = LAYERS_OF_RESULTS.index(layer_of(module))
+        if module_level > importer_level:
+            higher.append(f"{importer} imports {module}")
+    return sorted(higher)
+
+
+def test_every_part_of_results_has_a_layer() -> None:
+    parts = {layer_of(module) for module in modules() if module.startswith(RESULTS)}
+    assert parts == set(LAYERS_OF_RESULTS)
+
+
+def test_results_import_no_layer_above_their_own() -> None:
+    assert imports_of_higher_layers(graph().edges) == []
+
+
+def test_an_import_of_a_higher_layer_of_results_is_found() -> None:
+    edges = [
+        ("railyard.results.runs.records", "railyard.results.views.report"),
+        ("railyard.results.views.report", "railyard.results.views.table"),
+        ("railyard.results.run_folder", "railyard.results.runs.journal"),
+        ("railyard.experiments.run.runner", "railyard.results.run_folder"),
+    ]
+    assert imports_of_higher_layers(edges) == ["railyard.results.runs.records imports railyard.results.views.report"]
 
 
 def test_no_folder_has_too_many_files() -> None:
@@ -135,7 +165,7 @@ def test_no_module_changes_the_search_path() -> None:
             ["x.py:2: results must not import experiments"],
         ),
         ("experiments", "import run_experiment\n", ["x.py:1: experiments must not import run_experiment"]),
-        ("workloads", "import os, railyard.results.runs.store as s\n", ["x.py:1: workloads must not import results"]),
+        ("workloads", "import os, railyard.results.run_folder as s\n", ["x.py:1: workloads must not import results"]),
         (
             "core",
             "from topologies import plan\n",

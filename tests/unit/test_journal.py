@@ -13,7 +13,8 @@ from rich.console import Console
 from railyard.core.errors import BadInput
 from railyard.core.safe_files import Folder
 from railyard.experiments.commands import report as command
-from railyard.results.runs import journal, store
+from railyard.results import run_folder
+from railyard.results.runs import journal
 from railyard.results.runs.journal import Journal
 from railyard.results.runs.records import KINDS, Event, Run
 from railyard.results.views import report
@@ -48,7 +49,7 @@ def written(run: Run, folder: Path, steps: int = 3) -> None:
 def redraw(folder: Path) -> dict[str, object]:
     """Finish a killed run's folder and return its summary."""
     with Folder(folder) as opened:
-        store.redraw(store.load(opened), opened, Console(file=io.StringIO()))
+        run_folder.redraw(run_folder.load(opened), opened, Console(file=io.StringIO()))
     summary: dict[str, object] = json.loads((folder / "summary.json").read_text())
     return summary
 
@@ -57,7 +58,7 @@ def redraw(folder: Path) -> dict[str, object]:
 def test_records_of_a_killed_run_read_back_the_same(run: Run, tmp_path: Path) -> None:
     run = replace(run, files={"traces/one/0.json": b"{}"})
     written(run, tmp_path)
-    found = store.load(tmp_path)
+    found = run_folder.load(tmp_path)
     assert found.duration_s > 0
     assert (found.interrupted, found.failed) == (True, journal.KILLED)
     found.interrupted, found.failed, found.duration_s, found.verified = False, run.failed, run.duration_s, True
@@ -70,7 +71,7 @@ def test_a_killed_runs_folder_is_finished_once(tmp_path: Path) -> None:
     summary = redraw(tmp_path)
     assert (summary["complete"], summary["interrupted"], summary["passed"]) == (False, True, False)
     assert not (tmp_path / journal.NAME).exists()
-    finished = store.load(tmp_path)
+    finished = run_folder.load(tmp_path)
     assert finished.verified
     assert not finished.damaged
     assert finished.flows == run.flows
@@ -84,7 +85,7 @@ def test_a_journal_cut_anywhere_keeps_all_whole_lines(cut: int, tmp_path_factory
     data = (folder / journal.NAME).read_bytes()
     data = data[: cut * len(data) // 10_000]
     (folder / journal.NAME).write_bytes(data)
-    found = store.load(folder)
+    found = run_folder.load(folder)
     assert not found.damaged
     assert found.interrupted
     assert found.flows == run.flows[: len(found.flows)]
@@ -97,10 +98,10 @@ def test_a_run_killed_while_it_saved_is_complete(tmp_path: Path) -> None:
     run = sample_run(2, 2, 1)
     with Folder(tmp_path) as opened:
         Journal(run, opened).flush(has_ended=True)
-    assert replace(store.load(tmp_path), verified=True) == run
+    assert replace(run_folder.load(tmp_path), verified=True) == run
     (tmp_path / "spec.yaml").write_text("half: a file")
     assert redraw(tmp_path)["interrupted"] is False
-    assert store.load(tmp_path) == run
+    assert run_folder.load(tmp_path) == run
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_a_damaged_journal_is_named_and_the_rest_kept(line: bytes, message: str,
     written(run, tmp_path)
     with (tmp_path / journal.NAME).open("ab") as file:
         file.write(line)
-    found = store.load(tmp_path)
+    found = run_folder.load(tmp_path)
     assert message in found.damaged[0]
     assert found.flows == run.flows
     summary = redraw(tmp_path)
@@ -133,7 +134,7 @@ def test_a_replaced_load_replaces_the_row_of_the_journal(tmp_path: Path) -> None
         run.loads[1] = replace(run.loads[1], rerouted=True)
         run.fabrics[0] = replace(run.fabrics[0], stop_s=2.0)
         found.flush()
-    read = store.load(tmp_path)
+    read = run_folder.load(tmp_path)
     assert (read.loads, read.fabrics) == (run.loads, run.fabrics)
 
 

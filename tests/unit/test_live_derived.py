@@ -13,7 +13,7 @@ from railyard.core.errors import BadInput
 from railyard.core.records import IntervalId
 from railyard.experiments.commands import report
 from railyard.experiments.live import derived, recorded
-from railyard.results.runs import store
+from railyard.results import run_folder
 from railyard.results.runs.records import Event, Flow, GoodputTrace, Run
 from railyard.topologies.build.shaping import payload_fraction
 from tests.unit.results_sample import sample_run
@@ -148,7 +148,7 @@ def test_uplinks_share_what_crosses_the_spines() -> None:
 def test_the_option_open_makes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figures_as_text: None) -> None:
     urls = list[str]()
     monkeypatch.setattr(webbrowser, "open", urls.append)
-    store.save(run_of(("d0g0", "d1g0", 1.0, 2.0)), tmp_path)
+    run_folder.save(run_of(("d0g0", "d1g0", 1.0, 2.0)), tmp_path)
     report.command(tmp_path)
     assert not (tmp_path / recorded.PAGE).exists()
     report.command(tmp_path, show=True)

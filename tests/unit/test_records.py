@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from railyard.core.records import IntervalId
 from railyard.experiments.run import session
 from railyard.experiments.run.session import built
+from railyard.results import run_folder
 from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.recovery import verdict
-from railyard.results.runs import record_files, store
+from railyard.results.runs import record_files
 from railyard.results.runs.records import Load
 from tests.unit.recovery_sample import recovery_run
 from tests.unit.replaced import replaced
@@ -54,7 +55,7 @@ def test_identity_survives_events_and_rows(interval: IntervalId) -> None:
 def test_identity_survives_the_run_folder(tmp_path: Path) -> None:
     run = recovery_run()
     run.recoveries = [replaced(r, workload="gpt, with a comma") for r in run.recoveries]
-    store.save(replace(run, files={}), tmp_path)
-    found = store.load(tmp_path)
+    run_folder.save(replace(run, files={}), tmp_path)
+    found = run_folder.load(tmp_path)
     for name in ("measurements", "recoveries", "connectivity_checks", "replacements", "goodput", "loads", "bytes"):
         assert getattr(found, name) == getattr(run, name), name

@@ -14,7 +14,7 @@ from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import recovery
 from railyard.results.plots import recovery as recovery_steps
 from railyard.results.runs.records import Run
-from railyard.results.runs.timeline import timeline
+from railyard.results.timeline import timeline
 from railyard.results.views.report import SECTIONS
 from railyard.results.views.sections import faults, scripts
 from tests.unit import shown

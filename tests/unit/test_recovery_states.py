@@ -7,6 +7,7 @@ import pytest
 
 from railyard.core.records import Recovered, Recovery
 from railyard.experiments.run.progress import outcome
+from railyard.results import run_folder
 from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.recovery import recovery_rows
 from railyard.results.analysis.recovery_states import (
@@ -20,10 +21,9 @@ from railyard.results.analysis.recovery_states import (
 )
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.analysis.targets import TRAFFIC_RESTORED
-from railyard.results.runs import store
 from railyard.results.runs.record_files import from_csv, from_plain, to_csv
 from railyard.results.runs.records import Run
-from railyard.results.runs.timeline import timeline
+from railyard.results.timeline import timeline
 from railyard.results.views.report import summarise
 from railyard.results.views.sections import faults
 from tests.unit.results_sample import sample_run
@@ -49,13 +49,13 @@ def repeated(row: Recovery, number: int) -> Recovery:
 
 def written(rows: list[Recovery]) -> list[dict[str, str]]:
     """Return the rows of recovery.csv, as text."""
-    data = to_csv(store.RECOVERY_COLUMNS, [csv_row(row) for row in rows])
+    data = to_csv(run_folder.RECOVERY_COLUMNS, [csv_row(row) for row in rows])
     return list(csv.DictReader(data.decode().splitlines()))
 
 
 def read_back(rows: list[Recovery]) -> list[Recovery]:
     """Return the records of recovery.csv."""
-    data = to_csv(store.RECOVERY_COLUMNS, [csv_row(row) for row in rows])
+    data = to_csv(run_folder.RECOVERY_COLUMNS, [csv_row(row) for row in rows])
     plain = from_csv(data, "recovery.csv", Recovery)
     for row in plain:
         read_csv_row(row)

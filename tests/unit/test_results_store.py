@@ -15,7 +15,7 @@ from rich.console import Console
 from railyard.core import safe_files
 from railyard.core.errors import BadInput
 from railyard.core.safe_files import Folder
-from railyard.results.runs import store
+from railyard.results import run_folder
 from railyard.results.runs.records import Event, Run
 from railyard.results.views import report
 from tests.unit.results_sample import sample_run
@@ -36,20 +36,20 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def redraw(folder: Path) -> None:
     with Folder(folder) as opened:
-        store.redraw(store.load(opened), opened, Console(file=io.StringIO()))
+        run_folder.redraw(run_folder.load(opened), opened, Console(file=io.StringIO()))
 
 
 def test_a_saved_run_reads_back_the_same(tmp_path: Path) -> None:
     run = sample_run(2, 3, 2)
     run.recoveries[0] = replace(run.recoveries[0], detect_ms=None, target='rail0, "quoted"\nand split')
     run.failed = "link-down at d0g1 had no effect"
-    store.save(run, tmp_path / "run")
-    assert store.load(tmp_path / "run") == run
+    run_folder.save(run, tmp_path / "run")
+    assert run_folder.load(tmp_path / "run") == run
     assert {p.name for p in (tmp_path / "run").iterdir()} == CONTRACT | {"run.json", "manifest.json"}
 
 
 def test_a_folder_can_be_drawn_again_from_its_records_alone(tmp_path: Path) -> None:
-    store.save(sample_run(2, 2, 1), tmp_path)
+    run_folder.save(sample_run(2, 2, 1), tmp_path)
     names = ("report.html", "timeline.pftrace", "summary.json")
     before = {name: (tmp_path / name).read_bytes() for name in names}
     for name in names:
@@ -61,7 +61,7 @@ def test_a_folder_can_be_drawn_again_from_its_records_alone(tmp_path: Path) -> N
 def test_a_run_that_failed_says_so_when_it_is_drawn_again(tmp_path: Path) -> None:
     run = sample_run(2, 2, 1)
     run.failed = "link-down at d0g1 had no effect"
-    store.save(run, tmp_path)
+    run_folder.save(run, tmp_path)
     redraw(tmp_path)
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["passed"] is False
@@ -72,8 +72,8 @@ def test_a_run_that_failed_says_so_when_it_is_drawn_again(tmp_path: Path) -> Non
 
 def test_a_run_of_nothing_can_be_saved_and_read_back(tmp_path: Path) -> None:
     run = Run("empty", {"seed": 1}, {}, "now", interrupted=True)
-    store.save(run, tmp_path)
-    assert store.load(tmp_path) == run
+    run_folder.save(run, tmp_path)
+    assert run_folder.load(tmp_path) == run
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["interrupted"] is True
     assert summary["verdict"] == "invalid"
@@ -82,7 +82,7 @@ def test_a_run_of_nothing_can_be_saved_and_read_back(tmp_path: Path) -> None:
 
 def test_results_are_tidy_and_in_the_contracts_order(tmp_path: Path) -> None:
     run = sample_run(2, 2, 1)
-    store.save(run, tmp_path)
+    run_folder.save(run, tmp_path)
     with (tmp_path / "results.csv").open() as lines:
         rows = list(csv.DictReader(lines))
     assert list(rows[0]) == [
@@ -103,7 +103,7 @@ def test_results_are_tidy_and_in_the_contracts_order(tmp_path: Path) -> None:
 
 def test_recovery_has_the_contracts_columns_first(tmp_path: Path) -> None:
     run = sample_run(2, 2, 1)
-    store.save(run, tmp_path)
+    run_folder.save(run, tmp_path)
     with (tmp_path / "recovery.csv").open() as lines:
         rows = list(csv.DictReader(lines))
     steps = ["detect_ms", "reroute_ms", "first_packet_ms", "goodput_ms"]
@@ -115,7 +115,7 @@ def test_recovery_has_the_contracts_columns_first(tmp_path: Path) -> None:
 def test_flows_events_and_spec_are_plain(tmp_path: Path) -> None:
     run = sample_run(2, 2, 1)
     run.events.append(Event(5, "controller", "läuft", {"path": Path("x")}))
-    store.save(run, tmp_path)
+    run_folder.save(run, tmp_path)
     flows = pd.read_parquet(tmp_path / "flows.parquet")
     assert flows["delivered"].sum() == sum(f.delivered for f in run.flows)
     lines = (tmp_path / "events.jsonl").read_text().splitlines()
@@ -127,16 +127,16 @@ def test_flows_events_and_spec_are_plain(tmp_path: Path) -> None:
 
 def test_saving_again_replaces_and_leaves_no_parts(tmp_path: Path) -> None:
     run = sample_run(2, 2, 1)
-    store.save(run, tmp_path)
+    run_folder.save(run, tmp_path)
     run.name = "other"
-    store.save(run, tmp_path)
-    assert store.load(tmp_path).name == "other"
+    run_folder.save(run, tmp_path)
+    assert run_folder.load(tmp_path).name == "other"
     assert not list(tmp_path.glob(".*"))
 
 
 def test_a_full_disk_names_the_file_and_keeps_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = sample_run(2, 2, 1)
-    store.save(run, tmp_path)
+    run_folder.save(run, tmp_path)
     before = (tmp_path / "flows.parquet").read_bytes()
     write = safe_files._write_all
 
@@ -148,31 +148,31 @@ def test_a_full_disk_names_the_file_and_keeps_the_old_one(tmp_path: Path, monkey
 
     monkeypatch.setattr(safe_files, "_write_all", full)
     with pytest.raises(OSError, match=r"flows\.parquet: No space left on device"):
-        store.save(run, tmp_path)
+        run_folder.save(run, tmp_path)
     assert (tmp_path / "flows.parquet").read_bytes() == before
     assert not list(tmp_path.glob(".*"))
 
 
 def test_a_folder_that_is_no_run_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"is not a run's folder: it has no run\.json"):
-        store.load(tmp_path)
+        run_folder.load(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["run.json", "flows.parquet", "recovery.csv", "spec.yaml", "events.jsonl"])
 def test_a_broken_file_of_a_folder_without_manifest_is_named(tmp_path: Path, name: str) -> None:
-    store.save(sample_run(2, 2, 1), tmp_path)
+    run_folder.save(sample_run(2, 2, 1), tmp_path)
     (tmp_path / "manifest.json").unlink()
     (tmp_path / name).write_text("{ broken: [\nfault\nx")
-    missing, broken = store.load(tmp_path).damaged
+    missing, broken = run_folder.load(tmp_path).damaged
     assert missing == "manifest.json is missing, so nothing can be verified"
     assert broken.startswith(name)
     assert "\n" not in broken
 
 
 def test_a_later_format_is_refused(tmp_path: Path) -> None:
-    store.save(sample_run(2, 2, 1), tmp_path)
+    run_folder.save(sample_run(2, 2, 1), tmp_path)
     (tmp_path / "manifest.json").unlink()
     rest = json.loads((tmp_path / "run.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps({**rest, "format": 99}))
     with pytest.raises(BadInput, match=r"run\.json is of format 99, not 3"):
-        store.load(tmp_path)
+        run_folder.load(tmp_path)

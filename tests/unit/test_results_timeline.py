@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from railyard.core.records import IntervalId
 from railyard.results.analysis.link_rates import delivered, link_rates
-from railyard.results.runs import chrome_trace, perfetto
 from railyard.results.runs.records import Event, Flow, MachineSample, Run
-from railyard.results.runs.timeline import add_links, timeline
-from railyard.results.runs.tracks import Slice, Track
+from railyard.results.timeline import add_links, timeline
+from railyard.results.views import chrome_trace, perfetto
+from railyard.results.views.tracks import Slice, Track
 from railyard.topologies.spec import parse_fabric
 from tests.unit.results_sample import sample_run
 from tests.unit.steered_sample import steered_run

@@ -57,7 +57,7 @@ class Runs:
         monkeypatch.setattr(breaks, "heartbeats_running", self._beating)
         monkeypatch.setattr(breaks, "FaultInjector", self._breaker)
         monkeypatch.setattr(breaks, "snapshot_state", lambda nodes: dict.fromkeys(nodes, frozenset()))
-        monkeypatch.setattr("railyard.results.runs.store.save", self._save)
+        monkeypatch.setattr("railyard.results.run_folder.save", self._save)
         monkeypatch.setattr(runner, "Steps", self._steps)
 
     def _save(self, run: Run, _: Path) -> Analysis:

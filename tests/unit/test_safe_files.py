@@ -16,7 +16,7 @@ from railyard.core.safe_files import Folder
 from railyard.experiments import cli
 from railyard.experiments.live.launch import opened_page
 from railyard.experiments.run import folder
-from railyard.results.runs import store
+from railyard.results import run_folder
 from tests.unit.results_sample import sample_run
 
 pytestmark = pytest.mark.usefixtures("figures_as_text")
@@ -223,7 +223,7 @@ def test_report_runs_no_plugin_of_the_folder(tmp_path: Path) -> None:
     source = f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()"
     run.spec["plugins"] = [str(tmp_path / "plugins" / "code.py")]
     run.files["plugins/code.py"] = source.encode()
-    store.save(run, tmp_path)
+    run_folder.save(run, tmp_path)
     assert reported(tmp_path) == 0
     assert not (tmp_path / "ran").exists()
 
@@ -274,7 +274,7 @@ def test_root_is_root_again_afterwards(theirs: Path, monkeypatch: pytest.MonkeyP
 def sample_files() -> dict[str, bytes]:
     """Return the files of a run's folder, which take seconds to write: the report is drawn."""
     with tempfile.TemporaryDirectory() as name:
-        store.save(sample_run(2, 2, 1), Path(name))
+        run_folder.save(sample_run(2, 2, 1), Path(name))
         return {file.name: file.read_bytes() for file in Path(name).iterdir()}
 
 

@@ -22,8 +22,8 @@ from railyard.experiments.sweep.driver import MAX_LOST, Driver
 from railyard.experiments.sweep.folder import MACHINES, SweepFolder
 from railyard.experiments.sweep.machine import Task, identify
 from railyard.experiments.sweep.spec import Sweep, load
+from railyard.results import run_folder, sources
 from railyard.results.analysis.fidelity import judge
-from railyard.results.runs import sources, store
 from tests.unit.results_sample import sample_run
 from tests.unit.test_sweep_spec import TINY
 
@@ -40,7 +40,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
 @cache
 def packed(base: str) -> bytes:
     """Return the sample run's folder as a tar archive."""
-    store.save(sample_run(2, 2, 2), Path(base))
+    run_folder.save(sample_run(2, 2, 2), Path(base))
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as tar:
         tar.add(base, arcname=".")
@@ -167,7 +167,7 @@ def test_a_run_that_is_done_again_replaces_the_earlier_one(tmp_path: Path, sweep
             folder.install(name, outcome(run_data, machine))
         assert folder.record(name)["machine"] == "m2"
         assert [path.name for path in (tmp_path / "runs").iterdir()] == [name]
-        assert not store.load(tmp_path / "runs" / name).damaged
+        assert not run_folder.load(tmp_path / "runs" / name).damaged
 
 
 def test_the_table_has_a_column_for_each_axis(tmp_path: Path, sweep: Sweep, run_data: bytes) -> None:
@@ -180,8 +180,8 @@ def test_the_table_has_a_column_for_each_axis(tmp_path: Path, sweep: Sweep, run_
         _, notes = command.write(sweep, folder)
     assert notes == []
     found = pd.read_parquet(tmp_path / "sweep.parquet")
-    assert {*store.RESULT_COLUMNS, "domains", "seed", "run", "machine", "kernel", "cores"} <= {*found.columns}
-    rows = len(store.load(tmp_path / "runs" / sweep.cells[0].name).measurements)
+    assert {*run_folder.RESULT_COLUMNS, "domains", "seed", "run", "machine", "kernel", "cores"} <= {*found.columns}
+    rows = len(run_folder.load(tmp_path / "runs" / sweep.cells[0].name).measurements)
     assert found.groupby(["domains", "seed"]).size().to_dict() == dict.fromkeys([(2, 1), (2, 2), (3, 1), (3, 2)], rows)
     page = (tmp_path / "report.html").read_text()
     assert f'href="runs/{sweep.cells[0].name}/report.html"' in page
@@ -216,7 +216,7 @@ def test_the_report_says_what_is_missing_and_each_verdict(tmp_path: Path, sweep:
     assert "<p>4 runs: 3 missing, 1 ok</p>" in page
     assert page.count('href="runs/') == 1
     assert "<td>domains=3, seed=2</td><td>missing</td>" in page
-    run = store.load(tmp_path / "runs" / sweep.cells[0].name)
+    run = run_folder.load(tmp_path / "runs" / sweep.cells[0].name)
     verdicts = [judge(run).intervals.get(recovery.interval, "ok") for recovery in run.recoveries]
     assert pd.read_parquet(tmp_path / "recoveries.parquet").verdict.tolist() == verdicts
     assert shown[1].columns[-1].title == "verdict"

@@ -12,7 +12,7 @@ import pytest
 from railyard.results.analysis.aggregate import Spread
 from railyard.results.plots import sweep_axes
 from railyard.results.plots.sweep_axes import AxisPoint, figures_of
-from railyard.results.runs.store import RESULT_COLUMNS
+from railyard.results.run_folder import RESULT_COLUMNS
 from railyard.results.views import sweep as views
 from tests.unit.browser import SCREENS, WIDTHS, assert_accessible, assert_fits, chromium, opened, tab
 from tests.unit.test_report_browser import OVERFULL

@@ -11,7 +11,7 @@ from railyard.experiments import cli
 from railyard.experiments.commands import dry_run
 from railyard.experiments.run.traffic import Workload
 from railyard.experiments.spec.experiment import ExperimentSpec
-from railyard.results.runs import store
+from railyard.results import run_folder
 from railyard.workloads.spec import build
 from tests.unit.stand_ins import plan_of
 from tests.unit.test_experiment_traffic import no_fabric, run_once  # noqa: F401
@@ -84,7 +84,7 @@ def test_a_replayed_trace_is_in_the_runs_folder_with_its_times(
     assert folder.startswith("traces/")
     assert folder.endswith("/my-trace/3")
     assert names[f"{folder}/ddp.0.json"][6]["latency_us"] == pytest.approx(2000 / scale.time_factor, rel=1e-3, abs=1e-3)
-    store.save(run, tmp_path)
+    run_folder.save(run, tmp_path)
     assert (tmp_path / folder / "ddp.3.json").read_bytes() == run.files[f"{folder}/ddp.3.json"]
     whole = next(m for m in run.measurements if m.metric == "iteration_time")
     assert whole.predicted is None

@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from railyard.core.installation import PROJECT
+from railyard.results import run_folder
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs import store
 from railyard.results.runs.manifest import with_manifest
 from railyard.results.runs.records import Run
 
@@ -77,7 +77,7 @@ def store_run(run: Run, target: Path) -> None:
 
 def records(run: Run) -> Iterator[tuple[str, bytes]]:
     """Yield the name and content of each file of a run's records, and of the manifest last."""
-    recorded = store._recorded(run, Analysis(run).judgement)
+    recorded = run_folder._recorded(run, Analysis(run).judgement)
     return with_manifest((name, without_machine(name, data), rows) for name, data, rows in recorded)
 
 
@@ -102,7 +102,7 @@ def make(name: str) -> None:
         out = Path(home, "run")
         argv = [sys.executable, str(PROJECT / "run_experiment.py"), "run", str(FOLDER / f"{name}.yaml")]
         subprocess.run([*argv, "--out", str(out)], check=False)  # 1: the machine was too busy to be believed
-        store_run(store.load(out), FOLDER / name)
+        store_run(run_folder.load(out), FOLDER / name)
 
 
 def main() -> None:
@@ -113,7 +113,7 @@ def main() -> None:
     options = parser.parse_args()
     os.environ["MPLBACKEND"] = "agg"
     if options.folder:
-        store_run(store.load(options.folder), FOLDER / options.names[0])
+        store_run(run_folder.load(options.folder), FOLDER / options.names[0])
         return
     for name in options.names or names():
         make(name)

@@ -14,7 +14,8 @@ from railyard.core import scratch
 from railyard.core.config import parse_yaml
 from railyard.core.errors import BadInput, MissingRequirement
 from railyard.core.safe_files import Folder
-from railyard.results.runs import journal, store
+from railyard.results import run_folder
+from railyard.results.runs import journal
 from railyard.results.runs.record_files import text_of
 from railyard.results.runs.records import Run
 
@@ -36,7 +37,7 @@ def load(field: str, given: str) -> list[Source]:
     """Return the runs of a folder or revision, at least one. BadInput, for `field`, if there are none."""
     with _folder(field, given) as path:
         if _is_run(path):
-            return [Source(given, store.load(path))]
+            return [Source(given, run_folder.load(path))]
         axes = _axes(path)
         try:
             parent = path / RUNS if (path / SWEEP_FILE).exists() else path
@@ -45,7 +46,7 @@ def load(field: str, given: str) -> list[Source]:
             found = []
         if not found:
             raise BadInput(field, given, _NOTHING)
-        return [Source(child.name, store.load(child), axes.get(child.name, {})) for child in found]
+        return [Source(child.name, run_folder.load(child), axes.get(child.name, {})) for child in found]
 
 
 def _is_run(path: Path) -> bool:

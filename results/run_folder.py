@@ -22,15 +22,15 @@ from railyard.core.safe_files import Folder
 from railyard.results.analysis.fidelity import Judgement
 from railyard.results.analysis.recovery_states import csv_row, read_csv_row
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs import journal, perfetto
+from railyard.results.runs import journal
 from railyard.results.runs import record_files as rows
 from railyard.results.runs.manifest import NAME as MANIFEST
 from railyard.results.runs.manifest import RecordReader, with_manifest
 from railyard.results.runs.records import KINDS, NOT_COMPARED, PARTS, TABLES, Measurement, Run, Verdict
-from railyard.results.runs.timeline import add_links, timeline
-from railyard.results.runs.tracks import Track
-from railyard.results.views import report
+from railyard.results.timeline import add_links, timeline
+from railyard.results.views import perfetto, report
 from railyard.results.views import report as summary
+from railyard.results.views.tracks import Track
 
 FORMAT: Final = 3
 Files = Iterator[tuple[str, bytes]]  # name and content

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
-from railyard.results.runs.tracks import Slice, Track
+from railyard.results.views.tracks import Slice, Track
 
 Places = defaultdict[int, list[dict[str, Any]]]  # where each arrow goes through, by its number
 

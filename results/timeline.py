@@ -23,7 +23,7 @@ from railyard.results.analysis.recovery import FROM_REPAIR, STEP_NAMES
 from railyard.results.analysis.recovery_states import first_packet
 from railyard.results.format import size, workload_label
 from railyard.results.runs.records import RUN, STEP, Choice, Event, Flow, Run
-from railyard.results.runs.tracks import Slice, Track
+from railyard.results.views.tracks import Slice, Track
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import FabricSpec

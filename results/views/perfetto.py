@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from railyard.results.runs.tracks import Slice, Track
+from railyard.results.views.tracks import Slice, Track
 
 _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
     "Trace": {"packet": (1, "*TracePacket")},
