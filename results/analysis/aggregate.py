@@ -302,7 +302,7 @@ class Outlier(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How many medians of times were compared with a formula, and those outside FAITHFUL_RATIO, worst first.
+    """Number of medians of times that were compared with a formula, and those outside FAITHFUL_RATIO, worst first.
 
     `invalid`: how many more have a formula and were not compared, since the machine was measured, and not the fabric.
     """

@@ -86,9 +86,9 @@ class Judgement:
 
     @property
     def machine_reason(self) -> str:
-        """How the machine alone made measurements invalid.
+        """Reason in words why measurements are invalid, if the machine is the only reason.
 
-        Empty if they are not invalid, or if the run itself is a reason too: a lost byte is no matter of load.
+        Empty if they are not invalid, or if the run itself is a reason too: no load of the machine loses a byte.
         """
         origins = {finding.limit.origin for finding in self.evidence if finding.verdict == "invalid"}
         if "run" in origins or "machine" not in origins:

@@ -80,7 +80,7 @@ class Analysis:
 
     @cached_property
     def checks(self) -> tuple[Check, ...]:
-        """Those checks for which the run has records: one that fails makes the exit status 1."""
+        """Checks for which the run has records: one that fails makes the exit status 1."""
         run, verdict, reasons = self.run, self.judgement.verdict, self.judgement.reasons
         early = run.failed or (INTERRUPTED if run.interrupted else "")
         believable = reasons[0] if verdict == "invalid" else f"verdict {verdict}"

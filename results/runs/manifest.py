@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the manifest has of a file. `rows`: None if it is no table."""
+    """Entry of the manifest for a file. `rows`: None if it is no table."""
 
     size: int
     sha256: str
