@@ -36,6 +36,12 @@ def data_file(path: str) -> Path:
     return PACKAGE / path
 
 
+def file_in_project(path: Path | str) -> str:
+    """Return the path of a file relative to `PROJECT`, with symbolic links resolved; of a file elsewhere as it is."""
+    resolved = Path(path).resolve()
+    return str(resolved.relative_to(PROJECT)) if resolved.is_relative_to(PROJECT) else str(path)
+
+
 def module_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs one of our modules in a child process, which must be started in `PROJECT`.
 

@@ -13,14 +13,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
-from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, Final, Generic, TypeVar
 
 from pydantic_core import PydanticCustomError
 
 from railyard.core.errors import unknown_name_hint
-from railyard.core.installation import PROJECT
+from railyard.core.installation import file_in_project
 from railyard.core.plugins import BadDefinition, Source, load_inherited, origin
 
 T = TypeVar("T")
@@ -162,7 +161,5 @@ def _source(stacklevel: int) -> Source:
         frame = frame.f_back
     # a plugin may be the first to import a built-in definition
     is_built_in = str(frame.f_globals.get("__name__", "")).startswith("railyard.")
-    file, root = frame.f_code.co_filename, PROJECT
-    path = Path(file).resolve()
-    short = str(path.relative_to(root)) if path.is_relative_to(root) else file
-    return Source("built-in" if is_built_in else origin.get(), short, frame.f_lineno)
+    file = file_in_project(frame.f_code.co_filename)
+    return Source("built-in" if is_built_in else origin.get(), file, frame.f_lineno)

@@ -1,4 +1,4 @@
-"""Outputs of commands as golden files: printed at a fixed width, without colour, and without what names the checkout.
+"""Outputs of commands as golden files: printed at a fixed width, without colour, and without the version.
 
 A golden file is text that a test compares with the output of today, byte for byte. `pytest --regen-all` writes the
 output of today into it (CONTRIBUTING.md).
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import railyard
-from railyard.core.installation import PACKAGE, PROJECT
+from railyard.core.installation import PROJECT
 from railyard.experiments import cli
 
 FOLDER: Final = Path(__file__).parent / "golden"
@@ -23,12 +23,6 @@ LISTS: Final = {"experiments": ["list"], "kinds": ["list", "--kinds"], "json": [
 """Forms of `list` by the names of their golden files."""
 COMMANDS: Final = ("describe", "dry-run", "predict")
 """Commands with a golden file for each shipped experiment."""
-REPLACED: Final = (
-    (str(PROJECT), "/railyard"),
-    (str(PACKAGE), "/railyard"),
-    (f"railyard {railyard.__version__}", "railyard VERSION"),
-)
-"""What depends on the checkout, and the fixed words in place of it."""
 
 
 class Terminal(io.StringIO):
@@ -62,11 +56,15 @@ def printed(arguments: list[str], width: int) -> str:
     text = f"$ {' '.join(arguments)}  # {width} columns\n{output.getvalue()}"
     if errors.getvalue():
         text += f"error output:\n{errors.getvalue()}"
-    return without_checkout(f"{text}exit status: {status}\n")
+    return without_version(f"{text}exit status: {status}\n")
 
 
-def without_checkout(text: str) -> str:
-    """Return a text with fixed words in place of paths of the checkout and of the version."""
-    for private, public in REPLACED:
-        text = text.replace(private, public)
+def without_version(text: str) -> str:
+    """Return a text with a fixed word in place of the version, and without spaces at the ends of lines.
+
+    The text must not name the checkout: a word in place of its path would not help, as the length of the path decides
+    where lines are broken and how wide columns are.
+    """
+    assert str(PROJECT) not in text, "an output of a command names the folder of the checkout"
+    text = text.replace(f"railyard {railyard.__version__}", "railyard VERSION")
     return re.sub(r"[ \t]+\n", "\n", text)

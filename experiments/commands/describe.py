@@ -1,12 +1,13 @@
 """`describe`: print what an experiment shows, and its YAML."""
 
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from railyard.core.config import dump_yaml
-from railyard.core.installation import RUN
+from railyard.core.installation import IS_CHECKOUT, RUN, file_in_project
 from railyard.experiments.options import Name, PluginFiles, console, plain_table, shows_progress
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.duration import about, duration_s
@@ -42,7 +43,10 @@ def command(
     length = about(seconds) if seconds is not None or not spec.takes else about(spec.takes)
     out.print(f"\nrun it: {RUN} run {name}  # {length} on two idle cores", highlight=False)
     if name in loading.names():
-        start = f"cp {loading.path_of(name)} mine.yaml; {RUN} run ./mine.yaml"
+        # RUN of a checkout is relative to its folder too
+        path = loading.path_of(name)
+        file = file_in_project(path) if IS_CHECKOUT else str(path)
+        start = f"cp {shlex.quote(file)} mine.yaml; {RUN} run ./mine.yaml"
         out.print(f"change it: {start}", highlight=False)
 
 

@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from railyard.core.installation import file_in_project
 from railyard.core.plugins import BadDefinition, Source
 from railyard.core.registry import Registry
 
@@ -112,7 +113,7 @@ def _register_modules() -> None:
     for path in sorted(FOLDER.glob("[!_]*.py"), key=natural):
         text = path.read_text()
         found = re.match(r'"""([^"\n]+)', text)
-        source = Source("built-in", str(path), 1)
+        source = Source("built-in", file_in_project(path), 1)
         if "\ndef figure() -> Figure:" not in text:
             raise BadDefinition(source, path.stem, "has no function figure() -> Figure")
         FIGURES.add(path.stem, _later(path.stem, found[1] if found else ""), source)

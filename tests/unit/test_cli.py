@@ -16,6 +16,7 @@ import yaml
 
 from railyard.core.errors import unknown_name_hint
 from railyard.core.host import Machine, detect
+from railyard.core.installation import PROJECT
 from railyard.core.sandbox import launcher
 from railyard.experiments import cli, signatures
 from railyard.experiments.commands import describe, ps
@@ -248,6 +249,19 @@ def test_list_groups_experiments_and_prints_json(capsys: pytest.CaptureFixture[s
     assert listed.index("faults and recovery") < listed.index("recovery-matrix") < listed.index("health routing")
 
 
+def test_describe_of_an_installed_package_names_the_absolute_path_for_a_shell(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = tmp_path / "two words"
+    package.mkdir()
+    (package / "idle.yaml").write_bytes((loading.FOLDER / "idle.yaml").read_bytes())
+    monkeypatch.setattr(loading, "FOLDER", package)
+    monkeypatch.setattr(describe, "IS_CHECKOUT", False)
+    monkeypatch.setenv("COLUMNS", "1000")
+    assert cli.main(["describe", "idle"]) == 0
+    assert f"change it: cp '{package}/idle.yaml' mine.yaml; " in capsys.readouterr().out
+
+
 def test_describe_keys_can_be_changed_with_o(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["describe", "quickstart", "--keys"]) == 0
     listed = dict(line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:])
@@ -302,7 +316,11 @@ def test_list_of_kinds_names_each_definition_and_its_source(capsys: pytest.Captu
     for _, name, description, source in definitions():
         assert description, f"{name} has no docstring"
         assert name in shown
-        assert source.startswith("built-in ")
+        origin, place = source.split(" ")
+        assert origin == "built-in"
+        file = Path(place.rpartition(":")[0])
+        assert not file.is_absolute(), f"{name} is said to be at {file}: must be relative to the checkout"
+        assert (PROJECT / file).is_file(), name
 
 
 def described(function: Callable[..., object]) -> str:

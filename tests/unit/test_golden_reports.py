@@ -44,14 +44,14 @@ def test_report_is_as_stored(
     output = io.StringIO()
     with golden.terminal_of(narrow):
         report.print_summary(Analysis(stored(name)), PrintableConsole(file=output, width=narrow))
-    text += f"\nthe summary in {narrow} columns:\n{golden.without_checkout(output.getvalue())}"
+    text += f"\nthe summary in {narrow} columns:\n{golden.without_version(output.getvalue())}"
     contents = {"terminal.txt": text}
     contents |= {file: (tmp_path / name / file).read_text(encoding="utf-8") for file in DRAWN}
     contents |= {file: (tmp_path / file).read_text(encoding="utf-8") for file in FOR_CI}
     contents["timeline.json"] = contents["timeline.json"].replace("}, {", "},\n{")  # an event a line, for diffs
     for file in FILES:
         path = golden.FOLDER / "report" / name / file
-        file_regression.check(golden.without_checkout(contents[file]), fullpath=path, encoding="utf-8")
+        file_regression.check(golden.without_version(contents[file]), fullpath=path, encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", make.names())
