@@ -42,8 +42,8 @@ class Net:
 
 
 class Controller:
-    def __init__(self, reroute: bool, on_event: Callable[[int, str, dict[str, Any]], None]) -> None:
-        self.reroute, self.tell = reroute, on_event
+    def __init__(self, reroute: bool, on_event: Callable[[int, str, dict[str, Any]], None], user_app: str = "") -> None:
+        self.reroute, self.tell, self.user_app = reroute, on_event, user_app
 
 
 @pytest.fixture(autouse=True)
