@@ -17,7 +17,7 @@ from railyard.core.errors import BadInput
 from railyard.core.units import format_size
 from railyard.workloads.collectives import algorithm as algorithms
 from railyard.workloads.schedule import Grid, Phase, Program, Schedule, TooManyTasks
-from railyard.workloads.traces.common import Action, Call, Gap, Measured, NodeId, Recv, Send, Trace
+from railyard.workloads.traces.common import Action, Call, Gap, Measured, Node, NodeId, Recv, Send, Trace
 
 MAX_SHOWN_WAITS: Final = 4  # of a cycle, in its message
 InOrder = Sequence[tuple[NodeId, Action]]
@@ -39,40 +39,49 @@ class Step:
 
 def steps(trace: Trace) -> list[Step]:
     """Return all operations as steps, each after what it waits for. BadInput if there is no such order."""
-    orders = []  # positions in the order in which a rank comes to its operations
-    for nodes in trace.ranks:
-        waits = [(upstream, position) for position, node in enumerate(nodes) for upstream in node.after]
-        describe_wait = partial(_describe_wait, [node.where for node in nodes])
-        orders.append(_topological_order(waits, range(len(nodes)), describe_wait))
-    in_order = [
-        ((rank, position), trace.ranks[rank][position].action)
-        for rank, order in enumerate(orders)
-        for position in order
-    ]
-    after = {
-        (rank, position): [(rank, upstream) for upstream in node.after]
-        for rank, nodes in enumerate(trace.ranks)
-        for position, node in enumerate(nodes)
-    }
+    order_index: dict[NodeId, int] = {}  # the place of an operation in the order in which its rank comes to it
+    in_order: list[tuple[NodeId, Action]] = []
+    after: dict[NodeId, list[NodeId]] = {}
+    for rank, nodes in enumerate(trace.ranks):
+        for position, node in enumerate(nodes):
+            after[rank, position] = [(rank, upstream) for upstream in node.after]
+        for index, position in enumerate(_rank_order(nodes)):
+            order_index[rank, position] = index
+            in_order.append(((rank, position), nodes[position].action))
     collective_units = _collectives(trace, in_order, after)
     sent = _messages(trace, in_order)
-    units = [(node_id,) for node_id in after if not isinstance(trace.node(node_id).action, Call)] + collective_units
+    units: list[tuple[NodeId, ...]]
+    units = [(node_id,) for node_id in after if not isinstance(trace.node(node_id).action, Call)]
+    units += collective_units
     unit_of = {node_id: number for number, members in enumerate(units) for node_id in members}
-    edges = [(unit_of[other], unit_of[node_id]) for node_id, upstream in after.items() for other in upstream]
+    edges = [(unit_of[upstream], unit_of[node_id]) for node_id in after for upstream in after[node_id]]
     edges += [(unit_of[send], unit_of[receive]) for receive, send in sent.items()]
-    order_index = {(rank, position): i for rank, order in enumerate(orders) for i, position in enumerate(order)}
     keys = [(max(order_index[node_id] for node_id in members), members[0]) for members in units]
 
     def describe_units(earlier: int, later: int) -> str:
         """Name the operations of the rank on which one unit waits for another, or the receive and its send."""
         for node_id in units[later]:
-            for upstream in (*after[node_id], *([sent[node_id]] if node_id in sent else [])):
+            upstream_ids = list(after[node_id])
+            if node_id in sent:
+                upstream_ids.append(sent[node_id])
+            for upstream in upstream_ids:
                 if unit_of[upstream] == earlier:
                     return _describe_wait((trace.node(upstream).where, trace.node(node_id).where), 0, 1)
         raise AssertionError("an edge has two operations")
 
-    order = _topological_order(edges, keys, describe_units)
-    return [Step(units[u], tuple(tuple(after[p]) for p in units[u]), sent.get(units[u][0])) for u in order]
+    all_steps = []
+    for number in _topological_order(edges, keys, describe_units):
+        members = units[number]
+        dependencies = tuple(tuple(after[node_id]) for node_id in members)
+        all_steps.append(Step(members, dependencies, sent.get(members[0])))
+    return all_steps
+
+
+def _rank_order(nodes: Sequence[Node]) -> list[int]:
+    """Return the positions of a rank's operations in the order in which the rank comes to them."""
+    waits = [(upstream, position) for position, node in enumerate(nodes) for upstream in node.after]
+    describe_wait = partial(_describe_wait, [node.where for node in nodes])
+    return _topological_order(waits, range(len(nodes)), describe_wait)
 
 
 def _describe_wait(where: Sequence[str], earlier: int, later: int) -> str:
@@ -123,23 +132,34 @@ def _collectives(trace: Trace, in_order: InOrder, after: dict[NodeId, list[NodeI
 
 
 def _check_agreement(trace: Trace, group: tuple[int, ...], members: tuple[NodeId, ...], turn: int) -> None:
+    """Raise BadInput unless every rank of the group has the call, with the same operation, bytes and root."""
     nodes = [trace.node(member) for member in members]
     calls = [node.action for node in nodes if isinstance(node.action, Call)]
-    first, expected = nodes[0], calls[0]
+    first = nodes[0]
+    expected = calls[0]
     if len(members) < len(group):
-        missing_rank = next(rank for rank in group if rank not in {rank for rank, _ in members})
+        ranks = {rank for rank, _ in members}
+        missing_rank = next(rank for rank in group if rank not in ranks)
         where = f"is number {turn + 1} of group {list(group)} here"
         raise BadInput(first.where, expected.op, f"{where}, but the trace of rank {missing_rank} has no such call")
-    for node, other in zip(nodes, calls, strict=True):
-        if (other.op, other.data_bytes, other.root) != (expected.op, expected.data_bytes, expected.root):
-            described = [
-                f"{call.op} of {call.data_bytes:.10g} bytes"
-                + (f" with root {call.root}" if call.root is not None else "")
-                for call in (other, expected)
-            ]
-            allowed = f"must be {described[1]}, as {first.where} has it: they are one"
-            raise BadInput(node.where, described[0], allowed)
-    for i, sender in enumerate(calls if expected.sends and expected.receives else ()):
+    for node, call in zip(nodes, calls, strict=True):
+        if (call.op, call.data_bytes, call.root) != (expected.op, expected.data_bytes, expected.root):
+            allowed = f"must be {_describe_call(expected)}, as {first.where} has it: they are one"
+            raise BadInput(node.where, _describe_call(call), allowed)
+    if expected.sends and expected.receives:
+        _check_pair_bytes(group, nodes, calls)
+
+
+def _describe_call(call: Call) -> str:
+    text = f"{call.op} of {call.data_bytes:.10g} bytes"
+    if call.root is not None:
+        text += f" with root {call.root}"
+    return text
+
+
+def _check_pair_bytes(group: tuple[int, ...], nodes: Sequence[Node], calls: Sequence[Call]) -> None:
+    """Raise BadInput unless each rank receives from each other one the bytes that it sends."""
+    for i, sender in enumerate(calls):
         for j, receiver in enumerate(calls):
             if sender.sends[j] != receiver.receives[i]:
                 allowed = f"bytes from rank {group[i]} must be the {sender.sends[j]} that it sends here"
@@ -320,34 +340,51 @@ class _Lowering:
         """Append a collective; return the number of its phase, None if it sends nothing."""
         grid = as_grid(call.group, self.program.rails)
         if call.op == "barrier":
-            number = self._phase(self._port_phase(call, 1), 0)
-            for line in (*grid, *algorithms.columns(grid)) if grid else (call.group,):
-                _send_barrier(self.program, line, number)
-            return number
-        if call.op not in ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "reduce") and not (
-            call.op == "all-to-all" and grid
-        ):
-            return self._exchange(step, call, grid)
+            return self._barrier(call, grid)
+        if call.op in ("broadcast", "reduce"):
+            return self._chain(call)
+        if call.op in ("all-reduce", "all-gather", "reduce-scatter") or (call.op == "all-to-all" and grid):
+            return self._even_collective(call, grid)
+        return self._exchange(step, call, grid)
+
+    def _barrier(self, call: Call, grid: Grid | None) -> int:
+        number = self._phase(self._port_phase(call, 1), 0)
+        lines: list[Sequence[int]] = [call.group]
+        if grid:
+            lines = [*grid, *algorithms.columns(grid)]
+        for line in lines:
+            _send_barrier(self.program, line, number)
+        return number
+
+    def _chain(self, call: Call) -> int | None:
+        """Append a broadcast, from the root round the group, or a reduce, the other way."""
         if not call.data_bytes:
             return None
-        if call.op in ("broadcast", "reduce"):
-            start = call.group.index(_root(call))
-            order = call.group[start:] + call.group[:start]  # from the root round the group; a reduce the other way
-            size = self._scaled(call.data_bytes)
-            number = self._phase(self._port_phase(call, size), call.data_bytes)
-            _send_chain(self.program, order if call.op == "broadcast" else order[::-1], size, number)
-            return number
-        y, x = (len(grid), len(grid[0])) if grid else (len(call.group), 1)
+        start = call.group.index(_root(call))
+        order = call.group[start:] + call.group[:start]
+        if call.op == "reduce":
+            order = order[::-1]
+        size = self._scaled(call.data_bytes)
+        number = self._phase(self._port_phase(call, size), call.data_bytes)
+        _send_chain(self.program, order, size, number)
+        return number
+
+    def _even_collective(self, call: Call, grid: Grid | None) -> int | None:
+        """Append a collective in which all pairs have the same bytes: all-to-all on a grid, rings of one or of all."""
+        if not call.data_bytes:
+            return None
+        rows = grid or tuple((gpu,) for gpu in call.group)
+        y, x = len(rows), len(rows[0])
         is_wide = x > 1 and y > 1
         if call.op == "all-to-all":
             size = self._scaled(call.data_bytes)
             algorithm = self.all_to_all if is_wide else "all-to-all"  # in one row or column all pairs are direct
-        else:  # rings of a grid, or one ring of all
+        else:
             size = self._scaled(call.data_bytes / (x * y)) * x * y
             algorithm = f"{call.op}-{'hierarchical' if is_wide else 'ring'}"
         phase = Phase(_name(call, x, y), call.kind, algorithm, x, y, size)
         number = self._phase(phase, call.data_bytes)
-        algorithms.ALGORITHMS[algorithm].emit(self.program, phase, number, grid or tuple((gpu,) for gpu in call.group))
+        algorithms.ALGORITHMS[algorithm].emit(self.program, phase, number, rows)
         return number
 
     def _port_phase(self, call: Call, size: float) -> Phase:
@@ -357,40 +394,52 @@ class _Lowering:
 
     def _exchange(self, step: Step, call: Call, grid: Grid | None) -> int | None:
         """Pair by pair, each with its own bytes: v-collectives, gather and scatter, and groups that are no grid."""
-        group = call.group
-        trace_sizes: dict[tuple[int, int], float] = {}
-        if call.op == "all-to-all":
-            trace_sizes = {(a, b): call.data_bytes for a in group for b in group}
-        elif call.op in ("gather", "scatter"):
-            pairs = [(_root(call), other) for other in group]
-            trace_sizes = {pair if call.op == "scatter" else pair[::-1]: call.data_bytes for pair in pairs}
-        else:
-            for node_id in step.members:
-                member_call = self.trace.node(node_id).action
-                assert isinstance(member_call, Call)
-                for other, size in zip(group, member_call.sends or member_call.receives, strict=True):
-                    trace_sizes[(node_id[0], other) if member_call.sends else (other, node_id[0])] = size
-        sizes = {pair: self._scaled(size) for pair, size in trace_sizes.items() if size and pair[0] != pair[1]}
+        trace_sizes = self._pair_sizes(step, call)
+        sizes = {(src, dst): self._scaled(size) for (src, dst), size in trace_sizes.items() if size and src != dst}
         if not sizes:
             return None
-        # The phase is a uniform all-to-all whose rail ports (HB ports within one domain) carry what the busiest of
-        # these does: so Eq. 2 gives the time that this port needs, and no exchange of these bytes can be faster.
+        y, x = (len(grid), len(grid[0])) if grid else (len(call.group), 1)
+        phase = Phase(_name(call, x, y), call.kind, "all-to-all", x, y, self._bottleneck_bytes(sizes, x, y))
+        number = self._phase(phase, sum(trace_sizes[pair] for pair in sizes))
+        rounds = algorithms.grid_shifts(grid) if grid else algorithms.shifts(call.group)
+        exchange = algorithms.UnevenExchange(rounds, sizes)
+        self.program.check_count(exchange.count())
+        exchange.emit(self.program, number)
+        return number
+
+    def _pair_sizes(self, step: Step, call: Call) -> dict[tuple[int, int], float]:
+        """Return the trace's bytes of each pair (src, dst)."""
+        group = call.group
+        if call.op == "all-to-all":
+            return {(src, dst): call.data_bytes for src in group for dst in group}
+        if call.op == "scatter":
+            return {(_root(call), dst): call.data_bytes for dst in group}
+        if call.op == "gather":
+            return {(src, _root(call)): call.data_bytes for src in group}
+        sizes: dict[tuple[int, int], float] = {}
+        for node_id in step.members:
+            rank = node_id[0]
+            member_call = self.trace.node(node_id).action
+            assert isinstance(member_call, Call)
+            for other_rank, size in zip(group, member_call.sends or member_call.receives, strict=True):
+                pair = (rank, other_rank) if member_call.sends else (other_rank, rank)
+                sizes[pair] = size
+        return sizes
+
+    def _bottleneck_bytes(self, sizes: Mapping[tuple[int, int], int], x: int, y: int) -> float:
+        """Return the bytes of the uniform all-to-all whose rail ports carry what the busiest of these does.
+
+        (HB ports within one domain.) So Eq. 2 gives the time that this port needs, and no exchange of these bytes can
+        be faster.
+        """
         rails = self.program.rails
-        y, x = (len(grid), len(grid[0])) if grid else (len(group), 1)
-        ports: Counter[tuple[int, bool]] = Counter()
+        ports: Counter[tuple[int, bool]] = Counter()  # by GPU, and whether it sends
         for (src, dst), size in sizes.items():
             if y == 1 or src // rails != dst // rails:
                 ports[src, True] += size
                 ports[dst, False] += size
         share = x * (y - 1) if y > 1 else x - 1
-        bottleneck_bytes = max(ports.values(), default=0) / share
-        phase = Phase(_name(call, x, y), call.kind, "all-to-all", x, y, bottleneck_bytes)
-        number = self._phase(phase, sum(trace_sizes[pair] for pair in sizes))
-        rounds = algorithms.grid_shifts(grid) if grid else algorithms.shifts(group)
-        exchange = algorithms.UnevenExchange(rounds, sizes)
-        self.program.check_count(exchange.count())
-        exchange.emit(self.program, number)
-        return number
+        return max(ports.values(), default=0) / share
 
 
 def _root(call: Call) -> int:
