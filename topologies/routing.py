@@ -92,26 +92,31 @@ def source_routes(plan: Plan, gpu: Gpu) -> list[Route]:
     One route for a rank, or for all, where the next hop is the same for many destinations: a route for each of 1,024
     GPUs at each takes 28 s to put in.
     """
-    domains, rails = plan.spec.domains, plan.spec.rails
-    others = [d for d in range(domains) if d != gpu.domain]
-    ranks = [g for g in range(rails) if g != gpu.rank]
-    routes = [Route(host_prefix(Gpu(gpu.domain, g)), ON_HB) for g in ranks]
+    domains = plan.spec.domains
+    other_domains = [domain for domain in range(domains) if domain != gpu.domain]
+    other_ranks = [rank for rank in range(plan.spec.rails) if rank != gpu.rank]
+    routes = [Route(host_prefix(Gpu(gpu.domain, rank)), ON_HB) for rank in other_ranks]
     routes += [Route(prefix, ON_RAIL) for prefix in rank_prefixes(gpu.rank, domains)]
-    by_rank = {g: _next_hops_by_domain(plan, gpu, g, others) for g in ranks}
-    usual = dict[int, tuple[Hop, ...]]()  # that most domains of a rank have in common; () if none do
-    for g, found in by_rank.items():
-        counts = Counter(found)
-        # a GPU of another domain forwards for its own domain alone
-        alike = [hops for hops in counts if all(hop.via is None or hop.via.domain == gpu.domain for hop in hops)]
-        usual[g] = max(alike, key=counts.__getitem__, default=())
-    if all(hops == ON_RAIL for hops in usual.values()) and all(set(hops) == {ON_RAIL} for hops in by_rank.values()):
+    hops_by_rank = {rank: _next_hops_by_domain(plan, gpu, rank, other_domains) for rank in other_ranks}
+    if all(set(hops) == {ON_RAIL} for hops in hops_by_rank.values()):
         routes += [Route(block, ON_RAIL) for block in BLOCK_PREFIXES[: len(rank_prefixes(0, domains))]]
         return over_planes(routes, plan)
-    for g, hops in by_rank.items():
-        if usual[g]:
-            routes += [Route(prefix, usual[g]) for prefix in rank_prefixes(g, domains)]
-        routes += [Route(host_prefix(Gpu(d, g)), h) for d, h in zip(others, hops, strict=True) if h != usual[g]]
+    for rank, hops_by_domain in hops_by_rank.items():
+        usual_hops = _usual_hops(gpu, hops_by_domain)
+        if usual_hops:
+            routes += [Route(prefix, usual_hops) for prefix in rank_prefixes(rank, domains)]
+        for domain, hops in zip(other_domains, hops_by_domain, strict=True):
+            if hops != usual_hops:
+                routes.append(Route(host_prefix(Gpu(domain, rank)), hops))
     return over_planes(routes, plan)
+
+
+def _usual_hops(gpu: Gpu, hops_by_domain: Sequence[tuple[Hop, ...]]) -> tuple[Hop, ...]:
+    """Return the next hops that most domains of a rank have in common; () if there are none."""
+    counts = Counter(hops_by_domain)
+    # a GPU of another domain forwards for its own domain alone
+    common = [hops for hops in counts if all(hop.via is None or hop.via.domain == gpu.domain for hop in hops)]
+    return max(common, key=counts.__getitem__, default=())
 
 
 def _next_hops_by_domain(plan: Plan, gpu: Gpu, rank: int, domains: Sequence[int]) -> list[tuple[Hop, ...]]:
