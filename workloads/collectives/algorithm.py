@@ -200,26 +200,61 @@ class UnevenExchange:
         slices = {pair: sliced(size) for pair, size in self.pair_sizes.items()}
         max_slices = max((len(parts) for parts in slices.values()), default=0)
         rounds = [pairs.tolist() for pairs in self.rounds]
-        slots: dict[int, list[tuple[int, ...]]] = {gpu: [] for pairs in rounds for pair in pairs for gpu in pair}
-        sends: dict[int, list[int]] = {gpu: [] for gpu in slots}
-        lag = min(SENDS_WAITING, in_flight)
+        gpus = dict.fromkeys(gpu for pairs in rounds for pair in pairs for gpu in pair)
+        slots = {gpu: _SlotsOfGpu(in_flight) for gpu in gpus}
         for part in range(max_slices):
             for pairs in rounds:
-                before = {g: s[-in_flight] if len(s) >= in_flight else program.last(g) for g, s in slots.items()}
-                sent: dict[int, int] = {}
-                received: dict[int, int] = {}
-                for src, dst in pairs:
-                    parts = slices.get((src, dst), [])
+                sizes = {}
+                for pair in map(tuple, pairs):
+                    parts = slices.get(pair, [])
                     if part < len(parts):
-                        after = (*before[src], *sends[src][-lag:][:1]) if len(sends[src]) >= lag else before[src]
-                        sent[src] = received[dst] = program.send(src, dst, parts[part], phase, after)
-                        sends[src].append(sent[src])
-                for gpu, done in slots.items():
-                    arrivals = (received[gpu],) if gpu in received else ()
-                    waits = (sent[gpu], *arrivals) if gpu in sent else (*before[gpu], *arrivals)
-                    done.append(tuple(dict.fromkeys(waits)))
-        for gpu, done in slots.items():
-            program.wait_for(gpu, [task for slot in done[-in_flight:] for task in slot] or program.last(gpu))
+                        sizes[pair] = parts[part]
+                _emit_slot(program, phase, slots, sizes)
+        for gpu, gpu_slots in slots.items():
+            last = [task for slot in gpu_slots.done[-in_flight:] for task in slot]
+            program.wait_for(gpu, last or program.last(gpu))
+
+
+class _SlotsOfGpu:
+    """The slots of one GPU so far. `done`: in each slot the tasks that it did, or waited for if it sent nothing."""
+
+    def __init__(self, in_flight: int) -> None:
+        self.done: list[tuple[int, ...]] = []
+        self.sends: list[int] = []
+        self._in_flight = in_flight
+        self._max_waiting = min(SENDS_WAITING, in_flight)
+
+    def before(self, program: Program, gpu: int) -> tuple[int, ...]:
+        """Return the tasks that a slot waits for."""
+        if len(self.done) < self._in_flight:
+            return program.last(gpu)
+        return self.done[-self._in_flight]
+
+    def earlier_send(self) -> tuple[int, ...]:
+        """Return the send that must have left before the next one; none while few are waiting."""
+        if len(self.sends) < self._max_waiting:
+            return ()
+        return (self.sends[-self._max_waiting],)
+
+
+def _emit_slot(
+    program: Program, phase: int, slots: Mapping[int, _SlotsOfGpu], sizes: Mapping[tuple[int, int], int]
+) -> None:
+    """Emit one slice of one round. `sizes`: the bytes of each pair that sends in it."""
+    before = {gpu: gpu_slots.before(program, gpu) for gpu, gpu_slots in slots.items()}
+    sent: dict[int, int] = {}
+    received: dict[int, int] = {}
+    for (src, dst), size in sizes.items():
+        after = (*before[src], *slots[src].earlier_send())
+        task = program.send(src, dst, size, phase, after)
+        sent[src] = task
+        received[dst] = task
+        slots[src].sends.append(task)
+    for gpu, gpu_slots in slots.items():
+        tasks = [sent[gpu]] if gpu in sent else list(before[gpu])
+        if gpu in received:
+            tasks.append(received[gpu])
+        gpu_slots.done.append(tuple(dict.fromkeys(tasks)))
 
 
 @dataclass(frozen=True)
