@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import ClassVar, Final, Self
 
@@ -21,7 +21,18 @@ from railyard.results.analysis.fidelity import disturbance, judge
 from railyard.results.analysis.findings import load_findings
 from railyard.results.analysis.recovery_states import first_packets_text
 from railyard.results.format import digits, how_often, percent, rate, seconds
-from railyard.results.runs.records import NOT_COMPARED, REPEATED, RUN, STEP, Event, Load, Run, worst_verdict
+from railyard.results.runs.records import (
+    NOT_COMPARED,
+    REPEATED,
+    RUN,
+    STEP,
+    Event,
+    LinkCheck,
+    Load,
+    Measurement,
+    Run,
+    worst_verdict,
+)
 
 REFRESH_S: Final = 0.25
 _BAR_WIDTH: Final = 20  # columns: with its figures a bar fits 60
@@ -56,31 +67,44 @@ def measure_undisturbed(run: Run, measure: Callable[[], bool | None]) -> None:
 
 def outcome(run: Run, measured: Run) -> tuple[str, str]:
     """Return the verdict of the intervals in `measured`, "" without any, and their result in a few words."""
-    found, reasons, verdict = list[str](), list[str](), ""
+    parts: list[str] = []
+    reasons: list[str] = []
+    verdict = ""
     judgement = None
     if measured.loads:
         measured.links = run.links
         judgement = judge(measured)
         verdict = worst_verdict(judgement.intervals.values())
-        reasons = [f.text for f in judgement.evidence if verdict != "ok" and f.verdict == verdict]
-    whole = [row for row in measured.measurements if not row.phase and row.metric in TIME_METRICS]
-    for row in whole[:1]:
-        row_verdict = judgement.of_row(row) if judgement else "ok"
-        text = seconds(row.value)
-        if row.ratio and row_verdict not in (*NOT_COMPARED, "invalid"):
-            text += f", {digits(row.ratio, 4)} of its prediction"
-        found.append(text)
-    found += [f"and {len(whole) - 1} more times"] if len(whole) > 1 else []
+        if verdict != "ok":
+            reasons = [finding.text for finding in judgement.evidence if finding.verdict == verdict]
+    times = [row for row in measured.measurements if not row.phase and row.metric in TIME_METRICS]
+    if times:
+        row_verdict = judgement.of_row(times[0]) if judgement else "ok"
+        parts.append(_time_text(times[0], row_verdict))
+    if len(times) > 1:
+        parts.append(f"and {len(times) - 1} more times")
     if measured.recoveries:
-        found.append(first_packets_text(measured.recoveries))
+        parts.append(first_packets_text(measured.recoveries))
     if measured.links and not measured.loads:
-        errors = [abs(link.measured_bps / link.expected_bps - 1) for link in measured.links if link.expected_bps]
-        noun = "link" if len(measured.links) == 1 else "links"
-        found.append(f"{len(measured.links)} {noun} within {percent(max(errors, default=0.0), 1)} of the expected rate")
-    again = [str(event.detail["text"]) for event in measured.events if event.what == REPEATED]
-    found += [f"measured again {how_often(len(again))} ({again[-1]})"] if again else []
-    found += reasons[:1]
-    return verdict, ", ".join(found).replace("\u00a0", " ")
+        parts.append(_links_text(measured.links))
+    repeats = [str(event.detail["text"]) for event in measured.events if event.what == REPEATED]
+    if repeats:
+        parts.append(f"measured again {how_often(len(repeats))} ({repeats[-1]})")
+    parts += reasons[:1]
+    return verdict, ", ".join(parts).replace("\u00a0", " ")
+
+
+def _time_text(row: Measurement, verdict: str) -> str:
+    text = seconds(row.value)
+    if row.ratio and verdict not in (*NOT_COMPARED, "invalid"):
+        text += f", {digits(row.ratio, 4)} of its prediction"
+    return text
+
+
+def _links_text(links: Sequence[LinkCheck]) -> str:
+    errors = [abs(link.measured_bps / link.expected_bps - 1) for link in links if link.expected_bps]
+    noun = "link" if len(links) == 1 else "links"
+    return f"{len(links)} {noun} within {percent(max(errors, default=0.0), 1)} of the expected rate"
 
 
 class Steps:
