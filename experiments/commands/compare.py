@@ -102,23 +102,40 @@ def _notes(before: Sequence[Source], after: Sequence[Source]) -> Iterator[str]:
     """Yield what differs between the two sides beside the results."""
     for source in before:
         yield from (f"{source.name}: {line}" for line in _failures(source))
-    specs = [{key: str(value) for source in side for key, value in leaves(source.run.spec)} for side in (before, after)]
-    differing = [key for key in dict.fromkeys([*specs[0], *specs[1]]) if specs[0].get(key) != specs[1].get(key)]
-    changed = [
-        f"{key}: {specs[0].get(key, 'none')} → {specs[1].get(key, 'none')}" for key in differing if key != "seed"
-    ]
-    more = f"; {len(changed) - MAX_NAMED} more" if len(changed) > MAX_NAMED else ""
-    if changed and not any(source.axes for source in (*before, *after)):
-        yield f"the specifications differ: {'; '.join(changed[:MAX_NAMED])}{more}"
+    has_axes = any(source.axes for source in (*before, *after))
+    changes = _changes_of_specs(before, after)
+    if changes and not has_axes:
+        shown = "; ".join(changes[:MAX_NAMED])
+        if len(changes) > MAX_NAMED:
+            shown += f"; {len(changes) - MAX_NAMED} more"
+        yield f"the specifications differ: {shown}"
     for name in MACHINE:
-        values = [sorted({_fact(source.run, name) for source in side}) for side in (before, after)]
-        if values[0] != values[1]:
-            yield f"the machines differ: {name} {', '.join(values[0])} → {', '.join(values[1])}"
+        values_before = sorted({_fact(source.run, name) for source in before})
+        values_after = sorted({_fact(source.run, name) for source in after})
+        if values_before != values_after:
+            yield f"the machines differ: {name} {', '.join(values_before)} → {', '.join(values_after)}"
     for side, runs in (("A", before), ("B", after)):
         if len(runs) < compared.MIN_VALUES:
             few = f"{len(runs)} run{'s' if len(runs) > 1 else ''} in {side}"
             yield f"{few}: the intervals are of repeats, and leave out what differs from run to run"
             break
+
+
+def _changes_of_specs(before: Sequence[Source], after: Sequence[Source]) -> list[str]:
+    """Return `key: old → new` for every key in which the specifications differ, but for the seed."""
+    spec_before = _merged_spec(before)
+    spec_after = _merged_spec(after)
+    keys = dict.fromkeys([*spec_before, *spec_after])
+    differing = [key for key in keys if key != "seed" and spec_before.get(key) != spec_after.get(key)]
+    return [f"{key}: {spec_before.get(key, 'none')} → {spec_after.get(key, 'none')}" for key in differing]
+
+
+def _merged_spec(sources: Sequence[Source]) -> dict[str, str]:
+    """Return the values of all keys of the sources' specifications; of a key with several, the last source's."""
+    values: dict[str, str] = {}
+    for source in sources:
+        values |= {key: str(value) for key, value in leaves(source.run.spec)}
+    return values
 
 
 def _fact(run: Run, name: str) -> str:
