@@ -76,22 +76,29 @@ def _redo(states_by_rank: Mapping[int, JobState], nodes: int, some_not_begun: bo
     `some_not_begun`: some nodes have not begun its operation.
     """
     first_state = next(iter(states_by_rank.values()))
-    job, itemsize = first_state.job, first_state.itemsize
+    job = first_state.job
+    itemsize = first_state.itemsize
+    whole_job = [(job, itemsize)]
     complete_ranks = [rank for rank, state in states_by_rank.items() if state.done]
-    if job.action == "barrier":  # once one node has passed it, all data was there
-        return [] if complete_ranks else [(job, itemsize)]
-    if job.action in ("reduce_scatter", "all_gather"):  # a node that does not report the job has left its operation
-        return [] if len(complete_ranks) == len(states_by_rank) else [(job, itemsize)]
+    if job.action == "barrier":
+        # once one node has passed it, all data was there
+        return [] if complete_ranks else whole_job
+    if job.action in ("reduce_scatter", "all_gather"):
+        # a node that does not report the job has left its operation
+        is_complete = len(complete_ranks) == len(states_by_rank)
+        return [] if is_complete else whole_job
     if job.length == 0 and not complete_ranks:
-        return [(job, itemsize)]
-    end, states = job.start + job.length, states_by_rank.values()
-    lacking = merged(span for state in states if not state.done for span in missing(job.start, end, state.final))
+        return whole_job
+    end = job.start + job.length
+    incomplete = [state for state in states_by_rank.values() if not state.done]
+    lacking = merged(span for state in incomplete for span in missing(job.start, end, state.final))
     # a node that does not report the job has nothing of it; a broadcast's root has all of it before the others begin
-    if some_not_begun if complete_ranks else len(states) < nodes:
+    some_have_nothing = some_not_begun if complete_ranks else len(states_by_rank) < nodes
+    if some_have_nothing:
         lacking = merged([(job.start, end)])
     if complete_ranks:
         job = job._replace(action="broadcast", root=min(complete_ranks))
-    return [(job._replace(start=a, length=b - a), itemsize) for a, b in lacking]
+    return [(job._replace(start=start, length=stop - start), itemsize) for start, stop in lacking]
 
 
 @dataclass
@@ -127,28 +134,46 @@ class Coordinator:
         match message["type"]:
             case "suspect":
                 self._suspect(message["rail"], message["incarnation"], message["why"], message["certain"])
-            case "state" if self._round is not None and message["epoch"] == self._round.epoch:
-                self._round.answers[message["rank"]] = message
-                if len(self._round.answers) == self._nodes:
-                    self._decide(self._round)
-            case "ready":  # a node has all its connections on a rail that was dead
-                rail = message["rail"]
-                if rail not in self.alive and message["incarnation"] == self._incarnations[rail]:
-                    self._ready.setdefault(rail, set()).add(message["rank"])
-            case "times":  # medians, not means as in Nezha 3.5 and 4.2: a moment without CPU would be most of a mean
-                op = message["op"]
-                window = self._times.setdefault(op, [])
-                window.append(message)
-                if len(window) == self._nodes:
-                    del self._times[op]
-                    seconds = rail_seconds([each["starts"] for each in window], [each["ends"] for each in window])
-                    medians = np.median(seconds, axis=0).tolist()
-                    self._send_to_all({"type": "table", "op": op, "size": message["size"], "seconds": medians})
+            case "state":
+                self._on_state(message)
+            case "ready":
+                self._on_ready(message)
+            case "times":
+                self._on_times(message)
             case "give up":
                 self.abort(message["why"])
         restored = {rail for rail, ranks in self._ready.items() if len(ranks) == self._nodes}
         if restored and self._round is None and not self._aborted:
             self._freeze(frozenset(), frozenset(restored))
+
+    def _on_state(self, message: Message) -> None:
+        """Keep a node's answer in this round, and decide once all nodes have answered."""
+        if self._round is None or message["epoch"] != self._round.epoch:
+            return
+        self._round.answers[message["rank"]] = message
+        if len(self._round.answers) == self._nodes:
+            self._decide(self._round)
+
+    def _on_ready(self, message: Message) -> None:
+        """Note that a node has all its connections on a rail that was dead."""
+        rail = message["rail"]
+        if rail not in self.alive and message["incarnation"] == self._incarnations[rail]:
+            self._ready.setdefault(rail, set()).add(message["rank"])
+
+    def _on_times(self, message: Message) -> None:
+        """Collect the times of a window, and send a table of medians once all nodes have sent theirs.
+
+        Nezha 3.5 and 4.2 take means: a moment without CPU would be most of a mean.
+        """
+        op = message["op"]
+        window = self._times.setdefault(op, [])
+        window.append(message)
+        if len(window) < self._nodes:
+            return
+        del self._times[op]
+        seconds = rail_seconds([each["starts"] for each in window], [each["ends"] for each in window])
+        medians = np.median(seconds, axis=0).tolist()
+        self._send_to_all({"type": "table", "op": op, "size": message["size"], "seconds": medians})
 
     def abort(self, why: str) -> None:
         """End the group on all nodes."""
@@ -266,26 +291,37 @@ class LivenessMonitor:
 
     def stalled(self, ranks: Sequence[int], alive: Collection[int], now: float) -> dict[int, str]:
         """Return the rails that have work and move nothing on all nodes, each with the reason."""
-        heartbeats = {rank: heartbeat for rank in ranks if (heartbeat := self._heartbeats.get(rank)) is not None}
+        heartbeats = {rank: self._heartbeats[rank] for rank in ranks if rank in self._heartbeats}
         if len(heartbeats) < len(ranks):
             return {}
+        idle = self._idle_ports(heartbeats, alive, now)
+        reasons = {}
+        for rail in alive:
+            working = [heartbeat for heartbeat in heartbeats.values() if heartbeat.busy[rail]]
+            first_op = min((heartbeat.op for heartbeat in working), default=math.inf)
+            # a barrier on this rail waits for data of all rails
+            only_barriers = all(heartbeat.busy[rail] == BARRIER for heartbeat in working)
+            required_rails = alive if only_barriers else (rail,)
+            is_idle = all((rank, each) in idle for rank in heartbeats for each in required_rails)
+            if is_idle and all(heartbeat.op >= first_op for heartbeat in heartbeats.values()):
+                reasons[rail] = f"nothing moved for {self.timeouts.stall_s * 1000:.0f} ms"
+        return reasons
+
+    def _idle_ports(
+        self, heartbeats: Mapping[int, Heartbeat], alive: Collection[int], now: float
+    ) -> set[tuple[int, int]]:
+        """Return each (rank, rail) on which nothing has moved for as long as a stall takes."""
         idle = set()
         for rank, heartbeat in heartbeats.items():
             for rail in alive:
                 number, moved_at = self._moved[rank, rail]
-                # by a busy node's own heartbeats: it sends none while it can't run
-                still_s = (heartbeat.number - number) * self.timeouts.heartbeat_s
-                if (still_s if heartbeat.busy[rail] else now - moved_at) >= self.timeouts.stall_s:
+                still_s = now - moved_at
+                if heartbeat.busy[rail]:
+                    # by a busy node's own heartbeats: it sends none while it can't run
+                    still_s = (heartbeat.number - number) * self.timeouts.heartbeat_s
+                if still_s >= self.timeouts.stall_s:
                     idle.add((rank, rail))
-        found = {}
-        for rail in alive:
-            working = [heartbeat for heartbeat in heartbeats.values() if heartbeat.busy[rail]]
-            first = min((heartbeat.op for heartbeat in working), default=math.inf)
-            only_barriers = all(heartbeat.busy[rail] == BARRIER for heartbeat in working)
-            required = {(rank, each) for rank in heartbeats for each in (alive if only_barriers else (rail,))}
-            if required <= idle and all(heartbeat.op >= first for heartbeat in heartbeats.values()):
-                found[rail] = f"nothing moved for {self.timeouts.stall_s * 1000:.0f} ms"
-        return found
+        return idle
 
     def mismatch(self) -> str | None:
         """Return the ranks that were called for unlike things in the same operation, None if there are none."""
