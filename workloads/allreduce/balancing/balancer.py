@@ -260,27 +260,38 @@ class AdjustedSplit(State):
 
     def on_window(self, measured: Measurement, times: Mapping[int, float]) -> State:
         """Settle, give up, or move shares."""
-        rails, size = self.memory.rails, measured.size
+        rails = self.memory.rails
+        size = measured.size
         self.windows += 1
-        ends_together = spread(times.values()) <= SETTLED_SPREAD
-        if not ends_together and self.name == "adjusting":
-            # the next step, as short as steps are by then, would hardly move shares
-            changes = zip(self.shares, self._next_shares(size, times), strict=True)
-            ends_together = max(abs(before - after) for before, after in changes) <= model.MIN_SHARE_CHANGE
-        self.balanced = self.balanced + 1 if ends_together else 0
+        self.balanced = self.balanced + 1 if self._ends_together(size, times) else 0
         if self.best is None or measured.seconds < rails.scaled_s(self.best, size):
             self.best = measured
         is_slower = measured.seconds > rails.scaled_s(self.best, size) * (1 + SETTLED_SPREAD)
         self.slower = self.slower + 1 if is_slower else 0
-        is_scattered = self.windows >= MAX_STEPS and self.balanced < 2
-        recheck_failed = self.is_recheck and self.balanced >= 2 and self.slower > 0
-        if self.slower >= MAX_TRIES or is_scattered or recheck_failed:
+        if self._must_hold_best():
             return self._hold_best(size)
         no_faster = measured.seconds >= min(self.memory.single_rail_s(size, self.is_old).values())
-        self.no_gain += no_faster and self.name == "adjusting"
-        if self.no_gain >= MAX_TRIES or (self.balanced >= 2 and no_faster):
+        if no_faster and self.name == "adjusting":
+            self.no_gain += 1
+        is_balanced = self.balanced >= 2
+        if self.no_gain >= MAX_TRIES or (is_balanced and no_faster):
             return self._give_up(size)
-        return Settled(self.memory, self.shares) if self.balanced >= 2 else self.step(size, times)
+        return Settled(self.memory, self.shares) if is_balanced else self.step(size, times)
+
+    def _ends_together(self, size: int, times: Mapping[int, float]) -> bool:
+        """Return whether rails end together, or the next step, as short as steps are by then, hardly moves shares."""
+        if spread(times.values()) <= SETTLED_SPREAD:
+            return True
+        if self.name != "adjusting":
+            return False
+        changes = zip(self.shares, self._next_shares(size, times), strict=True)
+        return max(abs(before - after) for before, after in changes) <= model.MIN_SHARE_CHANGE
+
+    def _must_hold_best(self) -> bool:
+        """Return whether shares got slower, don't settle, or were rechecked in vain."""
+        is_scattered = self.windows >= MAX_STEPS and self.balanced < 2
+        recheck_failed = self.is_recheck and self.balanced >= 2 and self.slower > 0
+        return self.slower >= MAX_TRIES or is_scattered or recheck_failed
 
     def step(self, size: int, times: Mapping[int, float]) -> State:
         """Move shares towards rails that end together."""
