@@ -13,7 +13,7 @@ import resource
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -112,59 +112,92 @@ def detect(folder: Path | None = None) -> Machine:
     """Look at this machine; `folder` (default: here) is where runs would be written."""
     import psutil  # here, since it takes a tenth of a child process's imports, and those don't call this
 
-    tun, apparmor = Path("/dev/net/tun"), Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
     root = os.geteuid() == 0
     user_options = () if root else USER_NAMESPACE_OPTIONS
-    probes = [_QDISC_PROBE.format(name=name, what=what, qdisc=what.split()[0]) for name, what in _QDISCS.items()]
-    probes += [_HOOK_PROBE.format(name=name, rule=rule) for name, rule in _HOOKS.items()]
-    probed = frozenset(_run("unshare", *user_options, "--net", "sh", text="\n".join(probes)).stdout.split())
-    programs = {name: path for name in OVS_PROGRAMS + OTHER_PROGRAMS if (path := shutil.which(name, path=SEARCH_PATH))}
+    features = _kernel_features(user_options)
     version = re.search(r"\d+(\.\d+)+", _run("ovs-vswitchd", "--version").stdout)
     cpu = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    sandbox, sandbox_error = _run("unshare", *user_options, *UNSHARE_OPTIONS, "true"), ""
-    if sandbox.returncode:
-        sandbox_error = (sandbox.stderr.strip().splitlines() or [f"exit status {sandbox.returncode}"])[-1]
-    tun_error, mptcp = "", False
-    try:
-        with os.fdopen(os.open(tun, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as device:
-            fcntl.ioctl(device, _TUNGETFEATURES, bytes(4))
-    except OSError as error:
-        tun_error = _NO_TUN if error.errno in (errno.ENOTTY, errno.EINVAL) else str(error.strerror)
-    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP):
-        mptcp = True
-    # those loaded, and those that can be: the kernel loads one when root first sets it on a socket
-    controls = set(Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split())
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        for name in CONGESTION_CONTROLS:
-            with suppress(OSError):
-                probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
-                controls.add(name)
+    tun = Path("/dev/net/tun")
+    apparmor = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
+    # loaded or built in: a run changes nothing of the machine, so it doesn't load the module
+    has_module = Path("/sys/module/openvswitch").exists()
+    kernel_datapath = has_module or _run("genl", "ctrl", "get", "name", "ovs_datapath").returncode == 0
     return Machine(
         root=root,
-        sandbox_error=sandbox_error,
+        sandbox_error=_sandbox_error(user_options),
         user_namespaces=_run("unshare", *USER_NAMESPACE_OPTIONS, "--net", "true").returncode == 0,
         apparmor_restricts=apparmor.exists() and apparmor.read_text().strip() == "1",
-        tun_error=tun_error,
+        tun_error=_tun_error(tun),
         tun_for_all=tun.exists() and tun.stat().st_mode & 0o006 == 0o006,
-        programs=programs,
+        programs=_installed_programs(),
         ovs_version=version[0] if version else "",
         kernel=platform.release(),
         kernel_modules=Path("/lib/modules", platform.release()).exists(),
-        # loaded or built in: a run changes nothing of the machine, so it doesn't load the module
-        kernel_datapath=Path("/sys/module/openvswitch").exists()
-        or _run("genl", "ctrl", "get", "name", "ovs_datapath").returncode == 0,
-        qdiscs=probed & _QDISCS.keys(),
-        numgen="numgen" in probed,
-        egress_hook="egress" in probed,
-        mptcp=mptcp,
+        kernel_datapath=kernel_datapath,
+        qdiscs=features & _QDISCS.keys(),
+        numgen="numgen" in features,
+        egress_hook="egress" in features,
+        mptcp=_has_mptcp(),
         libraries=frozenset(name for name in PEER_LIBRARIES if find_spec(name)),
-        congestion_controls=frozenset(controls),
+        congestion_controls=_congestion_controls(),
         cores=usable_cores(),
         cpu_model=cpu[1] if cpu else platform.machine(),
         memory_bytes=psutil.virtual_memory().available,
         disk_free_bytes=shutil.disk_usage(folder or Path.cwd()).free,
         low_limits=low_limits(),
     )
+
+
+def _kernel_features(user_options: Sequence[str]) -> frozenset[str]:
+    """Return the names of the qdiscs and nftables features that work in a network namespace of its own."""
+    probes = []
+    for name, qdisc in _QDISCS.items():
+        probes.append(_QDISC_PROBE.format(name=name, what=qdisc, qdisc=qdisc.split()[0]))
+    for name, rule in _HOOKS.items():
+        probes.append(_HOOK_PROBE.format(name=name, rule=rule))
+    output = _run("unshare", *user_options, "--net", "sh", text="\n".join(probes)).stdout
+    return frozenset(output.split())
+
+
+def _installed_programs() -> dict[str, str]:
+    paths = {name: shutil.which(name, path=SEARCH_PATH) for name in OVS_PROGRAMS + OTHER_PROGRAMS}
+    return {name: path for name, path in paths.items() if path}
+
+
+def _sandbox_error(user_options: Sequence[str]) -> str:
+    """Return why `unshare` as a run does it fails; "" if it works."""
+    sandbox = _run("unshare", *user_options, *UNSHARE_OPTIONS, "true")
+    if sandbox.returncode == 0:
+        return ""
+    lines = sandbox.stderr.strip().splitlines()
+    return lines[-1] if lines else f"exit status {sandbox.returncode}"
+
+
+def _tun_error(tun: Path) -> str:
+    """Return why the tun device can't be used; "" if it can."""
+    try:
+        with os.fdopen(os.open(tun, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as device:
+            fcntl.ioctl(device, _TUNGETFEATURES, bytes(4))
+    except OSError as error:
+        return _NO_TUN if error.errno in (errno.ENOTTY, errno.EINVAL) else str(error.strerror)
+    return ""
+
+
+def _has_mptcp() -> bool:
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP):
+        return True
+    return False
+
+
+def _congestion_controls() -> frozenset[str]:
+    """Return those that are loaded, and those that can be: the kernel loads one when root first sets it on a socket."""
+    names = set(Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split())
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        for name in CONGESTION_CONTROLS:
+            with suppress(OSError):
+                probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+                names.add(name)
+    return frozenset(names)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
