@@ -187,21 +187,29 @@ class _Draw:
 
     def _draw_group(self, size: int, now_s: float) -> list[_Candidate]:
         """Draw faults of the rail cables of one rail or one server, or of both cables of a GPU."""
-        gpus, fabric = self._plan.gpus, self._plan.spec
-        several = [[gpu for gpu in gpus if gpu.rank == rank] for rank in range(fabric.rails)]
-        several += [[gpu for gpu in gpus if gpu.domain == domain] for domain in range(fabric.domains)]
-        both_cables = size == 2 and any(FAULTS[kind].layer == "hb" for kind in self._candidates)
-        single = [[gpu] for gpu in gpus] if both_cables else []
-        while several or single:
-            use_several = several and (not single or self._rng.random() < RAIL_OR_SERVER_SHARE)
-            places = several if use_several else single
+        shared_places = self._rails_and_servers()
+        single_gpus = []
+        if size == 2 and any(FAULTS[kind].layer == "hb" for kind in self._candidates):
+            single_gpus = [[gpu] for gpu in self._plan.gpus]
+        while shared_places or single_gpus:
+            places = single_gpus
+            # the order of these conditions decides what is drawn: no number is drawn unless both kinds are left
+            if shared_places and (not single_gpus or self._rng.random() < RAIL_OR_SERVER_SHARE):
+                places = shared_places
             place = places.pop(self._rng.randrange(len(places)))
-            found = self._draw_at("rail", place, now_s)
-            if places is single:
-                found += self._draw_at("hb", place, now_s)
-            if len(found) >= size:
-                return self._rng.sample(found, size)
+            candidates = self._draw_at("rail", place, now_s)
+            if places is single_gpus:
+                candidates += self._draw_at("hb", place, now_s)
+            if len(candidates) >= size:
+                return self._rng.sample(candidates, size)
         return []
+
+    def _rails_and_servers(self) -> list[list[Gpu]]:
+        """Return the GPUs of each rail, and those of each server."""
+        gpus = self._plan.gpus
+        rails = [[gpu for gpu in gpus if gpu.rank == rank] for rank in range(self._plan.spec.rails)]
+        servers = [[gpu for gpu in gpus if gpu.domain == domain] for domain in range(self._plan.spec.domains)]
+        return rails + servers
 
     def _draw_at(self, layer: Layer, gpus: Sequence[Gpu], now_s: float) -> list[_Candidate]:
         """Draw a kind for the cable of each GPU; return the faults that are possible now."""
