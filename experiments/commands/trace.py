@@ -196,22 +196,34 @@ def print_ways(sent: Sequence[Probe], ways: Sequence[TracedPath], console: Conso
         groups.setdefault(path, []).append((probe, way))
     for group in sorted(groups.values(), key=len, reverse=True):
         first = group[0][1]
-        count = f"{len(group)} of {len(ways)} probes: " if len(ways) > 1 else ""
-        console.print(f"\n{count}{first.name}" + (f"\n  {first}" if first.hops else ""), highlight=False)
-        table = FittingTable(box=None, pad_edge=False, padding=(0, 1, 0, 2))
-        for column in ("HOP", "IN BY", "AFTER", "OUT BY", "AFTER"):
-            table.add_column(column, justify="right" if column == "AFTER" else "left")
-        for n, hop in enumerate(first.hops):
-            after = []  # arrival and departure: medians over the probes with this path, empty if none was observed
-            for moment in ("in_ns", "out_ns"):
-                times = [(getattr(way.hops[n], moment), probe.sent_ns) for probe, way in group]
-                taken = [at - sent for at, sent in times if at is not None]
-                after.append(format_time(median(taken) / 1e9, 3) if taken else "")
-            label = f"HB domain {hop.node[2:]}" if hop.is_bridge else hop.node
-            table.add_row(label, hop.in_interface or "", after[0], hop.out_interface or "", after[1])
+        heading = first.name
+        if len(ways) > 1:
+            heading = f"{len(group)} of {len(ways)} probes: {heading}"
         if first.hops:
-            console.print(table)
+            heading += f"\n  {first}"
+        console.print(f"\n{heading}", highlight=False)
+        if first.hops:
+            console.print(_hops_table(group))
     console.print()
+
+
+def _hops_table(group: Sequence[tuple[Probe, TracedPath]]) -> FittingTable:
+    """Return the hops of probes that took the same path, with the medians of their times."""
+    table = FittingTable(box=None, pad_edge=False, padding=(0, 1, 0, 2))
+    for column in ("HOP", "IN BY", "AFTER", "OUT BY", "AFTER"):
+        table.add_column(column, justify="right" if column == "AFTER" else "left")
+    for number, hop in enumerate(group[0][1].hops):
+        arrival = _median_text([(probe.sent_ns, way.hops[number].in_ns) for probe, way in group])
+        departure = _median_text([(probe.sent_ns, way.hops[number].out_ns) for probe, way in group])
+        label = f"HB domain {hop.node[2:]}" if hop.is_bridge else hop.node
+        table.add_row(label, hop.in_interface or "", arrival, hop.out_interface or "", departure)
+    return table
+
+
+def _median_text(times_ns: Sequence[tuple[int, int | None]]) -> str:
+    """Return the median time from sending a probe to seeing it at a hop; "" if it was never seen there."""
+    durations_ns = [seen_ns - sent_ns for sent_ns, seen_ns in times_ns if seen_ns is not None]
+    return format_time(median(durations_ns) / 1e9, 3) if durations_ns else ""
 
 
 def main(arguments: Sequence[str]) -> int:
