@@ -418,8 +418,9 @@ def communicate(
     ProgramFailed with its exit status, unless that is one of `statuses`, and the last line of its output. RailyardError
     if it isn't done `within_s`. ProcessMissing if it is killed or stopped, or another process is. It ends in any case.
     """
-    deadline, output, errors = time.monotonic() + within_s, "", ""
-    watched = _watcher.processes.get(process.pid)  # else only after a while: most programs are done before
+    deadline_s = time.monotonic() + within_s
+    output, errors = "", ""
+    watched = _watcher.processes.get(process.pid)
     name = watched.name if watched else name
     try:
         while True:
@@ -427,12 +428,13 @@ def communicate(
                 output, errors = process.communicate(timeout=STEP_S)
                 break
             except subprocess.TimeoutExpired:
+                # it is watched only after a while: most programs are done before
                 if watched is None:
                     watched = add(name, process.pid, may_exit=True)
                     if _is_stopped(process.pid):
                         _watcher.set_stopped(watched, True)
                 check()
-                if time.monotonic() > deadline:
+                if time.monotonic() > deadline_s:
                     raise RailyardError(f"{name} was not done in {within_s:g} s") from None
     finally:
         if watched:
@@ -441,12 +443,26 @@ def communicate(
             process.kill()
             process.communicate()
     if process.returncode < 0:
-        how, now = f"died (signal {-process.returncode})", time.monotonic_ns()
-        if watched is None or not watched.died:
-            _watcher.note(Interruption(name, how, now, now))
-        raise ProcessMissing(f"{name} {how}")
+        is_noted = watched is not None and bool(watched.died)
+        raise _death_of(name, process.returncode, is_noted)
     if process.returncode not in statuses:
-        lines = ((errors or "").strip() or (output or "").strip()).splitlines()
-        last = f": {lines[-1].strip()}" if lines else ""
-        raise ProgramFailed(f"{name} failed (exit status {process.returncode}){last}")
+        raise _failure_of(name, process.returncode, output or "", errors or "")
     return output or ""
+
+
+def _death_of(name: str, returncode: int, is_noted: bool) -> ProcessMissing:
+    """Return the error of a program that a signal ended, and note the interruption unless it is noted already."""
+    how = f"died (signal {-returncode})"
+    if not is_noted:
+        now_ns = time.monotonic_ns()
+        _watcher.note(Interruption(name, how, now_ns, now_ns))
+    return ProcessMissing(f"{name} {how}")
+
+
+def _failure_of(name: str, status: int, output: str, errors: str) -> ProgramFailed:
+    """Return the error of a program that failed, with the last line of its output."""
+    message = f"{name} failed (exit status {status})"
+    lines = (errors.strip() or output.strip()).splitlines()
+    if lines:
+        message += f": {lines[-1].strip()}"
+    return ProgramFailed(message)
