@@ -38,14 +38,17 @@ class Registry(Generic[T]):
         required: Iterable[str] = (),
         check: Callable[[str, T], Iterable[str]] = lambda *_: (),
         holds_classes: bool = False,
+        part: str = "",
     ) -> None:
         """`sort`: what it holds, for messages. `package`: the folder of built-in definitions.
 
         Definitions must be instances of `base` (subclasses if it `holds_classes`) that have the `required` parts:
         attributes and methods (as `path(src, dst)`) in place of those of `base`. `check` yields what else is wrong.
+        `part`: the module that registers a definition, where each is a folder of `package`.
         """
         self.sort, self._package, self._base, self._check = sort, package, base, check
         self._required, self._holds_classes = tuple(required), holds_classes
+        self._part = part
         self._entries: dict[str, tuple[T, Source]] = {}
         self._is_loaded = package is None
         self._lock = threading.RLock()
@@ -102,7 +105,8 @@ class Registry(Generic[T]):
                 try:
                     package = import_module(self._package)
                     for module in iter_modules(getattr(package, "__path__", ())):  # a plain module registers by itself
-                        import_module(f"{self._package}.{module.name}")
+                        part = f".{self._part}" if module.ispkg and self._part else ""
+                        import_module(f"{self._package}.{module.name}{part}")
                 finally:
                     origin.reset(token)
             load_inherited()
@@ -133,6 +137,10 @@ class Registry(Generic[T]):
     def items(self) -> Iterator[tuple[str, T]]:
         """Yield each name with its definition."""
         return ((name, self._entries[name][0]) for name in self.names())
+
+    def values(self) -> Iterator[T]:
+        """Yield each definition."""
+        return (definition for _, definition in self.items())
 
     def source(self, name: str) -> Source:
         """Return where a definition was registered."""

@@ -14,7 +14,8 @@ from railyard.experiments.api.messages import path_text
 from railyard.results import run_folder
 from railyard.results.analysis.aggregate import TIME_METRICS
 from railyard.results.analysis.recovery_states import csv_row
-from railyard.results.analysis.run_analysis import BELIEVABLE, Analysis, Check
+from railyard.results.analysis.run_analysis import BELIEVABLE, Analysis
+from railyard.results.measured import Check
 from railyard.results.runs.record_files import to_plain
 from railyard.results.runs.records import Measurement, Run, Verdict
 from railyard.topologies.prediction import WHOLE

@@ -21,8 +21,9 @@ from railyard.experiments.run.gpu_fabrics import check_rate, make_workloads
 from railyard.experiments.run.progress import measure_undisturbed
 from railyard.experiments.run.session import FabricSession, built, check_links
 from railyard.experiments.run.traffic import Workload, run_faulted_workload, run_workload
-from railyard.experiments.spec.experiment import ExperimentSpec, parse
+from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import FaultSpec
+from railyard.experiments.spec.parsing import parse
 from railyard.experiments.spec.routing import HeartbeatsSpec
 from railyard.failure.active import ActiveFault
 from railyard.failure.analysis.evaluate import AFTER_S, WARM_UP_S, ScriptObservations, active_detours, evaluate_all

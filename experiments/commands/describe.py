@@ -8,6 +8,7 @@ import typer
 
 from railyard.core.config import dump_yaml
 from railyard.core.installation import IS_CHECKOUT, RUN, file_in_project
+from railyard.experiments.measures.definition import MEASURES, measures_of
 from railyard.experiments.options import Name, PluginFiles, console, plain_table, shows_progress
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.duration import about, duration_s
@@ -39,7 +40,7 @@ def command(
     out.print(f"[bold]{spec.name}[/]: {spec.title}\n", highlight=False)
     out.print(spec.description, highlight=False)
     print(*block(shown(spec), own), sep="\n")
-    seconds = duration_s(spec.resolved())
+    seconds = duration_s(spec)
     length = about(seconds) if seconds is not None or not spec.takes else about(spec.takes)
     out.print(f"\nrun it: {RUN} run {name}  # {length} on two idle cores", highlight=False)
     if name in loading.names():
@@ -97,8 +98,10 @@ def shown(spec: "ExperimentSpec") -> dict[str, Any]:
     idle |= set() if spec.faults else {"fault_repeats"}
     idle |= set() if spec.scripts else {"script_repeats"}
     idle |= set() if spec.replacements else {"replacement_repeats"}
-    idle |= set() if spec.trainings else {"training_repeats"}
-    idle |= set() if spec.faults or spec.scripts or spec.trainings else {"reroute", "heartbeats"}
+    used = measures_of(spec)
+    idle |= {measure.repeats_key for measure in MEASURES.values() if measure not in used}
+    if not (spec.faults or spec.scripts or any(measure.injects_faults for measure in used)):
+        idle |= {"reroute", "heartbeats"}
     shown = {key: value for key, value in spec.resolved().items() if key not in idle and value != []}
     if spec.background:
         shown["background"] = [item.model_dump(mode="json", exclude_defaults=True) for item in spec.background]

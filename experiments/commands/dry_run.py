@@ -16,6 +16,7 @@ from railyard.core.errors import BadInput
 from railyard.core.memory import keep_freed_memory
 from railyard.core.units import format_size, format_time
 from railyard.experiments import options
+from railyard.experiments.measures.definition import measures_of
 from railyard.experiments.options import (
     Overrides,
     PluginFiles,
@@ -28,7 +29,8 @@ from railyard.experiments.options import (
 from railyard.experiments.predict.steered_times import initial_states
 from railyard.experiments.run.replacement_job import replacement_job
 from railyard.experiments.spec import loading
-from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan, parse
+from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
+from railyard.experiments.spec.parsing import parse
 from railyard.experiments.spec.replacements import with_spares
 from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
 from railyard.failure.analysis.evaluate import AFTER_S
@@ -69,7 +71,7 @@ def command(
     """Print what would be sent, by which GPUs and over which links, without sending it. Needs no root."""
     keep_freed_memory()
     spec = experiment(experiment_of(name, topo), overrides, topo)
-    if not (spec.workloads or spec.fault_runs or spec.replacements or spec.trainings):
+    if not (spec.workloads or spec.fault_runs or spec.replacements or measures_of(spec)):
         raise BadInput("NAME", spec.name, "has no workloads and no faults: what it does depends on time")
     spec.family.dry_run(spec, options.console())
     return 0
@@ -117,7 +119,7 @@ def _print_topologies(spec: ExperimentSpec, console: Console) -> None:
 
 
 def print_all(spec: ExperimentSpec, console: Console) -> None:
-    """Print each workload on each fabric of GPUs, the first routes, faults, replacements and trainings."""
+    """Print each workload on each fabric of GPUs, the first routes, faults, replacements and other measures."""
     _print_topologies(spec, console)
     for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
         plan = nominal_plan(fabric)
@@ -134,7 +136,8 @@ def print_all(spec: ExperimentSpec, console: Console) -> None:
     _print_routing(spec, console)
     _print_faults(spec, console)
     _print_replacements(spec, console)
-    _print_trainings(spec, console)
+    for measure in measures_of(spec):
+        measure.dry_run(spec, console)
 
 
 def _size(fabric: FabricSpec) -> str:
@@ -320,20 +323,4 @@ def _print_replacements(spec: ExperimentSpec, console: Console) -> None:
             state = (format_size(max(job.state.matrix.values())), senders, str(spec.replacement_repeats))
             table.add_row(replacement.case, job.way, replacement.failed, job.replaced_by, built, *state)
         console.print(f"[bold]replacements[/] on {label}, a job on {_size(fabric)}", highlight=False)
-        console.print(table, "")
-
-
-def _print_trainings(spec: ExperimentSpec, console: Console) -> None:
-    """Print for each fabric with trainings the program, its ranks, and the faults."""
-    for number, (label, fabric) in enumerate(zip(spec.labels, spec.gpu_fabrics, strict=True)):
-        if not spec.trainings_on(number):
-            continue
-        table = plain_table("program", "ranks at", "steps", "fault", "after", "for", "times", right=("steps", "times"))
-        for training in spec.trainings_on(number):
-            gpus = ", ".join(training.gpus_on(nominal_plan(fabric)))
-            table.add_row(training.program, gpus, str(training.steps), "none", "", "", "1")
-            for fault in training.faults:
-                times = (format_time(fault.at), format_time(fault.repair), str(spec.training_repeats))
-                table.add_row("", "", "", fault.fault.name, *times)
-        console.print(f"[bold]trainings[/] on {label}, reroute {' and '.join(spec.reroute)}", highlight=False)
         console.print(table, "")

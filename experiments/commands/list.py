@@ -1,6 +1,6 @@
 """`list`: the named experiments, the papers' figures, and with --kinds every registered definition.
 
-Experiments are counted from their files as they are: a whole specification would build every schedule to check it.
+Of experiments, only the keys are checked: to check whether fabrics can have the items would build every schedule.
 """
 
 import ast
@@ -8,17 +8,20 @@ import inspect
 import json
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
 
-from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.core.installation import PACKAGE, PROJECT
+from railyard.core.units import format_time
 from railyard.experiments.options import PluginFiles, console, plain_table
 from railyard.experiments.spec import loading
-from railyard.experiments.spec.duration import GRID, about, duration_s, is_on
 from railyard.results.published.catalogue import FIGURES, describe
+
+if TYPE_CHECKING:
+    from railyard.experiments.measures.definition import Counts
+    from railyard.experiments.spec.experiment import ExperimentSpec
 
 PURPOSE = "Compute and check, without packets"
 NUMBERS = ("TAKES", "GPUS", "REPLAYS", "FAULTS")
@@ -42,15 +45,17 @@ def command(
             table.add_row(*definition)
         out.print(table)
         return
-    found = {name: yaml.load(loading.path_of(name).read_text(encoding="utf-8"), _Loader) for name in loading.names()}
+    specs = [_read(name) for name in loading.names()]
     if as_json:
-        print(json.dumps([_plain(name, data) for name, data in found.items()], indent=1))
+        print(json.dumps([_plain(spec) for spec in specs], indent=1))
         return
-    for topic in dict.fromkeys(str(data.get("topic", OWN)) for data in found.values()):
+    for topic in dict.fromkeys(spec.topic or OWN for spec in specs):
         table = plain_table("RUN", "SHOWS", *NUMBERS, right=NUMBERS, title=topic)
-        for name, data in found.items():
-            if data.get("topic", OWN) == topic:
-                table.add_row(name, str(data.get("title", "")), takes(data), *counts(data)[1:])
+        for spec in specs:
+            if (spec.topic or OWN) == topic:
+                _, gpus, counts = facts(spec)
+                numbers = [str(number or "-") for number in counts]
+                table.add_row(spec.name, spec.title, takes(spec), ", ".join(map(str, gpus)), *numbers)
         out.print(table, "")
     figures = plain_table("PREDICT", "SHOWS, WITH THE VALUES THAT THE PAPERS STATE")
     for name in FIGURES:
@@ -58,45 +63,50 @@ def command(
     out.print(figures)
 
 
-def _plain(name: str, data: dict[str, Any]) -> dict[str, Any]:
+def _read(name: str) -> "ExperimentSpec":
+    """Return an experiment, of which each key was checked, but not whether its fabrics can have its items."""
+    from railyard.experiments.spec.parsing import parse_keys
+
+    data = yaml.load(loading.path_of(name).read_text(encoding="utf-8"), _Loader)
+    return parse_keys(data)
+
+
+def _plain(spec: "ExperimentSpec") -> dict[str, Any]:
     """Return an experiment as plain data, for --json."""
-    fabrics, gpus, replays, faults = counts(data)
-    numbers = {"replays": 0 if replays == "-" else int(replays), "faults": 0 if faults == "-" else int(faults)}
-    texts = {"title": data.get("title"), "topic": data.get("topic"), "takes": takes(data)}
-    return {"name": name, **texts, "fabrics": fabrics.split(", "), "gpus": list(map(int, gpus.split(", "))), **numbers}
+    kinds, gpus, counts = facts(spec)
+    texts = {"title": spec.title or None, "topic": spec.topic or None, "takes": takes(spec)}
+    return {"name": spec.name, **texts, "fabrics": kinds, "gpus": gpus, **counts._asdict()}
 
 
-def takes(data: dict[str, Any]) -> str:
+def takes(spec: "ExperimentSpec") -> str:
     """Return about how long a run takes: by its times, else as its file says."""
-    seconds = duration_s(data)
-    return str(data.get("takes", "-")) if seconds is None else about(seconds)
+    from railyard.experiments.spec.duration import about, duration_s
+
+    seconds = duration_s(spec)
+    if seconds is None and spec.takes is None:
+        return "-"
+    if seconds is None and spec.takes and spec.takes % 60:
+        return format_time(spec.takes)
+    return about(seconds or spec.takes)
 
 
-def counts(data: dict[str, Any]) -> tuple[str, str, str, str]:
-    """Return the kinds of fabrics, their GPUs (or nodes), how many workload runs, and how many faults there are."""
-    fabrics = data["fabrics"]
-    gpus = [f["nodes"] if "nodes" in f else f.get("domains", GRID) * f.get("rails", GRID) for f in fabrics]
-    policies = len(data["routing"].get("policies") or HEALTH_POLICIES) if "routing" in data else 1
-    workloads = sum(is_on(item, fabric) for fabric in range(len(fabrics)) for item in data.get("workloads", []))
-    replays = workloads * policies * data.get("repeats", 1)
-    faults = sum(_faults(data, fabric) for fabric in range(len(fabrics)))
-    kinds, sizes = dict.fromkeys(f["kind"] for f in fabrics), dict.fromkeys(map(str, gpus))
-    return ", ".join(kinds), ", ".join(sizes), str(replays or "-"), str(faults or "-")
+def facts(spec: "ExperimentSpec") -> "tuple[list[str], list[int], Counts]":
+    """Return the kinds of fabrics, their GPUs (or nodes), and how many replays and faults there are."""
+    from railyard.experiments.measures.definition import Counts, measures_of
+    from railyard.experiments.spec.duration import workload_is_on
 
-
-def _faults(data: dict[str, Any], fabric: int) -> int:
-    """Return how many faults are injected on a fabric, counting repeats and runs with and without rerouting."""
-    reroutes = 1 if "nodes" in data["fabrics"][fabric] else len(data.get("reroute", ["on", "off"]))
-    total = 0
-    for key in ("fault", "script", "replacement"):
-        limit = data.get(f"{key}_repeats", 1)
-        for item in data.get(f"{key}s", []):
-            if is_on(item, fabric):
-                script = item.get("random_faults") or {}
-                size = script.get("count", len(item.get("faults", [0])))
-                total += min(item.get("repeats", limit), limit) * size * (reroutes if key in ("fault", "script") else 1)
-    trained = sum(len(t.get("faults", [])) for t in data.get("trainings", []) if is_on(t, fabric))
-    return total + trained * int(data.get("training_repeats", 1)) * reroutes
+    kinds = dict.fromkeys(fabric.kind for fabric in spec.fabrics)
+    gpus = dict.fromkeys([fabric.gpus for fabric in spec.gpu_fabrics] + [fabric.nodes for fabric in spec.rail_fabrics])
+    policies = len(spec.routing.policies) if spec.routing else 1
+    fabrics = range(len(spec.fabrics))
+    workloads = sum(workload_is_on(workload, fabric) for fabric in fabrics for workload in spec.workloads)
+    replays = workloads * policies * spec.repeats
+    faults = spec.injections + spec.replacement_runs
+    for measure in measures_of(spec):
+        counts = measure.counts(spec)
+        replays += counts.replays
+        faults += counts.faults
+    return list(kinds), list(gpus), Counts(replays, faults)
 
 
 def definitions() -> Iterator[tuple[str, str, str, str]]:

@@ -18,7 +18,7 @@ from railyard.experiments.options import Insecure, KeyFile, Name, Overrides, Plu
 from railyard.experiments.predict.unsteered import predictions
 from railyard.experiments.run.folder import reporting_path_errors
 from railyard.experiments.spec.duration import about, duration_s
-from railyard.experiments.spec.experiment import parse
+from railyard.experiments.spec.parsing import parse
 from railyard.experiments.sweep import access
 from railyard.experiments.sweep import spec as specification
 from railyard.experiments.sweep.access import LOCAL
@@ -253,9 +253,9 @@ def _expected(cell: Cell, measured: float | None) -> str:
     """Return how long a run takes: as the others did, by its times, or at least what is predicted of its workloads."""
     if measured is not None:
         return fmt.seconds(measured)
-    if (seconds := duration_s(cell.spec)) is not None:
-        return f"about {about(seconds)}"
     spec = parse(cell.spec)
+    if (seconds := duration_s(spec)) is not None:
+        return f"about {about(seconds)}"
     if not spec.gpu_fabrics or not spec.workloads:
         return fmt.NOTHING
     longest: dict[tuple[str, str], float] = {}  # a workload has a time as a whole, or one phase

@@ -13,7 +13,6 @@ from railyard.experiments.run.replacement_job import check_replacements
 from railyard.experiments.spec.experiment import FAMILIES, ExperimentSpec, FabricFamily, nominal_plan, nominal_plans
 from railyard.experiments.spec.faults import check_faults
 from railyard.experiments.spec.scripts import check_script
-from railyard.experiments.spec.trainings import check_trainings
 from railyard.failure.faults import FAULTS, fault_kinds
 from railyard.topologies.capacity import Capacity, needs_batched, rails_cores
 from railyard.topologies.fabric_kinds import BaseFabricSpec, FabricPlan
@@ -33,9 +32,7 @@ CORE_BPS: Final[dict[Datapath, float]] = {"system": 40e9, "netdev-tso": 12.8e9, 
 BRIDGE_CORE_BPS: Final = 40e9  # the same through the kernel's own bridges, which HB domains are
 LIGHT_FRAMES: Final = 1_200
 """Full frames a second, at all switches, that any machine carries: 2% of what a core does with the slowest datapath."""
-_ONE_MACHINE: Final = (
-    "routing", "background", "grid", "replacements", "trainings"
-)  # fmt: skip
+_ONE_MACHINE: Final = ("routing", "background", "grid", "replacements")
 """Sections of an experiment that need all GPUs on one machine."""
 GPU_BYTES: Final = 1_000_000
 """Kernel memory of a GPU at least: a namespace with its tables, two veth pairs, shapers, a switch port."""
@@ -63,7 +60,6 @@ class Gpus(FabricFamily):
         _check_workloads(spec)
         _check_scripts(spec)
         check_replacements(spec.replacements, spec.gpu_fabrics)
-        check_trainings(spec.trainings, nominal_plans(spec))
         _check_routing(spec)
 
     def check_budget(self, spec: ExperimentSpec, machine: Machine) -> None:
@@ -123,13 +119,13 @@ class Gpus(FabricFamily):
     def step_count(self, spec: ExperimentSpec) -> int:
         """Return the number of builds, calibrations, workloads, faults and GPU replacements."""
         if not spec.has_load:
-            return spec.replacement_runs + spec.training_steps
+            return spec.replacement_runs
         fabrics = len(spec.fabrics)
         builds = sum(len(spec.reroutes_on(n)) for n in range(fabrics))
         turns = len(spec.routing.policies) if spec.routing else 1
         turns *= len(spec.grid.scenes) if spec.grid else 1
         loads = fabrics * (1 + len(spec.workloads) * turns * spec.repeats)
-        return builds + loads + spec.fault_runs + spec.replacement_runs + spec.training_steps
+        return builds + loads + spec.fault_runs + spec.replacement_runs
 
     def measure(self, spec: ExperimentSpec, *context: Any) -> None:
         """Run workloads, inject faults, replace GPUs."""

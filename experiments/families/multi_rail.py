@@ -38,7 +38,7 @@ class MultiRail(FabricFamily):
     Fabric = MultirailSpec
     Fault = RailFaultSpec
     without = (
-        "routing", "background", "grid", "scripts", "replacements", "trainings", "heartbeats", "reroute", "hosts",
+        "routing", "background", "grid", "scripts", "replacements", "heartbeats", "reroute", "hosts",
         "underlay", "controller",
     )  # fmt: skip
 

@@ -23,7 +23,8 @@ from railyard.experiments.live.paths import ALL_PAIRS_GPUS, Links
 from railyard.experiments.live.phases import MAX_NAMED
 from railyard.experiments.live.recorded import PAGE, page_of
 from railyard.experiments.live.sampler import structure
-from railyard.experiments.spec.experiment import ExperimentSpec, parse
+from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.experiments.spec.parsing import parse
 from railyard.results.runs.records import LIVE, Event, Flow, Run
 from railyard.topologies.addresses import Pair, gpu_of_name
 from railyard.topologies.build.shaping import payload_fraction

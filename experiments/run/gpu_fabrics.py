@@ -18,6 +18,7 @@ from railyard.core.host import Datapath
 from railyard.core.records import IntervalId
 from railyard.core.units import format_rate
 from railyard.core.wait import sleep_until
+from railyard.experiments.measures.definition import RunContext, measures_of
 from railyard.experiments.predict import steered_times
 from railyard.experiments.run.fault_script import inject_faults
 from railyard.experiments.run.progress import Steps, measure_undisturbed
@@ -31,7 +32,6 @@ from railyard.experiments.run.session import (
     surviving_interruptions,
 )
 from railyard.experiments.run.traffic import Workload, run_workload
-from railyard.experiments.run.training import run_trainings
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.routing import RoutingSpec
 from railyard.results.analysis.run_analysis import Analysis
@@ -196,7 +196,9 @@ def measure(spec: ExperimentSpec, datapath: Datapath, capacity: Capacity | None,
             with surviving_interruptions(run, IntervalId(spec.labels[number])):
                 _load_and_break(spec, number, plan, datapath, run, steps)
     run_replacements(spec, replacements, datapath, run, steps)
-    run_trainings(spec, plans, datapath, run, steps)
+    context = RunContext(spec, plans, datapath, capacity, run, steps)
+    for each in measures_of(spec):
+        each.run(context)
     for s in Analysis(run).slowdowns:
         run.measurements.append(Measurement(s.interval, s.row.phase, SLOWDOWN, s.measured, "ratio", s.predicted))
 

@@ -21,6 +21,7 @@ from railyard.core.records import IntervalId
 from railyard.core.safe_files import Folder
 from railyard.experiments import options
 from railyard.experiments.live import page, recorded
+from railyard.experiments.measures.definition import measures_of
 from railyard.experiments.run.folder import REASON, Spare
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.session import record_interruptions
@@ -100,6 +101,7 @@ def _measure(
     family = spec.family
     needs_capacity = family.needs_capacity(spec)
     step_count = family.step_count(spec) + int(needs_capacity)
+    step_count += sum(measure.steps(spec) for measure in measures_of(spec))
     on_end = journal.flush if journal else None
     with Steps(console, step_count, run, on_end, with_events) as steps:
         machine = detect()

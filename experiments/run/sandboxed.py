@@ -19,6 +19,7 @@ from railyard.core.safe_files import Folder
 from railyard.core.sandbox import init
 from railyard.core.sandbox.front import LauncherWatch
 from railyard.core.sandbox.hidden import check_all_visible
+from railyard.experiments.measures.definition import measures_of
 from railyard.experiments.options import PrintableConsole, console
 from railyard.experiments.run.folder import Spare, reporting_path_errors
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
@@ -124,9 +125,9 @@ def check_machine(spec: ExperimentSpec) -> Machine:
     machine = detect()
     require(machine)
     spec.family.check_budget(spec, machine)
-    for training in spec.trainings:
-        if lacking := training.definition.missing_requirement():
-            raise lacking
+    for measure in measures_of(spec):
+        for error in measure.missing_requirements(spec):
+            raise error
     if spec.needs_etcd and not machine.programs.get("etcd"):
         raise MissingRequirement("this machine lacks etcd, for the registry", INSTALL)
     return machine

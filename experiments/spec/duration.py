@@ -4,11 +4,17 @@ The times that a specification states are added up, with what building, calibrat
 interval that is measured again because the machine was busy comes on top.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
-from railyard.controller.health.policy import HEALTH_POLICIES
-from railyard.core.units import parse_time
+from railyard.experiments.measures.definition import measures_of
+from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.experiments.spec.faults import FaultSpec
+from railyard.experiments.spec.replacements import ReplacementSpec
+from railyard.experiments.spec.scripts import ScriptSpec
+from railyard.workloads.background.spec import BackgroundSpec
+from railyard.workloads.jobs.trace import TraceSpec
+from railyard.workloads.spec import Workload
 
 START_S: Final = 3.0  # to measure what the machine carries
 FABRIC_S: Final = 4.0  # to build a fabric and calibrate its links
@@ -18,94 +24,91 @@ AFTER_S: Final = 1.2  # of a fault's traffic after its repair (failure/analysis/
 FAULT_S: Final = 0.7  # to start streams and probes, and to evaluate them
 REPLACEMENT_S: Final = 8.0  # to build a fabric with spares, to take over, and to restore the state
 RANDOM_FAULT_S: Final = 1.2  # between two random faults, where connectivity is checked in between
-GRID: Final = 4  # domains and rails of a fabric that names none (topologies/spec.py)
-WORKLOAD: Final = "5s"  # of a workload that states neither time nor bytes
-SETTLE: Final = "700ms"
+WORKLOAD_S: Final = 5.0  # of a workload that states neither time nor bytes
 
 
-def duration_s(data: Mapping[Any, Any]) -> float | None:
-    """Return about how many seconds a run takes; None where that follows from bytes and not from stated times.
-
-    `data`: a specification as it is written, or resolved.
-    """
-    fabrics, workloads = data["fabrics"], data.get("workloads") or []
-    if data.get("trainings") or any("nodes" in fabric for fabric in fabrics):
+def duration_s(spec: ExperimentSpec) -> float | None:
+    """Return about how many seconds a run takes; None where that follows from bytes and not from stated times."""
+    if spec.rail_fabrics or any(map(_takes_its_bytes, spec.workloads)):
         return None
-    if any(load.get("bytes") is not None or load["kind"] == "trace" for load in workloads):
-        return None
-    total = START_S
-    reroutes = len(data.get("reroute") or ["on", "off"])
-    for number, fabric in enumerate(fabrics):
-        loads = [load for load in workloads if is_on(load, number)]
-        faults = [fault for key in ("faults", "scripts") for fault in data.get(key) or [] if is_on(fault, number)]
-        builds = reroutes if faults else bool(loads)
-        gpus = fabric.get("domains", GRID) * fabric.get("rails", GRID)
-        total += builds * (FABRIC_S + GPU_S * gpus)
-        total += data.get("repeats", 1) * sum(_workload_s(load, data) for load in loads)
-        total += reroutes * sum(_times(fault, data) * _fault_s(fault, workloads) for fault in faults)
-        total += data.get("replacement_repeats", 1) * sum(
-            _replacement_s(one) for one in data.get("replacements") or [] if is_on(one, number)
-        )
-    return total
+    total_s = START_S
+    for number, fabric in enumerate(spec.gpu_fabrics):
+        workloads = [workload for workload in spec.workloads if workload_is_on(workload, number)]
+        scripts = spec.scripts_on(number)
+        builds = int(bool(workloads))
+        if scripts:
+            builds = len(spec.reroute)
+        total_s += builds * (FABRIC_S + GPU_S * fabric.gpus)
+        total_s += spec.repeats * sum(_workload_s(workload, spec) for workload in workloads)
+        total_s += len(spec.reroute) * sum(spec.times(script) * _script_s(script, spec) for script in scripts)
+        total_s += spec.replacement_repeats * sum(map(_replacement_s, spec.replacements_on(number)))
+    for measure in measures_of(spec):
+        measure_s = measure.seconds(spec)
+        if measure_s is None:
+            return None
+        total_s += measure_s
+    return total_s
 
 
-def is_on(item: Mapping[Any, Any], fabric: int) -> bool:
-    """Return whether a workload or a fault is for a fabric. YAML 1.1 reads a bare `on` as true."""
-    on = item.get("on", item.get(True))
-    return on is None or fabric in on
+def workload_is_on(workload: Workload, fabric: int) -> bool:
+    """Return whether a workload runs on a fabric, by its number: some kinds can be kept to some fabrics."""
+    numbers: Sequence[int] | None = getattr(workload, "on", None)
+    return numbers is None or fabric in numbers
 
 
-def _workload_s(load: Mapping[str, Any], data: Mapping[str, Any]) -> float:
+def _takes_its_bytes(workload: Workload) -> bool:
+    """Return whether the time of a workload follows from bytes."""
+    return getattr(workload, "bytes", None) is not None or isinstance(workload, TraceSpec)
+
+
+def _stated_s(workload: Workload) -> float:
+    return getattr(workload, "duration", None) or WORKLOAD_S
+
+
+def _workload_s(workload: Workload, spec: ExperimentSpec) -> float:
     """Return how long one repeat takes, under all policies and in all scenes."""
-    own_s = parse_time(load.get("duration") or WORKLOAD)
-    routing = data.get("routing")
-    if routing is None:
-        return own_s + INTERVAL_S
-    policies = len(routing.get("policies") or HEALTH_POLICIES)
-    around_s = 2 * parse_time(routing.get("settle") or SETTLE) + INTERVAL_S
-    return policies * sum(own_s * slowdown + around_s for slowdown in _slowdowns(data))
+    stated_s = _stated_s(workload)
+    if spec.routing is None:
+        return stated_s + INTERVAL_S
+    around_s = 2 * spec.routing.settle + INTERVAL_S
+    scenes_s = sum(stated_s * slowdown + around_s for slowdown in _slowdowns(spec))
+    return len(spec.routing.policies) * scenes_s
 
 
-def _slowdowns(data: Mapping[str, Any]) -> Iterator[float]:
+def _slowdowns(spec: ExperimentSpec) -> Iterator[float]:
     """Yield for each scene how many times as long a workload takes, by about half of the policies around the load."""
-    if grid := data.get("grid"):
-        loads = grid.get("loads") or [0.0]
-        places = sum(bool(grid.get(key)) for key in ("domains", "rails", "spine"))
-        scenes: Sequence[float] = [max(loads)] * (len(loads) ** places)
+    if spec.grid:
+        loads = [max(spec.grid.loads)] * len(spec.grid.scenes)
     else:
-        scenes = [max((_mean_load(entry) for entry in data.get("background") or []), default=0.0)]
-    for load in scenes:
+        loads = [max(map(_mean_load, spec.background), default=0.0)]
+    for load in loads:
         yield (1 + 1 / (1 - load)) / 2
 
 
-def _mean_load(entry: Mapping[str, Any]) -> float:
+def _mean_load(entry: BackgroundSpec) -> float:
     """Return the load of an entry of the background, on average over its period."""
-    load = float(entry["load"])
-    if entry.get("duration") and entry.get("period"):
-        load *= min(1.0, parse_time(entry["duration"]) / parse_time(entry["period"]))
+    load = entry.load
+    if entry.duration and entry.period:
+        load *= min(1.0, entry.duration / entry.period)
     return min(load, 0.95)
 
 
-def _times(fault: Mapping[str, Any], data: Mapping[str, Any]) -> int:
-    limit = data.get("fault_repeats" if "kind" in fault else "script_repeats", 1)
-    return int(min(fault.get("repeats") or limit, limit))
-
-
-def _fault_s(fault: Mapping[str, Any], workloads: Sequence[Mapping[str, Any]]) -> float:
+def _script_s(script: FaultSpec | ScriptSpec, spec: ExperimentSpec) -> float:
     """Return how long a fault or a script takes, from the first stream to the last record."""
-    if (drawn := fault.get("random_faults")) is not None:
-        interval = drawn.get("mean_interval")
-        return int(drawn.get("count", 50)) * (parse_time(interval) if interval else RANDOM_FAULT_S) + AFTER_S + FAULT_S
-    single = fault.get("faults") or [fault]
-    last_s = max(parse_time(one.get("at") or "1s") + parse_time(one.get("repair") or "2s") for one in single)
-    if fault.get("during"):
-        last_s += max((parse_time(load.get("duration") or WORKLOAD) for load in workloads), default=0.0)
+    if isinstance(script, FaultSpec):
+        return script.at + script.repair + AFTER_S + FAULT_S
+    if script.random_faults:
+        interval_s = script.random_faults.mean_interval or RANDOM_FAULT_S
+        return script.random_faults.count * interval_s + AFTER_S + FAULT_S
+    last_s = max(fault.at + fault.repair for fault in script.faults)
+    if script.during:
+        last_s += max(map(_stated_s, spec.workloads), default=0.0)
     return last_s + AFTER_S + FAULT_S
 
 
-def _replacement_s(one: Mapping[str, Any]) -> float:
-    load = one.get("workload") or {"duration": "1s"}
-    return REPLACEMENT_S + (2 * int(one.get("iterations", 3)) + 1) * parse_time(load.get("duration") or WORKLOAD)
+def _replacement_s(replacement: ReplacementSpec) -> float:
+    iterations = 2 * replacement.iterations + 1
+    return REPLACEMENT_S + iterations * _stated_s(replacement.workload)
 
 
 def about(seconds: float | None) -> str:

@@ -18,15 +18,13 @@ from railyard.experiments.spec.faults import ATTEMPTS, MAX_ATTEMPTS, FaultSpec, 
 from railyard.experiments.spec.replacements import Replacements, ReplacementSpec
 from railyard.experiments.spec.routing import Heartbeats, HeartbeatsSpec, RoutingSpec
 from railyard.experiments.spec.scripts import ScriptSpec
-from railyard.experiments.spec.trainings import Trainings, TrainingSpec
-from railyard.failure.faults import FAULTS
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, BaseFabricSpec, FabricPlan
 from railyard.topologies.multirail.spec import MultirailSpec
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.allreduce.workload import RailWorkload
 from railyard.workloads.background.spec import BackgroundSpec, GridSpec
-from railyard.workloads.spec import WORKLOADS, WorkloadSpec, parse_workload
+from railyard.workloads.spec import WorkloadSpec, parse_workload
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -94,7 +92,6 @@ class ExperimentSpec(ConfigModel):
     faults: Annotated[tuple[SerializeAsAny[FaultSpec], ...], Items] = ()
     scripts: Annotated[tuple[ScriptSpec, ...], Items] = ()
     replacements: Replacements = ()
-    trainings: Trainings = ()
     heartbeats: Heartbeats = HeartbeatsSpec()
     reroute: Annotated[
         tuple[Literal["on", "off"], ...], BeforeValidator(_switches), Field(min_length=1, max_length=2, strict=False)
@@ -103,7 +100,6 @@ class ExperimentSpec(ConfigModel):
     fault_repeats: Repeats = 1
     script_repeats: Repeats = 1
     replacement_repeats: Repeats = 1
-    training_repeats: Repeats = 1
     attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] = ATTEMPTS
     hosts: Hosts = 1
     underlay: UnderlaySpec = UnderlaySpec()
@@ -175,7 +171,18 @@ class ExperimentSpec(ConfigModel):
     def resolved(self) -> dict[str, Any]:
         """Return plain data with every default filled in, of which `parse` makes the same experiment."""
         data: dict[str, Any] = self.model_dump(mode="json", exclude_none=True)
-        return data | {"plugins": list(plugins.copies())}
+        resolved = {key: data[key] for key in self.ordered_keys() if key in data}
+        return resolved | {"plugins": list(plugins.copies())}
+
+    @classmethod
+    def ordered_keys(cls) -> list[str]:
+        """Return every key in the order in which files have them: sections of measures are among the sections."""
+        keys = list(ExperimentSpec.model_fields)
+        for key, field in cls.model_fields.items():
+            if key not in ExperimentSpec.model_fields:
+                following = "attempts" if field.annotation is int else "heartbeats"
+                keys.insert(keys.index(following), key)
+        return keys
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -199,10 +206,6 @@ class ExperimentSpec(ConfigModel):
     def replacements_on(self, fabric: int) -> tuple[ReplacementSpec, ...]:
         """Return the replacements of a fabric, by its number."""
         return tuple(item for item in self.replacements if item.is_on(fabric))
-
-    def trainings_on(self, fabric: int) -> tuple[TrainingSpec, ...]:
-        """Return the trainings of a fabric, by its number."""
-        return tuple(item for item in self.trainings if item.is_on(fabric))
 
     def reroutes_on(self, fabric: int) -> tuple[Literal["on", "off"], ...]:
         """Return the modes that need a fabric of their own; without faults they don't differ, and one is enough."""
@@ -243,13 +246,6 @@ class ExperimentSpec(ConfigModel):
         return sum(len(self.replacements_on(n)) for n in range(len(self.fabrics))) * self.replacement_repeats
 
     @property
-    def training_steps(self) -> int:
-        """Number of fabrics that are built for trainings, and of trainings with and without faults, in all."""
-        found = [self.trainings_on(n) for n in range(len(self.fabrics))]
-        count = sum(1 + sum(1 + len(t.faults) * self.training_repeats for t in on) for on in found if on)
-        return count * len(self.reroute)
-
-    @property
     def injections(self) -> int:
         """Number of faults that are injected in all."""
         return sum(
@@ -257,64 +253,6 @@ class ExperimentSpec(ConfigModel):
             for n in range(len(self.fabrics))
             for what in self.scripts_on(n)
         )
-
-
-Sections = Mapping[str, frozenset[str]]
-"""Every key of an experiment, and the keys of its items where it is a list of things."""
-
-
-def sections(data: Mapping[str, Any]) -> Sections:
-    """Return which keys `-o` may give without their section, on fabrics like the first one; plugins add to them."""
-    fabrics = data.get("fabrics")
-    first = fabrics[0] if isinstance(fabrics, list) and fabrics else None
-    kind = str(first.get("kind")) if isinstance(first, Mapping) else ""
-    model = (FABRIC_KINDS[kind].Spec if kind in FABRIC_KINDS else None) or FabricSpec
-    family = family_of(model)
-    keys = frozenset(key for _, w in WORKLOADS.items() if w.fabric_spec is model for key in w.model_fields)
-    parameters = {key for _, fault in FAULTS.items() for key in fault.Parameters.model_fields}
-    own = {
-        "fabrics": frozenset(model.model_fields),
-        # transfers have domains too, but who writes `domains=8` means the fabric's
-        "workloads": keys - {"domains", "on", "dilation"},
-        "faults": (frozenset(family.Fault.model_fields) | parameters) - {"on", "repeats", "parameters"},
-        # a script's faults have the keys of faults, but who writes `at=1s` means those
-        "scripts": frozenset(ScriptSpec.model_fields) - {"on", "repeats"},
-        "replacements": frozenset(ReplacementSpec.model_fields) - {"on"},
-        "trainings": frozenset({"program", "steps", "deadline"}),
-    }
-    if family.Fault is not FaultSpec:  # its faults repeat keys of the workloads that they interrupt
-        own["faults"] -= own["workloads"]
-    own = {section: keys for section, keys in own.items() if section not in family.without}
-    return {key: frozenset[str]() for key in ExperimentSpec.model_fields} | own
-
-
-def parse(data: object) -> ExperimentSpec:
-    """Return an experiment from plain data, as YAML gives it. BadInput names the first field that is wrong."""
-    if not isinstance(data, Mapping):
-        raise BadInput("experiment", data, "must be keys and values: name, fabrics, workloads or faults, ...")
-    spec = parse_model(ExperimentSpec, dict(data))
-    _check_sections(spec)
-    spec.family.check(spec)
-    return spec
-
-
-def _check_sections(spec: ExperimentSpec) -> None:
-    """Raise BadInput for workloads or sections that aren't for the fabrics, and for an experiment without any."""
-    fabric, plain = spec.fabrics[0], ExperimentSpec.model_fields
-    for i, workload in enumerate(spec.workloads):
-        if not isinstance(fabric, workload.fabric_spec):
-            kinds = sorted(name for name, kind in WORKLOADS.items() if issubclass(type(fabric), kind.fabric_spec))
-            allowed = f"is not for {fabric.kind}: allowed are {', '.join(kinds)}"
-            raise BadInput(f"workloads.{i}.kind", workload.kind, allowed)
-        if workload.name in {earlier.result_name for earlier in spec.workloads[:i]}:
-            raise BadInput(f"workloads.{i}.name", workload.name, "is the name of another workload: give each its own")
-    for key in spec.family.without:
-        if getattr(spec, key) != plain[key].default:
-            raise BadInput(key, spec.model_dump(mode="json")[key], "is for fabrics of GPUs")
-    if not (spec.has_load or spec.replacements or spec.trainings):
-        raise BadInput("workloads", [], "must have 1 or more, unless there are faults")
-    if len(set(spec.reroute)) < len(spec.reroute):
-        raise BadInput("reroute", list(spec.reroute), "must name on and off once each")
 
 
 def nominal_plan(fabric: FabricSpec) -> Plan:

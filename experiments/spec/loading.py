@@ -22,7 +22,8 @@ from railyard.results.published.catalogue import FIGURES
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from railyard.experiments.spec.experiment import ExperimentSpec, Sections
+    from railyard.experiments.spec.experiment import ExperimentSpec
+    from railyard.experiments.spec.parsing import Sections
 
 FOLDER: Final = data_file("experiments/catalog")
 
@@ -105,7 +106,7 @@ def from_folder_of(name_or_file: str, data: dict[str, Any]) -> dict[str, Any]:
 def apply(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """Return a changed copy of the data; later overrides win. BadInput, with a near miss, for an unknown key."""
     from railyard.core.config import parse_yaml
-    from railyard.experiments.spec.experiment import sections
+    from railyard.experiments.spec.parsing import sections
 
     changed = deepcopy(dict(data))
     for override in overrides:
@@ -265,7 +266,7 @@ def make(
     data: dict[str, Any], name_or_file: str, overrides: Iterable[str] = (), seed: int | None = None
 ) -> "ExperimentSpec":
     """Return the experiment of these keys and values of a file, with overrides on top. BadInput if it can't be used."""
-    from railyard.experiments.spec.experiment import parse
+    from railyard.experiments.spec.parsing import parse
 
     load_plugins(data, name_or_file)  # before overrides, which may have keys of their definitions
     data = apply(data, overrides)

@@ -1,9 +1,9 @@
 """Analysis of a run: what views show, each part computed once, and the checks that a run has to pass."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import pandas as pd
 
@@ -14,7 +14,7 @@ from railyard.results.analysis import aggregate, allreduce, recovery, spine_cond
 from railyard.results.analysis.fidelity import INTERRUPTED, Judgement, judge
 from railyard.results.analysis.targets import Outcome, recovery_outcomes
 from railyard.results.format import interval_label, size, workload_label
-from railyard.results.runs import training
+from railyard.results.measured import MEASURED, Check
 from railyard.results.runs.allreduce import AllreduceResults, Skipped
 from railyard.results.runs.records import LIVE, Run
 from railyard.workloads.spec import traffic_kind
@@ -22,30 +22,6 @@ from railyard.workloads.spec import traffic_kind
 T = TypeVar("T")
 BELIEVABLE: Final = "the emulation is believable"
 """The one check that another load of the machine may fail."""
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A claim, and the figures by which it passed or failed.
-
-    `value` of the quantity, at most `limit`, in `unit`; `interval`: where it is worst.
-    """
-
-    name: str
-    passed: bool
-    detail: str
-    quantity: str = ""
-    value: float | None = None
-    limit: float | None = None
-    unit: str = ""
-    interval: IntervalId | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain data, for summary.json."""
-        plain = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) not in ("", None)}
-        if self.interval:
-            plain["interval"] = self.interval.as_dict()
-        return plain
 
 
 def _of(compute: "Callable[[Analysis], T]") -> "cached_property[T]":
@@ -91,7 +67,7 @@ class Analysis:
             *(*_bytes(run), *_dense_training(run), *_recovery(run, self.judgement.disturbed), *_connectivity(run)),
             *(*_too_fast(run), *_claims(self.outcomes), *_losses(run), *_dwell(run, self.intervals)),
             *(*_claims(self.performance), *_policies(run, self.allreduce.skipped)),
-            *_training(run),
+            *(check for measure in MEASURED.values() for check in measure.checks(self)),
         )
         return _without_success(run, found) if run.is_interactive else found
 
@@ -255,20 +231,6 @@ def _policies(run: Run, skipped: Sequence[Skipped]) -> Iterator[Check]:
         failed = [s for s in skipped if s.failed]
         detail = f"{failed[0].policy} on {failed[0].fabric}: {failed[0].why}" if failed else "no policy broke down"
         yield Check("every policy went through", not failed, detail, "policies that failed", len(failed), 0, "policies")
-
-
-def _training(run: Run) -> Iterator[Check]:
-    """Check that real programs ended their training after each fault, with the weights of one without."""
-    for claim, metric in (
-        ("every training ends in spite of its fault", training.COMPLETED),
-        ("all ranks of a training have the same weights", training.RANKS),
-        ("weights equal those of a training without a fault", training.WEIGHTS),
-    ):
-        if rows := [m for m in run.measurements if m.metric == metric]:
-            bad = [m.interval for m in rows if not m.value]
-            names = "".join(f"; not: {one.workload}, {one.script}, repeat {one.repeat}" for one in bad[:1])
-            figures = ("trainings that failed", len(bad), 0, "trainings", bad[0] if bad else None)
-            yield Check(claim, not bad, f"{len(rows) - len(bad)} of {len(rows)} trainings{names}", *figures)
 
 
 def _dwell(run: Run, intervals: Sequence[steering.MeasurementInterval]) -> Iterator[Check]:

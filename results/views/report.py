@@ -24,6 +24,7 @@ from railyard.results.analysis.fidelity import place, repeats
 from railyard.results.analysis.findings import link_findings
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.analysis.targets import Outcome, measured_targets, missed_targets
+from railyard.results.measured import MEASURED
 from railyard.results.runs.records import LIVE_PAGE, Run, Verdict, worst_verdict
 from railyard.results.views.table import Table
 
@@ -109,8 +110,12 @@ section = SECTIONS.register  # decorator that registers a section by its id in t
 
 
 def sections() -> list[tuple[str, Section]]:
-    """Return all sections with their names, in their order."""
-    return sorted(((name, definition()) for name, definition in SECTIONS.items()), key=lambda item: item[1].order)
+    """Return all sections with their names, in their order: those of folder sections/, and those of measures."""
+    definitions = dict(SECTIONS.items())
+    for measure in MEASURED.values():
+        definitions |= measure.sections()
+    named = [(name, definition()) for name, definition in definitions.items()]
+    return sorted(named, key=lambda item: item[1].order)
 
 
 @cache

@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan, parse
+from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
+from railyard.experiments.spec.parsing import parse
 from tests.emulation.programs import RUN_EXPERIMENT, Program, assert_as_before, machine_state
 
 RUN_S = 240.0

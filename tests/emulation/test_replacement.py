@@ -16,7 +16,7 @@ from railyard.core.records import IntervalId
 from railyard.experiments.run.replacement import run_replacement
 from railyard.experiments.run.replacement_job import replacement_job
 from railyard.experiments.run.session import built
-from railyard.experiments.spec.experiment import parse
+from railyard.experiments.spec.parsing import parse
 from railyard.experiments.spec.replacements import with_spares
 from railyard.results.runs.records import Replacement, Run
 from railyard.topologies.plan import make_plan

@@ -14,7 +14,8 @@ from railyard.experiments.run import runner as common_runner
 from railyard.experiments.run import session as common_session
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.rail_session import MultirailSession
-from railyard.experiments.spec.experiment import ExperimentSpec, parse
+from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.experiments.spec.parsing import parse
 from railyard.failure.active import Operator
 from railyard.failure.faults import Fault
 from railyard.results.analysis.run_analysis import Analysis

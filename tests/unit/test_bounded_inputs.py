@@ -15,7 +15,7 @@ from railyard.core.errors import MAX_LINE, BadInput, print_error, printable
 from railyard.experiments.commands import dry_run, lint, search
 from railyard.experiments.families import gpus
 from railyard.experiments.spec import experiment, faults, loading
-from railyard.experiments.spec.experiment import parse
+from railyard.experiments.spec.parsing import parse
 from railyard.failure.scenario import random_faults
 from railyard.results.runs import record_files
 from railyard.topologies import addresses

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.experiments.spec.experiment import parse
+from railyard.experiments.spec.parsing import parse
 from railyard.topologies.capacity import (
     BUSY,
     MAX_RAIL_BPS,

@@ -8,7 +8,8 @@ import yaml
 
 from railyard.experiments import cli
 from railyard.experiments.commands.dry_run import min_duration_s
-from railyard.experiments.spec.experiment import nominal_plan, parse
+from railyard.experiments.spec.experiment import nominal_plan
+from railyard.experiments.spec.parsing import parse
 from railyard.failure.analysis.evaluate import AFTER_S
 from railyard.failure.faults import fault_kinds
 from tests.unit.experiments import load

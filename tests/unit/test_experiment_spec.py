@@ -7,8 +7,9 @@ import yaml
 
 from railyard.core.errors import BadInput
 from railyard.experiments.spec import loading
-from railyard.experiments.spec.experiment import ExperimentSpec, distinct_labels, parse
+from railyard.experiments.spec.experiment import ExperimentSpec, distinct_labels
 from railyard.experiments.spec.loading import load_any
+from railyard.experiments.spec.parsing import parse
 from railyard.workloads.spec import build
 from tests.unit.experiments import load
 

@@ -6,8 +6,9 @@ import pytest
 
 from railyard.controller.failover.detours import Broken
 from railyard.core.errors import BadInput
-from railyard.experiments.spec.experiment import nominal_plan, parse
+from railyard.experiments.spec.experiment import nominal_plan
 from railyard.experiments.spec.faults import FaultSpec
+from railyard.experiments.spec.parsing import parse
 from railyard.failure.faults import Fault
 from railyard.failure.faults.support.links import loss_rules
 from railyard.failure.scenario.pairs import broken_by, monitored_pairs

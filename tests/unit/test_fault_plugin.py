@@ -10,7 +10,8 @@ import yaml
 from railyard.core import plugins
 from railyard.core.errors import BadInput
 from railyard.experiments import cli
-from railyard.experiments.spec.experiment import nominal_plan, parse
+from railyard.experiments.spec.experiment import nominal_plan
+from railyard.experiments.spec.parsing import parse
 from railyard.failure.faults import FAULTS, Fault, cable, fault_kinds
 from railyard.failure.oracle.reachability import bounds
 from railyard.failure.scenario.pairs import affected_pairs

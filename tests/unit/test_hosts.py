@@ -21,7 +21,8 @@ from railyard.experiments.machines import agent
 from railyard.experiments.machines.agent import parse_join
 from railyard.experiments.machines.cluster import Cluster
 from railyard.experiments.machines.joining import mtu_problem
-from railyard.experiments.spec.experiment import ExperimentSpec, parse
+from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.experiments.spec.parsing import parse
 from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.limits import CLOCKS, UNDERLAY
 from railyard.results.runs.records import CLOCK_UNCERTAINTY, UNDERLAY_BYTES, Measurement, Run

@@ -12,12 +12,15 @@ from typing import Any, cast
 import pytest
 
 from railyard.core.records import IntervalId
-from railyard.experiments.run import rail_fabrics, replacement, training
+from railyard.experiments.measures.training import run as training
+from railyard.experiments.measures.training.measure import Training
+from railyard.experiments.run import rail_fabrics, replacement
 from railyard.experiments.run.rail_results import InjectedFault
 from railyard.experiments.run.rail_session import MultirailSession
 from railyard.experiments.run.replacement_job import replacement_job
-from railyard.experiments.spec.experiment import ExperimentSpec, parse
+from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import RailFaultSpec
+from railyard.experiments.spec.parsing import parse
 from railyard.experiments.spec.replacements import with_spares
 from railyard.failure import active
 from railyard.failure.faults import Fault
@@ -97,7 +100,7 @@ GPT = {"kind": "gpt", "duration": "500ms"}
 @pytest.mark.parametrize(("at", "is_late"), [("1ms", True), ("400ms", False)])
 def test_late_fault_of_a_training_is_named(monkeypatch: pytest.MonkeyPatch, at: str, is_late: bool) -> None:
     fault = {"kind": "link-down", "target": "d0g1", "at": at, "repair": "20ms"}
-    (spec,) = experiment(trainings=[{"program": "ddp", "faults": [fault]}]).trainings
+    (spec,) = Training().items(experiment(trainings=[{"program": "ddp", "faults": [fault]}]))
     monkeypatch.setattr(training.TrainingRun, "_job", lambda *_: nullcontext(TrainingJob()))
     training_run = training.TrainingRun(session_of(plan_of())[0], spec, 1, "on", run_of())
     training_run.with_fault(spec.faults[0], 0, training.Reference({}))

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from railyard.core.installation import RUN
 from railyard.experiments.live import clicks
 from railyard.experiments.live.clicks import Click, Clicks
-from railyard.experiments.spec.experiment import ExperimentSpec, parse
+from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import BaseFaultSpec
 from railyard.experiments.spec.loading import load_any
+from railyard.experiments.spec.parsing import parse
 from railyard.experiments.spec.scripts import fault_dict
 from railyard.failure.faults import FAULTS, Fault
 from tests.unit.stand_ins import plan_of

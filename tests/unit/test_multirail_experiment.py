@@ -14,8 +14,9 @@ from railyard.core.errors import BadInput
 from railyard.core.plugins import BadDefinition
 from railyard.experiments import cli
 from railyard.experiments.spec import loading
-from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans, parse
+from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
 from railyard.experiments.spec.loading import load_any
+from railyard.experiments.spec.parsing import parse
 from railyard.topologies.multirail.plan import MultirailPlan, nominal_plan
 from railyard.workloads.allreduce.balancing.costs import Rail
 from railyard.workloads.allreduce.engine_kind import peer_rail, predicted_s, rails_of

@@ -12,7 +12,8 @@ from railyard.experiments.commands.dry_run import print_all
 from railyard.experiments.run.replacement import ReplacementTimeline, planned
 from railyard.experiments.run.replacement_job import ReplacementJob, replacement_job
 from railyard.experiments.run.session import FabricSession
-from railyard.experiments.spec.experiment import ExperimentSpec, parse
+from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.experiments.spec.parsing import parse
 from railyard.experiments.spec.replacements import WAYS, Case, ReplacementSpec, replacement_map, with_spares
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.capacity import Capacity

@@ -16,8 +16,9 @@ from railyard.core.units import parse_rate
 from railyard.experiments.run import fault_script as breaks
 from railyard.experiments.run import gpu_fabrics, runner
 from railyard.experiments.run.runner import run_experiment
-from railyard.experiments.spec.experiment import ExperimentSpec, parse
+from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import FaultSpec
+from railyard.experiments.spec.parsing import parse
 from railyard.experiments.spec.routing import HeartbeatsSpec
 from railyard.experiments.spec.scripts import ScriptSpec
 from railyard.failure.analysis.state_snapshot import StateSnapshot

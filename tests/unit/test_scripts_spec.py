@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
-from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan, parse
+from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
+from railyard.experiments.spec.parsing import parse
 from railyard.experiments.spec.scripts import fault_dict
 from railyard.failure.faults import Fault
 from railyard.failure.scenario.script import Script, Timed

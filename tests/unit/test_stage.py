@@ -12,8 +12,8 @@ from railyard.core.host_load import LoadSample, MachineLoad
 from railyard.core.records import IntervalId
 from railyard.experiments.run import session
 from railyard.experiments.run.session import FabricSession, built
-from railyard.experiments.spec.experiment import parse
 from railyard.experiments.spec.faults import MIN_AT_S
+from railyard.experiments.spec.parsing import parse
 from railyard.failure.analysis.evaluate import WARM_UP_S
 from railyard.results.runs.records import Event, Load
 from railyard.topologies.measure.counters import Counters

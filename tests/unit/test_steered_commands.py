@@ -18,8 +18,9 @@ from railyard.experiments.commands.dry_run import describe_background, format_sh
 from railyard.experiments.predict.steered import EQUATIONS, SHARES, STEERED_COLUMNS, WHY_NOT, predictions
 from railyard.experiments.predict.steered_times import initial_states
 from railyard.experiments.spec import loading
-from railyard.experiments.spec.experiment import ExperimentSpec, parse
+from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.loading import read
+from railyard.experiments.spec.parsing import parse
 from railyard.results.runs.record_files import to_csv
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path as Way

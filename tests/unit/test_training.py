@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
-from railyard.experiments.spec.experiment import parse
-from railyard.experiments.spec.loading import load_any
-from railyard.results.runs.training import (
+from railyard.experiments.measures.training.measure import Training
+from railyard.experiments.measures.training.outcome import (
     AFTER,
     BEFORE,
     DURING,
@@ -22,6 +21,8 @@ from railyard.results.runs.training import (
     stalled_s,
     weights_by_step,
 )
+from railyard.experiments.spec.loading import load_any
+from railyard.experiments.spec.parsing import parse
 from railyard.workloads.training.program import TRAINING_PROGRAMS, Line
 
 MS = 1_000_000
@@ -178,8 +179,9 @@ def test_resolved_training_is_the_same_training() -> None:
     for name in TRAINING_PROGRAMS.names():
         own = ["trainings.0.arguments={command: python train.py}"] if name == "command" else []
         spec = load_any("training-faults", [f"program={name}", *own])
-        assert parse(spec.resolved()).trainings == spec.trainings
-        assert spec.trainings[0].program == name
+        trainings = Training().items(spec)
+        assert Training().items(parse(spec.resolved())) == trainings
+        assert trainings[0].program == name
 
 
 @pytest.mark.parametrize("name", ["ddp_test", "torchft_test"])

@@ -9,11 +9,11 @@ from typing import Any
 from rich.console import Console
 
 from railyard.core.records import IntervalId
+from railyard.experiments.measures.training import outcome
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.format import NOTHING, seconds
-from railyard.results.runs import training
 from railyard.results.runs.records import worst_verdict
-from railyard.results.views.report import Card, Section, section, spread_text
+from railyard.results.views.report import Card, Section, spread_text
 from railyard.results.views.table import Column, Table, text
 
 Values = tuple[float, ...]
@@ -55,47 +55,50 @@ def _steps(values: Values) -> str:
     return f"{middle} ({min(values):g} to {max(values):g})" if len(values) > 1 else middle
 
 
-@section("training")
-class _Training(Section):
+class TrainingSection(Section):
     """Trainings of real programs while something failed."""
 
     title = "Training under faults"
     order = 45
 
     def applies(self, analysis: Analysis) -> bool:
+        """Return True for a run with trainings under faults."""
         return bool(_rows(analysis))
 
     def cards(self, analysis: Analysis) -> Iterator[Card]:
+        """Yield how long the first training stalled."""
         for row in _rows(analysis)[:1]:
-            stalled = row.of(training.STALLED)
+            stalled = row.of(outcome.STALLED)
             value, spread = seconds(median(stalled)), spread_text(stalled, seconds)
             yield Card(f"{row.program}, {row.fault}: stalled for", value, spread=spread, verdict=row.verdict)
 
     def tables(self, analysis: Analysis) -> list[Table]:
         """Return one table: medians of the repeats, with the range of times."""
-        before, during = ((training.STEP_TIME, part) for part in (training.BEFORE, training.DURING))
+        before, during = ((outcome.STEP_TIME, part) for part in (outcome.BEFORE, outcome.DURING))
         columns = [
             text("program", key="program"),
             text("fault", key="fault"),
             text("fabric", key="fabric"),
             text("reroute", key="reroute"),
-            Column("detected after", lambda row: row.of(training.DETECTED), _spread, key="detected_s"),
-            Column("stalled for", lambda row: row.of(training.STALLED), _spread, key="stalled_s"),
-            Column("steps lost", lambda row: row.of(training.LOST), _steps, key="steps_lost"),
+            Column("detected after", lambda row: row.of(outcome.DETECTED), _spread, key="detected_s"),
+            Column("stalled for", lambda row: row.of(outcome.STALLED), _spread, key="stalled_s"),
+            Column("steps lost", lambda row: row.of(outcome.LOST), _steps, key="steps_lost"),
             Column("step before", lambda row: row.of(*before), _median, key="step_s"),
             Column("step during", lambda row: row.of(*during), _median, key="step_during_s"),
-            Column("ended", lambda row: row.of(training.COMPLETED), _share, key="completed"),
-            Column("ranks equal", lambda row: row.of(training.RANKS), _share, key="ranks_equal"),
-            Column("weights equal", lambda row: row.of(training.WEIGHTS), _share, key="weights_equal"),
+            Column("ended", lambda row: row.of(outcome.COMPLETED), _share, key="completed"),
+            Column("ranks equal", lambda row: row.of(outcome.RANKS), _share, key="ranks_equal"),
+            Column("weights equal", lambda row: row.of(outcome.WEIGHTS), _share, key="weights_equal"),
             text("verdict", key="verdict"),
         ]
         return [Table(columns, _rows(analysis))]
 
     def show(self, analysis: Analysis, console: Console) -> None:
+        """Print the table."""
         for table in self.tables(analysis) if self.applies(analysis) else ():
             console.print(replace(table, title=self.title).to_terminal(), "")
 
     def summary(self, analysis: Analysis) -> dict[str, Any]:
+        """Return the rows of the table."""
         rows = [row for table in self.tables(analysis) for row in table.to_dicts()]
         return {"training": rows} if rows else {}
 
@@ -107,7 +110,7 @@ def _median(values: Values) -> str:
 def _rows(analysis: Analysis) -> Sequence[_Row]:
     """Return a row for each program and fault; trainings without a fault have none."""
     found = defaultdict[IntervalId, list[Any]](list)
-    trainings = {m.interval for m in analysis.run.measurements if m.metric == training.COMPLETED}
+    trainings = {m.interval for m in analysis.run.measurements if m.metric == outcome.COMPLETED}
     for m in analysis.run.measurements:
         if m.interval in trainings:
             found[replace(m.interval, repeat=0)].append(m)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import IO, Final, Self
 
-from railyard.results.runs.training import Sent
+from railyard.experiments.measures.training.outcome import Sent
 from railyard.topologies.build import namespaces
 from railyard.topologies.measure.counters import tcp_counters
 

@@ -20,9 +20,13 @@ from typing import Final, Self
 
 from railyard.core import watch
 from railyard.core.errors import CheckFailed
-from railyard.core.host import Datapath
 from railyard.core.records import IntervalId
 from railyard.experiments.live import page
+from railyard.experiments.measures.definition import Measure, RunContext
+from railyard.experiments.measures.training import outcome as results
+from railyard.experiments.measures.training.outcome import Report, TrainingOutcome
+from railyard.experiments.measures.training.spec import TrainingSpec
+from railyard.experiments.measures.training.traffic import TrafficMeter
 from railyard.experiments.run.fault_script import heartbeats_running
 from railyard.experiments.run.progress import Steps, measure_undisturbed
 from railyard.experiments.run.session import (
@@ -33,15 +37,10 @@ from railyard.experiments.run.session import (
     repeat_suffix,
     surviving_interruptions,
 )
-from railyard.experiments.run.training_traffic import TrafficMeter
-from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import BaseFaultSpec
-from railyard.experiments.spec.trainings import TrainingSpec
 from railyard.failure.active import ActiveFault
 from railyard.failure.faults.support.processes import processes_in, signal_all
-from railyard.results.runs import training as results
 from railyard.results.runs.records import Event, Measurement, Run
-from railyard.results.runs.training import Report, TrainingOutcome
 from railyard.topologies.build import namespaces, programs
 from railyard.topologies.plan import Plan
 from railyard.workloads.training.program import Job, Launch, Line, is_whole
@@ -377,21 +376,34 @@ class TrainingRun:
         self.session.faults.append((fault.fault, t_fault, t_repair))
 
 
-def run_trainings(spec: ExperimentSpec, plans: list[Plan], datapath: Datapath, run: Run, steps: Steps) -> None:
+def run_trainings(context: RunContext, measure: Measure[TrainingSpec]) -> None:
     """Build a fabric for each `reroute`, and train on it: without a fault, then with each."""
-    for number, plan in enumerate(plans):
-        trainings = spec.trainings_on(number)
-        for reroute in spec.reroute if trainings else ():
-            label, heartbeats = spec.labels[number], spec.heartbeats if reroute == "on" else "off"
-            with ExitStack() as stack:
-                with steps.step(f"{label}: building"):
-                    session = stack.enter_context(built(label, plan, datapath, reroute == "on", run))
-                    if not any(link.fabric == label for link in run.links):
-                        check_links(session, run)
-                stack.enter_context(heartbeats_running(session, heartbeats, run))
-                for training in trainings:
-                    with surviving_interruptions(run, IntervalId(label)):
-                        _train(TrainingRun(session, training, spec.seed, reroute, run), spec.training_repeats, steps)
+    spec = context.spec
+    for number, plan in enumerate(context.plans):
+        trainings = measure.items_on(spec, number)
+        if not trainings:
+            continue
+        for reroute in spec.reroute:
+            _train_on(context, number, plan, reroute, trainings, measure.repeats(spec))
+
+
+def _train_on(
+    context: RunContext, number: int, plan: Plan, reroute: str, trainings: Sequence[TrainingSpec], repeats: int
+) -> None:
+    """Build a fabric and run all its trainings."""
+    spec = context.spec
+    run = context.run
+    label = spec.labels[number]
+    with ExitStack() as stack:
+        with context.steps.step(f"{label}: building"):
+            session = stack.enter_context(built(label, plan, context.datapath, reroute == "on", run))
+            if not any(link.fabric == label for link in run.links):
+                check_links(session, run)
+        heartbeats = spec.heartbeats if reroute == "on" else "off"
+        stack.enter_context(heartbeats_running(session, heartbeats, run))
+        for training in trainings:
+            with surviving_interruptions(run, IntervalId(label)):
+                _train(TrainingRun(session, training, spec.seed, reroute, run), repeats, context.steps)
 
 
 def _train(training_run: TrainingRun, repeats: int, steps: Steps) -> None:

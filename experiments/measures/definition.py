@@ -1,0 +1,128 @@
+"""Base of measures: a section of an experiment's file, how it runs on packets, and what its results show.
+
+A measure is a package of this folder (or a plugin's class) that registers one `Measure`. Everything else asks the
+registry: parsing, `list`, `describe`, `dry-run`, the runner, the report. A measure's module imports only its
+specification; its methods import what is slow to load.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast
+
+from rich.console import Console
+
+from railyard.core.config import OnFabrics
+from railyard.core.errors import RailyardError
+from railyard.core.host import Datapath
+from railyard.core.registry import Registry
+from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.results.measured import MEASURED, MeasuredResults
+from railyard.topologies.capacity import Capacity
+from railyard.topologies.fabric_kinds import BaseFabricSpec, FabricPlan
+from railyard.topologies.plan import Plan
+from railyard.topologies.spec import FabricSpec
+
+if TYPE_CHECKING:
+    from railyard.experiments.run.progress import Steps
+    from railyard.results.runs.records import Run
+
+Item = TypeVar("Item", bound=OnFabrics)
+
+
+class Counts(NamedTuple):
+    """Numbers of intervals of a measure, for `list`: workloads that are replayed, and faults that are injected."""
+
+    replays: int = 0
+    faults: int = 0
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """Everything that a measure runs with.
+
+    `plans`: of the experiment's fabrics, in their order, with rates that this machine carries.
+    `capacity`: what the machine carries, if it was measured. `run`: takes the records. `steps`: shows progress.
+    """
+
+    spec: ExperimentSpec
+    plans: Sequence[Plan]
+    datapath: Datapath
+    capacity: Capacity | None
+    run: "Run"
+    steps: "Steps"
+
+
+class Measure(MeasuredResults, Generic[Item]):
+    """Base of measures. `Item`: an item of its section, which names the fabrics that it runs on.
+
+    To be given: `key`, `Spec`, `run`, and what the results need (MeasuredResults).
+    """
+
+    key: ClassVar[str] = ""
+    """The key of its section in an experiment's file, such as `trainings`."""
+    Spec: ClassVar[Any] = None
+    """The pydantic type of its section: a tuple of items. Without the key in a file, the section is empty."""
+    repeats_key: ClassVar[str] = ""
+    """The experiment's key that says how often each item is repeated; "" if there is none."""
+    short_keys: ClassVar[frozenset[str]] = frozenset()
+    """Keys of its items that `-o` may give without the section: `-o steps=20`."""
+    fabric_spec: ClassVar[type[BaseFabricSpec]] = FabricSpec
+    """The specification class of the fabrics that it runs on."""
+    spans_machines: ClassVar[bool] = False
+    """Whether it runs on fabrics over several machines."""
+    injects_faults: ClassVar[bool] = False
+    """Whether `reroute` and `heartbeats` have an effect on it."""
+
+    def items(self, spec: ExperimentSpec) -> tuple[Item, ...]:
+        """Return the items of its section."""
+        return cast(tuple[Item, ...], getattr(spec, self.key, ()))
+
+    def items_on(self, spec: ExperimentSpec, fabric: int) -> tuple[Item, ...]:
+        """Return the items for a fabric, by its number."""
+        return tuple(item for item in self.items(spec) if item.is_on(fabric))
+
+    def repeats(self, spec: ExperimentSpec) -> int:
+        """Return how often each item is repeated."""
+        if not self.repeats_key:
+            return 1
+        return cast(int, getattr(spec, self.repeats_key))
+
+    def check(self, spec: ExperimentSpec, plans: Sequence[FabricPlan]) -> None:
+        """Raise BadInput for items that the fabrics can't have. `plans`: of the fabrics, at nominal rates."""
+
+    def missing_requirements(self, spec: ExperimentSpec) -> Iterator[RailyardError]:
+        """Yield an error for each program or library that the machine lacks for the items."""
+        yield from ()
+
+    def steps(self, spec: ExperimentSpec) -> int:
+        """Return how many steps `run` has, for the progress bar."""
+        return 0
+
+    def seconds(self, spec: ExperimentSpec) -> float | None:
+        """Return about how long `run` takes, s; None where that doesn't follow from the specification."""
+        return None
+
+    def counts(self, spec: ExperimentSpec) -> Counts:
+        """Return how many replays and faults it has, for `list`."""
+        return Counts()
+
+    def dry_run(self, spec: ExperimentSpec, console: Console) -> None:
+        """Print what `run` would do, without doing it."""
+
+    def run(self, context: RunContext) -> None:
+        """Measure all items, in a sandbox, and add the records to the run."""
+        raise NotImplementedError
+
+
+MEASURES: Final = cast("Registry[Measure[Any]]", MEASURED)
+"""The registry, which results/ reads too, with the whole definitions."""
+
+
+def measures_of(spec: ExperimentSpec) -> list[Measure[Any]]:
+    """Return the measures that the experiment has items of, in the order in which they run."""
+    return [measure for measure in MEASURES.values() if measure.items(spec)]
+
+
+def section_keys() -> Mapping[str, "Measure[Any]"]:
+    """Return every measure by the key of its section."""
+    return {measure.key: measure for measure in MEASURES.values()}

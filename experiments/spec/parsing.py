@@ -1,0 +1,106 @@
+"""Parser of experiments: plain data, as YAML gives it, with the keys of ExperimentSpec and of every measure."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, cast
+
+from pydantic import create_model
+
+from railyard.core.config import parse_model
+from railyard.core.errors import BadInput
+from railyard.experiments.measures.definition import MEASURES, Measure, measures_of, section_keys
+from railyard.experiments.spec.experiment import ExperimentSpec, family_of, nominal_plans
+from railyard.experiments.spec.faults import FaultSpec, Repeats
+from railyard.experiments.spec.replacements import ReplacementSpec
+from railyard.experiments.spec.scripts import ScriptSpec
+from railyard.failure.faults import FAULTS
+from railyard.topologies.fabric_kinds import FABRIC_KINDS
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.spec import WORKLOADS
+
+Sections = Mapping[str, frozenset[str]]
+"""Every key of an experiment, and the keys of its items where it is a list of things."""
+
+
+def sections(data: Mapping[str, Any]) -> Sections:
+    """Return which keys `-o` may give without their section, on fabrics like the first one; plugins add to them."""
+    fabrics = data.get("fabrics")
+    first = fabrics[0] if isinstance(fabrics, list) and fabrics else None
+    kind = str(first.get("kind")) if isinstance(first, Mapping) else ""
+    model = (FABRIC_KINDS[kind].Spec if kind in FABRIC_KINDS else None) or FabricSpec
+    family = family_of(model)
+    keys = frozenset(key for _, w in WORKLOADS.items() if w.fabric_spec is model for key in w.model_fields)
+    parameters = {key for _, fault in FAULTS.items() for key in fault.Parameters.model_fields}
+    own = {
+        "fabrics": frozenset(model.model_fields),
+        # transfers have domains too, but who writes `domains=8` means the fabric's
+        "workloads": keys - {"domains", "on", "dilation"},
+        "faults": (frozenset(family.Fault.model_fields) | parameters) - {"on", "repeats", "parameters"},
+        # a script's faults have the keys of faults, but who writes `at=1s` means those
+        "scripts": frozenset(ScriptSpec.model_fields) - {"on", "repeats"},
+        "replacements": frozenset(ReplacementSpec.model_fields) - {"on"},
+        **{key: measure.short_keys for key, measure in section_keys().items()},
+    }
+    if family.Fault is not FaultSpec:  # its faults repeat keys of the workloads that they interrupt
+        own["faults"] -= own["workloads"]
+    unused = {*family.without, *(key for key, measure in section_keys().items() if model is not measure.fabric_spec)}
+    own = {section: keys for section, keys in own.items() if section not in unused}
+    return {key: frozenset[str]() for key in experiment_model().ordered_keys()} | own
+
+
+def experiment_model() -> type[ExperimentSpec]:
+    """Return the model of an experiment's file, with the sections of all measures, those of plugins too."""
+    return _model_with(tuple(MEASURES.values()))
+
+
+@cache
+def _model_with(measures: tuple[Measure[Any], ...]) -> type[ExperimentSpec]:
+    fields: dict[str, Any] = {}
+    for measure in measures:
+        fields[measure.key] = (measure.Spec, ())
+        if measure.repeats_key:
+            fields[measure.repeats_key] = (Repeats, 1)
+    return cast(type[ExperimentSpec], create_model("ExperimentSpec", __base__=ExperimentSpec, **fields))
+
+
+def parse_keys(data: object) -> ExperimentSpec:
+    """Return an experiment of which each key is checked, but not whether its fabrics can have its items."""
+    if not isinstance(data, Mapping):
+        raise BadInput("experiment", data, "must be keys and values: name, fabrics, workloads or faults, ...")
+    return parse_model(experiment_model(), dict(data))
+
+
+def parse(data: object) -> ExperimentSpec:
+    """Return an experiment from plain data, as YAML gives it. BadInput names the first field that is wrong."""
+    spec = parse_keys(data)
+    _check_sections(spec)
+    spec.family.check(spec)
+    for measure in measures_of(spec):
+        measure.check(spec, nominal_plans(spec))
+    return spec
+
+
+def _check_sections(spec: ExperimentSpec) -> None:
+    """Raise BadInput for workloads or sections that aren't for the fabrics, and for an experiment without any."""
+    fabric, plain = spec.fabrics[0], ExperimentSpec.model_fields
+    for i, workload in enumerate(spec.workloads):
+        if not isinstance(fabric, workload.fabric_spec):
+            kinds = sorted(name for name, kind in WORKLOADS.items() if issubclass(type(fabric), kind.fabric_spec))
+            allowed = f"is not for {fabric.kind}: allowed are {', '.join(kinds)}"
+            raise BadInput(f"workloads.{i}.kind", workload.kind, allowed)
+        if workload.name in {earlier.result_name for earlier in spec.workloads[:i]}:
+            raise BadInput(f"workloads.{i}.name", workload.name, "is the name of another workload: give each its own")
+    for key in spec.family.without:
+        if getattr(spec, key) != plain[key].default:
+            raise BadInput(key, spec.model_dump(mode="json")[key], "is for fabrics of GPUs")
+    for measure in measures_of(spec):
+        given = spec.model_dump(mode="json")[measure.key]
+        if not isinstance(fabric, measure.fabric_spec):
+            raise BadInput(measure.key, given, "is for fabrics of GPUs")
+        if spec.machine_count > 1 and not measure.spans_machines:
+            allowed = "can't be given together with hosts: it needs all GPUs on one machine"
+            raise BadInput(measure.key, len(measure.items(spec)), allowed)
+    if not (spec.has_load or spec.replacements or measures_of(spec)):
+        raise BadInput("workloads", [], "must have 1 or more, unless there are faults")
+    if len(set(spec.reroute)) < len(spec.reroute):
+        raise BadInput("reroute", list(spec.reroute), "must name on and off once each")

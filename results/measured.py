@@ -1,0 +1,60 @@
+"""Registry of measures as results see them: the checks and sections of the report that each adds.
+
+A measure is defined in experiments/measures; the registry here is how results find it, without naming one.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from railyard.core.records import IntervalId
+from railyard.core.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A claim, and the figures by which it passed or failed.
+
+    `value` of the quantity, at most `limit`, in `unit`; `interval`: where it is worst.
+    """
+
+    name: str
+    passed: bool
+    detail: str
+    quantity: str = ""
+    value: float | None = None
+    limit: float | None = None
+    unit: str = ""
+    interval: IntervalId | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data, for summary.json."""
+        plain = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) not in ("", None)}
+        if self.interval:
+            plain["interval"] = self.interval.as_dict()
+        return plain
+
+
+class MeasuredResults:
+    """Base of what a measure's results show. What a measure doesn't define, it doesn't show.
+
+    Measures are registered in `MEASURED` and defined in experiments/measures: nothing here names one.
+    """
+
+    def checks(self, analysis: Any) -> Iterable[Check]:
+        """Return the checks of the measure for which the run of an Analysis has records."""
+        return ()
+
+    def sections(self) -> Mapping[str, type[Any]]:
+        """Return its sections of the report, each a subclass of results.views.report.Section, by their id in it."""
+        return {}
+
+
+MEASURED: Final = Registry[MeasuredResults](
+    "measure",
+    "railyard.experiments.measures",
+    MeasuredResults,
+    ["key", "Spec", "run(context)"],
+    part="measure",
+)
+"""Every measure by its name, in the order in which they run."""
