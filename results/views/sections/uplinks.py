@@ -1,7 +1,7 @@
 """Uplinks of switches in the report: how unevenly flows loaded them, and what that is expected to cost."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -14,9 +14,12 @@ from railyard.results.analysis.aggregate import TIME_METRICS
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.format import ratio, workload_label
 from railyard.results.plots import style
-from railyard.results.runs.records import UPLINK_BYTES, UPLINK_IMBALANCE, Measurement
+from railyard.results.runs.records import UPLINK_BYTES, UPLINK_IMBALANCE, Measurement, Run
 from railyard.results.views.report import Section, section
 from railyard.results.views.table import Column, Table, text
+
+_Work = tuple[str, str, IntervalId]  # fabric, policy, and the identity without both and without the repeat
+_Loads = Mapping[IntervalId, Mapping[str, Sequence[int]]]
 
 
 @dataclass(frozen=True)
@@ -85,41 +88,75 @@ class _Uplinks(Section):
 
 
 def _rows(analysis: Analysis) -> Sequence[_Row]:
-    run, found = analysis.run, []
-    loads = {IntervalId.of(e.detail): e.detail["bytes"] for e in run.events if e.what == UPLINK_BYTES}
-    by_work = defaultdict[tuple[str, str, IntervalId], list[Measurement]](list)
-    for m in run.measurements:
-        if m.metric == UPLINK_IMBALANCE:
-            by_work[m.fabric, m.policy, m.interval.work].append(m)
-    timed_by_work = defaultdict[tuple[str, str, IntervalId], list[Measurement]](list)
-    for m in run.measurements:
-        if m.metric in TIME_METRICS and not m.phase and m.predicted:
-            timed_by_work[m.fabric, m.policy, m.interval.work].append(m)
-            if (m.predicted_by_uplink or 0.0) > m.predicted:  # of a graph, whose uplinks are not counted
-                by_work.setdefault((m.fabric, m.policy, m.interval.work), [])
-    for (fabric, policy, work), rows in by_work.items():
-        intervals = [row.interval for row in rows]
-        times = timed_by_work[fabric, policy, work]
-        valid_times = [m for m in times if analysis.judgement.of_row(m) != "invalid"]
-        with_collisions = [(m.predicted_by_uplink or m.predicted or 0) / (m.predicted or 1) for m in times]
-        by_uplink = [
-            {f"{switch} spine{n}": size * len(sizes) / (sum(sizes) or 1) for n, size in enumerate(sizes)}
-            for interval in intervals
-            for switch, sizes in loads.get(interval, {}).items()
-        ]
-        names = dict.fromkeys(name for part in by_uplink for name in part)
-        found.append(
-            _Row(
-                analysis.labels[fabric, policy],
-                workload_label(work),
-                tuple(row.value for row in rows),
-                rows[0].predicted if rows else None,
-                median(m.ratio or 0 for m in valid_times) if valid_times else None,
-                median(with_collisions) if with_collisions else None,
-                {name: tuple(part[name] for part in by_uplink if name in part) for name in names},
-            )
-        )
-    return found
+    """Return a row for each workload on a fabric whose uplinks were counted, or whose time depends on collisions."""
+    imbalances: defaultdict[_Work, list[Measurement]] = defaultdict(list)
+    times: defaultdict[_Work, list[Measurement]] = defaultdict(list)
+    for measurement in analysis.run.measurements:
+        if measurement.metric == UPLINK_IMBALANCE:
+            imbalances[_work_of(measurement)].append(measurement)
+    for measurement in analysis.run.measurements:
+        if _is_predicted_time(measurement):
+            times[_work_of(measurement)].append(measurement)
+            # uplinks of a graph are not counted: the row has times only
+            if _collision_factor(measurement) > 1:
+                imbalances.setdefault(_work_of(measurement), [])
+    loads = _loads(analysis.run)
+    return [_row(analysis, work, rows, times[work], loads) for work, rows in imbalances.items()]
+
+
+def _work_of(measurement: Measurement) -> _Work:
+    return measurement.fabric, measurement.policy, measurement.interval.work
+
+
+def _is_predicted_time(measurement: Measurement) -> bool:
+    """Return True for the time of a whole workload that has a prediction."""
+    is_of_phase = bool(measurement.phase)
+    return measurement.metric in TIME_METRICS and not is_of_phase and bool(measurement.predicted)
+
+
+def _collision_factor(measurement: Measurement) -> float:
+    """Return the predicted time with collisions on uplinks, over the one without."""
+    without_collisions = measurement.predicted or 0.0
+    with_collisions = measurement.predicted_by_uplink or without_collisions
+    return with_collisions / (without_collisions or 1)
+
+
+def _loads(run: Run) -> _Loads:
+    """Return the bytes of each uplink of each switch, by interval."""
+    counts = [event for event in run.events if event.what == UPLINK_BYTES]
+    return {IntervalId.of(event.detail): event.detail["bytes"] for event in counts}
+
+
+def _row(
+    analysis: Analysis, work: _Work, imbalances: list[Measurement], times: list[Measurement], loads: _Loads
+) -> _Row:
+    """Return the row of a workload. `imbalances`, `times`: its measurements, one of each for each repeat."""
+    fabric, policy, interval = work
+    valid_times = [time for time in times if analysis.judgement.of_row(time) != "invalid"]
+    return _Row(
+        fabric=analysis.labels[fabric, policy],
+        workload=workload_label(interval),
+        measured=tuple(row.value for row in imbalances),
+        expected=imbalances[0].predicted if imbalances else None,
+        time=_median([time.ratio or 0 for time in valid_times]),
+        expected_time=_median([_collision_factor(time) for time in times]),
+        loads=_loads_over_mean([row.interval for row in imbalances], loads),
+    )
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return median(values) if values else None
+
+
+def _loads_over_mean(intervals: Sequence[IntervalId], loads: _Loads) -> dict[str, tuple[float, ...]]:
+    """Return each uplink's bytes over the mean of its switch, one value for each interval, by the uplink's name."""
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    for interval in intervals:
+        for switch, sizes in loads.get(interval, {}).items():
+            total = sum(sizes) or 1
+            for number, size in enumerate(sizes):
+                values[f"{switch} spine{number}"].append(size * len(sizes) / total)
+    return {name: tuple(ratios) for name, ratios in values.items()}
 
 
 def _draw(row: _Row, number: int) -> style.Plot:
