@@ -17,7 +17,7 @@ import pandas as pd
 
 from railyard.core.records import IntervalId, Record
 from railyard.results.analysis.aggregate import TIME_METRICS, grouped, none_if_nan
-from railyard.results.runs.records import Choice, Event, HealthSample, Run, Verdict, worst_verdict
+from railyard.results.runs.records import Choice, Event, FabricRun, HealthSample, Run, Verdict, worst_verdict
 from railyard.topologies.addresses import gpu_of_name
 from railyard.topologies.forwarding import Fabric, path_names, policy_shares
 
@@ -58,42 +58,89 @@ def intervals(run: Run) -> tuple[MeasurementInterval, ...]:
         return ()
     health = grouped(sorted(run.health, key=_time), "interval")
     choices = grouped(sorted(run.choices, key=_time), "interval")
-    spans: defaultdict[IntervalId, dict[str, int]] = defaultdict(dict)
-    for event in run.events:
-        if event.source == "workload" and event.what in ("started", "finished"):
-            spans[IntervalId.of(event.detail)][event.what] = event.monotonic_ns
-    times: dict[IntervalId, list[int]] = {}
-    for key in dict.fromkeys([*health, *choices, *(m.interval for m in run.measurements)]):
-        times[key] = [*map(_time, (*health.get(key, ()), *choices.get(key, ()))), *spans[key].values()]
+    spans = _workload_spans(run.events)
+    times = _record_times(run, health, choices, spans)
     built = {fabric.label: fabric for fabric in run.fabrics}
-    steering = [e for e in run.events if e.source in ("steering", "background")]
-    before, found = 0, []
-    for key in sorted((k for k in times if times[k]), key=lambda k: max(times[k])):
-        end_ns, place = max(times[key]), (key.fabric, key.policy)
-        in_time = (e for e in steering if before < e.monotonic_ns <= end_ns)
-        events = tuple(e for e in in_time if (e.detail.get("fabric"), e.detail.get("policy")) == place)
-        begin_ns = min([*times[key], *map(_time, events)])
-        # until its first choice, a pair takes the path of the fabric's own routes
-        fabric, pairs = built.get(key.fabric), dict.fromkeys((c.src, c.dst) for c in choices.get(key, ()))
-        policy = fabric.policy if fabric else "dr"
-        shape = Fabric(fabric.kind, fabric.domains, fabric.rails) if fabric else Fabric("rail-only", 2, 2)
-        gpus = {pair: (gpu_of_name(pair[0]), gpu_of_name(pair[1])) for pair in pairs}
-        paths = {pair: path_names(policy_shares(policy, *ends, shape)) for pair, ends in gpus.items()}
-        found.append(
+    steering_events = [event for event in run.events if event.source in ("steering", "background")]
+    steered: list[MeasurementInterval] = []
+    previous_end_ns = 0
+    for interval in sorted(times, key=lambda interval: max(times[interval])):
+        end_ns = max(times[interval])
+        events = _events_between(steering_events, interval, previous_end_ns, end_ns)
+        begin_ns = min([*times[interval], *map(_time, events)])
+        interval_choices = tuple(choices.get(interval, ()))
+        steered.append(
             MeasurementInterval(
-                interval=key,
+                interval=interval,
                 begin_ns=begin_ns,
                 end_ns=end_ns,
-                started_ns=spans[key].get("started", begin_ns),
-                finished_ns=spans[key].get("finished", end_ns),
-                health=tuple(health.get(key, ())),
-                choices=tuple(choices.get(key, ())),
-                default_paths=paths,
+                started_ns=spans[interval].get("started", begin_ns),
+                finished_ns=spans[interval].get("finished", end_ns),
+                health=tuple(health.get(interval, ())),
+                choices=interval_choices,
+                default_paths=_default_paths(built.get(interval.fabric), interval_choices),
                 events=events,
             )
         )
-        before = end_ns
-    return tuple(found)
+        previous_end_ns = end_ns
+    return tuple(steered)
+
+
+def _workload_spans(events: Iterable[Event]) -> defaultdict[IntervalId, dict[str, int]]:
+    """Return when the workload of each interval `started` and `finished`."""
+    spans: defaultdict[IntervalId, dict[str, int]] = defaultdict(dict)
+    for event in events:
+        if event.source == "workload" and event.what in ("started", "finished"):
+            spans[IntervalId.of(event.detail)][event.what] = event.monotonic_ns
+    return spans
+
+
+def _record_times(
+    run: Run,
+    health: Mapping[IntervalId, Sequence[HealthSample]],
+    choices: Mapping[IntervalId, Sequence[Choice]],
+    spans: defaultdict[IntervalId, dict[str, int]],
+) -> dict[IntervalId, list[int]]:
+    """Return the times of all records of each interval; intervals without any are left out."""
+    measured = [measurement.interval for measurement in run.measurements]
+    times: dict[IntervalId, list[int]] = {}
+    for interval in dict.fromkeys([*health, *choices, *measured]):
+        interval_times = [sample.monotonic_ns for sample in health.get(interval, ())]
+        interval_times += [choice.monotonic_ns for choice in choices.get(interval, ())]
+        interval_times += spans[interval].values()
+        if interval_times:
+            times[interval] = interval_times
+    return times
+
+
+def _events_between(events: Iterable[Event], interval: IntervalId, after_ns: int, until_ns: int) -> tuple[Event, ...]:
+    """Return the events of the interval's fabric and policy after one time, and until another one."""
+    place = (interval.fabric, interval.policy)
+    matching: list[Event] = []
+    for event in events:
+        event_place = (event.detail.get("fabric"), event.detail.get("policy"))
+        if event_place == place and after_ns < event.monotonic_ns <= until_ns:
+            matching.append(event)
+    return tuple(matching)
+
+
+def _default_paths(fabric: FabricRun | None, choices: Iterable[Choice]) -> dict[Pair, str]:
+    """Return the path of each pair until its first choice: that of the fabric's own routes.
+
+    `fabric`: None if it was not recorded.
+    """
+    policy = "dr"
+    shape = Fabric("rail-only", 2, 2)
+    if fabric:
+        policy = fabric.policy
+        shape = Fabric(fabric.kind, fabric.domains, fabric.rails)
+    paths: dict[Pair, str] = {}
+    for choice in choices:
+        pair = (choice.src, choice.dst)
+        if pair not in paths:
+            shares = policy_shares(policy, gpu_of_name(choice.src), gpu_of_name(choice.dst), shape)
+            paths[pair] = path_names(shares)
+    return paths
 
 
 NO_PATH: Final = "none"
