@@ -23,7 +23,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 MAX_FILES = 20
 RESULTS = "railyard.results."
 LAYERS_OF_RESULTS = (
-    "format", "theory", "runs", "analysis", "plots", "published", "views", "timeline", "run_folder", "sources",
+    "format", "measured", "theory", "runs", "analysis", "plots", "published", "views", "timeline", "run_folder",
+    "sources",
 )  # fmt: skip
 """Folders and modules of `results`, the lowest first: each may import those before it."""
 ONE_FILE_A_COMMAND = "experiments/commands"  # it grows by a file with each command
