@@ -162,38 +162,70 @@ def explained_ratios(
     nothing is compared where groups are smaller, since it depends on their place. Of an iteration, Eq. 6 leaves out a
     term and adds up what overlaps: the most is what its tasks take at line rate, be it more or less than Eq. 6.
     """
-    spread: Spread = (
-        measured if measured and is_hashed(fabric) else "expected"
-    )  # which is exact where uplinks are assigned
-    known: dict[str, tuple[float, float]] = {}
+    spread: Spread = "expected"  # exact where uplinks are assigned
+    if measured and is_hashed(fabric):
+        spread = measured
     predictions = stated(schedule, rates, fabric)
+    ratios: dict[str, tuple[float, float]] = {}
     for phase in dict.fromkeys(schedule.phases):
         if phase.name in predictions:
-            known[phase.name] = _stated_ratios(predictions[phase.name])
-            continue
-        closed = ALGORITHMS[phase.collective].closed_form_s(phase, rates.hb, rates.rail) if phase.collective else None
-        is_exact = closed and isclose(phase.repeats * closed, predict_phase(phase, rates, fabric), rel_tol=1e-9)
-        loaded = predict_phase(phase, rates, fabric, spread) / predict_phase(phase, rates, fabric) if is_exact else 1.0
-        is_hash_mean = bool(hash_choices(phase, schedule, fabric))
-        known[phase.name] = (0.0, inf) if is_hash_mean else (loaded, loaded if is_exact else inf)
-        if fabric.definition.is_graph and phase.y > 1:
-            is_whole = not phase.collective or (phase.x, phase.y) == (fabric.rails, fabric.domains)
-            known[phase.name] = (1.0 if is_whole and not is_hash_mean else 0.0), inf
+            ratios[phase.name] = _stated_ratios(predictions[phase.name])
+        else:
+            ratios[phase.name] = _phase_ratios(phase, schedule, rates, fabric, spread)
     if WHOLE in predictions:
-        known[WHOLE] = _stated_ratios(predictions[WHOLE])
+        ratios[WHOLE] = _stated_ratios(predictions[WHOLE])
     elif schedule.iteration is not None and fabric.definition.is_graph:
-        known[WHOLE] = 0.0, inf
+        ratios[WHOLE] = 0.0, inf
     elif schedule.iteration is not None:
-        least, most = (min(low for low, _ in known.values()), max(high for _, high in known.values()))
+        least = min(low for low, _ in ratios.values())
+        most = max(high for _, high in ratios.values())
+        ratios[WHOLE] = least, most
         if isfinite(most):
-            phases_s = _own_times_s(schedule, rates, fabric, "even")
-            predicted_s = predict_iteration(schedule.iteration, rates, fabric, phases_s)
-            line_rate = at_line_rate(schedule, rates, fabric).seconds / predicted_s
-            loaded_s = _own_times_s(schedule, rates, fabric, spread)
-            loaded = predict_iteration(schedule.iteration, rates, fabric, loaded_s, spread) / predicted_s
-            least, most = min(least, line_rate), line_rate * loaded
-        known[WHOLE] = least, most
-    return known
+            ratios[WHOLE] = _iteration_ratios(schedule, schedule.iteration, rates, fabric, spread, least)
+    return ratios
+
+
+def _phase_ratios(
+    phase: Phase, schedule: Schedule, rates: Rates, fabric: FabricSpec, spread: Spread
+) -> tuple[float, float]:
+    """Return the least and most of measured over predicted that the theory explains for a phase."""
+    is_hash_mean = bool(hash_choices(phase, schedule, fabric))
+    if fabric.definition.is_graph and phase.y > 1:
+        # the bound of a graph is one of the whole fabric
+        is_whole = not phase.collective or (phase.x, phase.y) == (fabric.rails, fabric.domains)
+        least = 1.0 if is_whole and not is_hash_mean else 0.0
+        return least, inf
+    if is_hash_mean:
+        return 0.0, inf
+    if not _is_exact(phase, rates, fabric):
+        return 1.0, inf
+    loaded = predict_phase(phase, rates, fabric, spread) / predict_phase(phase, rates, fabric)
+    return loaded, loaded
+
+
+def _is_exact(phase: Phase, rates: Rates, fabric: FabricSpec) -> bool:
+    """Return True if the prediction of a phase is an equation of the papers, and no bound."""
+    if not phase.collective:
+        return False
+    closed = ALGORITHMS[phase.collective].closed_form_s(phase, rates.hb, rates.rail)
+    if not closed:
+        return False
+    return isclose(phase.repeats * closed, predict_phase(phase, rates, fabric), rel_tol=1e-9)
+
+
+def _iteration_ratios(
+    schedule: Schedule, iteration: Iteration, rates: Rates, fabric: FabricSpec, spread: Spread, least: float
+) -> tuple[float, float]:
+    """Return the least and most of an iteration's measured time over Eq. 6.
+
+    The most is what its tasks take at line rate, with uplinks as loaded as `spread` says. `least`: of its phases.
+    """
+    phases_s = _own_times_s(schedule, rates, fabric, "even")
+    predicted_s = predict_iteration(iteration, rates, fabric, phases_s)
+    line_rate = at_line_rate(schedule, rates, fabric).seconds / predicted_s
+    loaded_s = _own_times_s(schedule, rates, fabric, spread)
+    loaded = predict_iteration(iteration, rates, fabric, loaded_s, spread) / predicted_s
+    return min(least, line_rate), line_rate * loaded
 
 
 def _stated_ratios(prediction: Stated) -> tuple[float, float]:
