@@ -235,21 +235,46 @@ def _interval_verdicts(run: Run, findings: tuple[Finding, ...]) -> dict[Interval
 
     A fabric that is measured in slow motion is calibrated as often as it is built. A gap in the records degrades.
     """
+    link_findings = [finding for finding in findings if _is_of_links(finding)]
+    by_build = grouped(link_findings, "fabric", "dilation")
+    by_interval = grouped([finding for finding in findings if not _is_of_links(finding)], "interval")
     dilations = {load.interval: load.dilation for load in run.loads}
-    of_links = grouped([f for f in findings if f.interval == IntervalId(f.fabric)], "fabric", "dilation")
-    own = grouped([f for f in findings if f.interval != IntervalId(f.fabric)], "interval")
+    unwatched = _unwatched(run)
+    uncalibrated = _uncalibrated(run)
     verdicts: dict[IntervalId, Verdict] = {}
-    interrupted = [f for f in findings if f.limit is PROCESS_MISSING and f.interval != IntervalId(f.fabric)]
-    unwatched, uncalibrated = _unwatched(run), _uncalibrated(run)
-    for key in dict.fromkeys((*(x.interval for x in (*run.loads, *run.bytes, *interrupted)), *unwatched)):
+    for interval in _recorded_intervals(run, findings, unwatched):
+        parts: list[Verdict] = [finding.verdict for finding in by_interval.get(interval, ())]
         # a step of a GPU replacement has a fabric of its own, with spares
-        links = [] if key.script and key.part else of_links.get((key.fabric, dilations.get(key, 1.0)), [])
-        gap: Verdict = "degraded" if key in unwatched or key.fabric in uncalibrated else "ok"
-        verdicts[key] = worst_verdict((gap, *(f.verdict for f in (*own.get(key, ()), *links))))
-    for key in dict.fromkeys(m.interval for m in run.measurements):
-        if key not in verdicts and (watched := verdicts.get(watched_interval(key))):
-            verdicts[key] = watched
+        is_replacement = bool(interval.script and interval.part)
+        if not is_replacement:
+            build = (interval.fabric, dilations.get(interval, 1.0))
+            parts += [finding.verdict for finding in by_build.get(build, ())]
+        if interval in unwatched or interval.fabric in uncalibrated:
+            parts.append("degraded")
+        verdicts[interval] = worst_verdict(parts)
+    # what has no records of its own is as good as the interval in which it was measured
+    for interval in dict.fromkeys(measurement.interval for measurement in run.measurements):
+        watched = watched_interval(interval)
+        if interval not in verdicts and watched in verdicts:
+            verdicts[interval] = verdicts[watched]
     return verdicts
+
+
+def _is_of_links(finding: Finding) -> bool:
+    """Return True for a finding about the links of a fabric, False for one about an interval."""
+    return finding.interval == IntervalId(finding.fabric)
+
+
+def _recorded_intervals(
+    run: Run, findings: Iterable[Finding], unwatched: Iterable[IntervalId]
+) -> dict[IntervalId, None]:
+    """Return the intervals that have a verdict of their own, each once."""
+    intervals = [load.interval for load in run.loads]
+    intervals += [check.interval for check in run.bytes]
+    for finding in findings:
+        if finding.limit is PROCESS_MISSING and not _is_of_links(finding):
+            intervals.append(finding.interval)
+    return dict.fromkeys([*intervals, *unwatched])
 
 
 def _displayed(findings: Iterable[Finding], verdicts: Mapping[IntervalId, Verdict]) -> Iterator[Finding]:
