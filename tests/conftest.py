@@ -62,8 +62,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         raise pytest.UsageError("tests/emulation needs root; type: sudo script/test emulation")
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
     costs.show(terminalreporter)
+    costs.store(terminalreporter, exitstatus)
 
 
 def pytest_collection() -> None:

@@ -2,15 +2,14 @@
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
 
 import networkx
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("core", "topologies", "controller", "workloads", "failure", "results", "experiments")
+from tests.import_graph import PACKAGES, ROOT, imported, imports_between, modules
+
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "core": frozenset(),
     "topologies": frozenset({"core"}),
@@ -31,26 +30,6 @@ ONE_FILE_A_COMMAND = "experiments/commands"  # it grows by a file with each comm
 """Python files in one folder of the product."""
 STARTED = re.compile(r"(?:-m[\", ]+|MODULE[^=\n]*= |Worker\(|Child\()\"?railyard\.([\w.]+)")
 """Modules that are run, not imported: `python -m railyard.X`."""
-
-
-def modules() -> dict[str, Path]:
-    """Return every product module by its name, such as `railyard.core.errors`."""
-    found = {}
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            parts = ("railyard", *path.relative_to(ROOT).with_suffix("").parts)
-            found[".".join(parts).removesuffix(".__init__")] = path
-    return found
-
-
-def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of every import, wherever it stands; `from a import b` gives both a and a.b."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, name.name) for name in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            yield node.lineno, node.module
-            yield from ((node.lineno, f"{node.module}.{name.name}") for name in node.names)
 
 
 def wrong_imports(package: str, source: str, file: str) -> list[str]:
@@ -89,14 +68,8 @@ def test_tests_and_benchmarks_import_railyard_by_its_name() -> None:
 
 @cache
 def graph() -> "networkx.DiGraph[str]":
-    """Module -> module that it imports, without imports for type checkers only."""
-    found = modules()
-    edges: networkx.DiGraph[str] = networkx.DiGraph()
-    for name, path in found.items():
-        edges.add_node(name)
-        edges.add_edges_from((name, other) for _, other in imported(ast.parse(path.read_text())) if other in found)
-    edges.remove_edges_from([(name, name) for name in found])
-    return edges
+    """Module -> module that it imports."""
+    return imports_between(modules())
 
 
 def test_no_two_modules_import_each_other() -> None:
