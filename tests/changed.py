@@ -38,7 +38,7 @@ READERS: Final[Mapping[str, tuple[str, ...]]] = {
     "experiments/*.yaml": ("tests/unit/test_docs.py", GOLDEN[0]),
     "labs/*": ("tests/unit/test_labs.py",),
     "tests/golden/report/*": (GOLDEN[1],),
-    "tests/golden/*": (GOLDEN[0],),
+    "tests/golden/[!r]*": (GOLDEN[0],),
     "tests/data/runs/*": (GOLDEN[1],),
     "pyproject.toml": ("tests/unit/test_packaging.py", "tests/unit/test_install.py"),
     "script/*": ("tests/unit/test_ci_files.py", "tests/unit/test_install.py", "tests/unit/test_script_test.py"),
