@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
-from railyard.controller.health.estimator import HealthSpec
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.host import datapath_choice, detect
 from railyard.core.provenance import provenance
@@ -16,10 +15,10 @@ from railyard.core.records import IN_FLIGHT_NS, Recovered, Recovery
 from railyard.core.wait import poll
 from railyard.experiments.api.messages import FabricInfo, Ping
 from railyard.experiments.live import page
-from railyard.experiments.run.fault_script import RESTORE_S, heartbeats_running
+from railyard.experiments.run.fault_script import heartbeats_running
 from railyard.experiments.run.gpu_fabrics import check_rate, make_workloads
 from railyard.experiments.run.progress import measure_undisturbed
-from railyard.experiments.run.session import FabricSession, built, check_links
+from railyard.experiments.run.session import RESTORE_S, FabricSession, built, check_links
 from railyard.experiments.run.traffic import Workload, run_faulted_workload, run_workload
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import FaultSpec
@@ -48,7 +47,8 @@ _POLL_S: Final = 0.1
 class ProbedFault:
     """An active fault and the probes of the pairs that it affects. `begun_ns`: when they began, monotonic ns.
 
-    `run` has its records; `load` records the machine's load until it is closed.
+    `run` has its records. `load` records the machine's load until it is closed; `scores` keeps the health scores that
+    its kind needs until its repair.
     """
 
     spec: FaultSpec
@@ -59,6 +59,7 @@ class ProbedFault:
     traffic: Traffic
     probe_port: int
     load: ExitStack = field(default_factory=ExitStack)
+    scores: ExitStack = field(default_factory=ExitStack)
     begun_ns: int = 0
     is_confirmed: bool = False  # it took effect
     has_recovered: bool = False  # the page has shown its first packet
@@ -150,9 +151,7 @@ class LiveFabric:
         fault = ProbedFault(spec, active, script, selection, run, Traffic(job), port)
         interval = replace(session.interval(), reroute=self._mode, part=spec.label)
         try:
-            if spec.registry is not None:
-                session.controller.start_health(HealthSpec(registry=spec.registry))
-                fault.load.callback(session.controller.stop_health)
+            fault.scores.enter_context(session.health_scores(spec.registry))
             fault.load.enter_context(session.watch().record_load(run, interval, faulted=True))
             fault.begun_ns = time.monotonic_ns()
             fault.traffic.start()
@@ -186,7 +185,7 @@ class LiveFabric:
     def repair(self, number: int) -> Run:
         """Repair a fault, wait until its detours are withdrawn, and return its recovery."""
         fault = self._faults.pop(number)
-        with ExitStack() as ports, fault.load, fault.traffic, ExitStack() as last:
+        with ExitStack() as ports, fault.scores, fault.load, fault.traffic, ExitStack() as last:
             ports.callback(self._probe_ports.release, fault.probe_port)  # after the probes have ended
             if not self._faults:
                 last.callback(self._heartbeats.close)
@@ -197,7 +196,7 @@ class LiveFabric:
             time.sleep(AFTER_S)
             poll(lambda: not active_detours(self._session.events()), RESTORE_S)
             row = self._evaluate(fault, fault.traffic.peek(), time.monotonic_ns())
-        return self._recorded(fault, row)
+        return self._recorded(fault, row, fault.active.repaired_ns)
 
     def _evaluate(self, fault: ProbedFault, log: TrafficLog, now_ns: int) -> Recovery:
         """Return the recovery by what was observed until now; a fault that lasts is evaluated as if repaired now."""
@@ -209,15 +208,20 @@ class LiveFabric:
         )  # fmt: skip
         return evaluate_all(observed, (fault.selection,))[0][0].recovery
 
-    def _recorded(self, fault: ProbedFault, row: Recovery) -> Run:
-        """Return the records of a fault: its recovery, and the load until now."""
+    def _recorded(self, fault: ProbedFault, row: Recovery, repaired_ns: int = 0) -> Run:
+        """Return the records of a fault: its recovery, and the load until now. `repaired_ns`: 0 while it lasts."""
         if row.recovered and not fault.has_recovered:
             page.show_first_packet(row)
             fault.has_recovered = True
         fault.load.close()
         interval = fault.run.loads[0].interval if fault.run.loads else row.interval
         fault.run.recoveries[:] = [replace(row, interval=interval)]
-        fault.run.events[:] = [Event(row.t_fault, "fault", row.fault, {**interval.as_dict(), "target": row.target})]
+        fault.run.events.clear()
+        if repaired_ns:
+            self._session.record_fault(fault.run, interval, fault.spec.fault, row.t_fault, repaired_ns)
+        else:
+            detail = {**interval.as_dict(), "target": row.target}
+            fault.run.events.append(Event(row.t_fault, "fault", row.fault, detail))
         return self._with_clicks(fault.run)
 
     def _with_clicks(self, run: Run) -> Run:

@@ -4,12 +4,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Literal
 
-from railyard.controller.health.estimator import HealthSpec
 from railyard.controller.processes.clients import HeartbeatProcess
 from railyard.core.errors import CheckFailed, RailyardError
 from railyard.core.records import IntervalId
@@ -20,6 +19,7 @@ from railyard.experiments.machines.faults import sites as cluster_sites
 from railyard.experiments.machines.faults import snapshot as cluster_snapshot
 from railyard.experiments.run.progress import Steps, measure_undisturbed
 from railyard.experiments.run.session import (
+    RESTORE_S,
     FabricSession,
     record_late_injection,
     repeat_suffix,
@@ -31,7 +31,7 @@ from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.routing import HeartbeatsSpec
 from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
 from railyard.failure.active import Operator
-from railyard.failure.analysis.evaluate import active_detours, false_alarms
+from railyard.failure.analysis.evaluate import false_alarms
 from railyard.failure.analysis.recovery_times import BIN_MS
 from railyard.failure.analysis.state_snapshot import StateSnapshot, snapshot_state, state_differences, summarize
 from railyard.failure.connectivity.check import ConnectivityChecker
@@ -47,7 +47,6 @@ from railyard.workloads.replay.job import first_phases
 from railyard.workloads.replay.run import Aborted, Place, Replay, replay
 
 CONNECT_S: Final = 60.0
-RESTORE_S: Final = 2.0
 _POLL_S: Final = 0.01
 Progress = Callable[[int], None]  # called with the number of finished injections and repairs
 
@@ -73,7 +72,7 @@ class FaultInjector:
 
         With a registry, health scores run meanwhile, for faults of the registry.
         """
-        self._await_detours_withdrawn()
+        self.session.await_detours_withdrawn()
         session, plan = self.session, self.session.plan
         script = spec.script(plan, seed)
         interval = session.interval(workload.label if workload else "", repeat, script=script.name)
@@ -85,10 +84,7 @@ class FaultInjector:
             selections = select_script_pairs(plan, [affected_pairs(timed.fault, plan) for timed in script.faults])
         else:
             selections = (monitored_pairs(script.faults[0].fault, plan),)
-        with ExitStack() as stack:
-            if spec.registry is not None:
-                session.controller.start_health(HealthSpec(registry=spec.registry))
-                stack.callback(session.controller.stop_health)
+        with session.health_scores(spec.registry):
             with self.machines.clocks(interval, self.run):
                 recorded = session.watch().record_load(self.run, interval, faulted=True)
                 if workload is None:
@@ -103,15 +99,9 @@ class FaultInjector:
                 record_faulted(session, workload, interval, done, self.run)
         self._record(interval, seen)
 
-    def _await_detours_withdrawn(self) -> None:
-        """Wait until no detour is left: the next fault would not affect its traffic. CheckFailed if one stays."""
-        if not poll(lambda: not active_detours(self.session.events()), RESTORE_S, _POLL_S):
-            left = active_detours(self.session.events())
-            raise CheckFailed(f"{self.session.label}: {left} detours of an earlier fault are still there")
-
     def check_restored(self, before: StateSnapshot) -> None:
         """Check that all detours are withdrawn and kernels are as `before`. CheckFailed names differences that stay."""
-        self._await_detours_withdrawn()
+        self.session.await_detours_withdrawn()
         left = list[str]()
 
         def is_restored() -> bool:
@@ -176,11 +166,9 @@ class FaultInjector:
     def _record(self, interval: IntervalId, seen: ScriptRun) -> None:
         for fault in seen.faults:
             row = replace(fault.recovery, interval=interval)
-            what = {**interval.as_dict(), "target": row.target}
-            self.run.events.append(Event(row.t_fault, "fault", row.fault, what))
-            self.run.events.append(Event(row.t_repair, "fault", "repair", what))
+            injected = Fault(row.fault, row.target)
+            self.session.record_fault(self.run, interval, injected, row.t_fault, row.t_repair)
             self.run.recoveries.append(row)
-            self.session.faults.append((Fault(row.fault, row.target), row.t_fault, row.t_repair))
             page.show_first_packet(row)
         for fault, late_s in zip(seen.faults, seen.late_s, strict=False):
             t_fault = fault.recovery.t_fault

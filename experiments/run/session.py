@@ -10,18 +10,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from railyard.controller.health.estimator import HealthSpec, RegistryKind
 from railyard.controller.processes.clients import ControllerProcess
 from railyard.core import watch as presence
 from railyard.core.crash import WorkerCrashed
-from railyard.core.errors import RailyardError
+from railyard.core.errors import BadInput, CheckFailed, RailyardError
 from railyard.core.host import Datapath
 from railyard.core.host_load import LoadMeter, tolerated_lateness_s
 from railyard.core.records import IntervalId
+from railyard.core.wait import poll
 from railyard.experiments.live import page
 from railyard.experiments.machines.cluster import Cluster, current
 from railyard.experiments.machines.controller import ClusterController
 from railyard.experiments.machines.meter import ClusterMeter
 from railyard.experiments.spec.faults import ATTEMPTS
+from railyard.failure.analysis.evaluate import active_detours
 from railyard.failure.faults import Fault
 from railyard.results.analysis.findings import link_findings
 from railyard.results.runs.records import (
@@ -50,6 +53,8 @@ from railyard.workloads.replay.job import Windows, windows_for_links
 ControllerEvent = tuple[int, str, dict[str, Any]]  # (monotonic ns, what, detail)
 INTRODUCTION_PORT: Final = 9  # discard
 INTRODUCTIONS: Final = 5  # tries of a second each
+RESTORE_S: Final = 2.0  # for detours to be withdrawn after a repair
+DETOUR_POLL_S: Final = 0.01
 _SAMPLES: Final = frozenset({"health", "choice"})  # recorded as rows of their own: too many for events
 
 
@@ -165,6 +170,7 @@ class FabricSession(Session):
 
     `received`: the events of its controller and agents so far, of which `recorded` gets those that aren't samples.
     `faults`: those that were injected, with the times (ns) of each and of its repair, also of repeated intervals.
+    `registry_uses`: the registry of each active fault that needs health scores.
     """
 
     net: FabricNet
@@ -173,6 +179,7 @@ class FabricSession(Session):
     steered_by: str = ""
     recorded: list[Event] = field(default_factory=list, repr=False)
     faults: list[tuple[Fault, int, int]] = field(default_factory=list)
+    registry_uses: list[RegistryKind] = field(default_factory=list)
 
     @property
     def plan(self) -> Plan:
@@ -188,6 +195,46 @@ class FabricSession(Session):
             return
         with relaxed_tcp_timers(self.plan.hosts, longest_queue_s):
             yield
+
+    @contextmanager
+    def health_scores(self, registry: RegistryKind | None) -> Iterator[None]:
+        """Compute health scores and publish them in a registry while entered; without one, do nothing.
+
+        Faults that are active together share the scores: they end when the last of them is left. BadInput for another
+        kind of registry meanwhile.
+        """
+        if registry is None:
+            yield
+            return
+        if self.registry_uses and registry not in self.registry_uses:
+            allowed = f"can't run beside {self.registry_uses[0]}, which an active fault uses: repair that one first"
+            raise BadInput("registry", registry, allowed)
+        if not self.registry_uses:
+            self.controller.start_health(HealthSpec(registry=registry))
+        self.registry_uses.append(registry)
+        try:
+            yield
+        finally:
+            self.registry_uses.remove(registry)
+            if not self.registry_uses:
+                self.controller.stop_health()
+
+    def await_detours_withdrawn(self) -> None:
+        """Wait until no detour is left: the next fault would not affect its traffic. CheckFailed if one stays."""
+
+        def are_withdrawn() -> bool:
+            return not active_detours(self.events())
+
+        if not poll(are_withdrawn, RESTORE_S, DETOUR_POLL_S):
+            remaining = active_detours(self.events())
+            raise CheckFailed(f"{self.label}: {remaining} detours of an earlier fault are still there")
+
+    def record_fault(self, run: Run, interval: IntervalId, fault: Fault, injected_ns: int, repaired_ns: int) -> None:
+        """Record the injection and the repair of a fault in an interval, monotonic ns."""
+        detail = {**interval.as_dict(), "target": fault.target}
+        run.events.append(Event(injected_ns, "fault", fault.kind, detail))
+        run.events.append(Event(repaired_ns, "fault", "repair", detail))
+        self.faults.append((fault, injected_ns, repaired_ns))
 
     @property
     def windows(self) -> Windows:

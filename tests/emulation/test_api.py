@@ -129,8 +129,12 @@ def test_ranks_know_each_other(ranks: ry.MakeRanks) -> None:
 
 def test_fault_of_the_fixture_lasts_until_repaired(fabric: ry.Fabric, fault: ry.MakeFault) -> None:
     cut = fault("link-down", "d1g0")
+    with pytest.raises(ry.CheckFailed, match="link-down at d1g0 can't be injected: it is active already"):
+        fault("link-down", "d1g0")
     assert "NO-CARRIER" in fabric.exec("d1g0", "ip link show rail0").stdout
-    assert list(cut.repair().recoveries.target) == ["d1g0"]
+    results = cut.repair()
+    assert list(results.recoveries.target) == ["d1g0"]
+    assert [event.what for event in results.analysis.run.events if event.source == "fault"] == ["link-down", "repair"]
     fault("link-down", "d1g0")  # the fixture repairs it
 
 

@@ -272,7 +272,8 @@ class TrainingRun:
         return Reference(results.weights_by_step(job.reports))
 
     def with_fault(self, fault: BaseFaultSpec, repeat: int, reference: Reference) -> None:
-        """Train with a fault, and record what it did."""
+        """Train with a fault, and record what it did. CheckFailed if an earlier fault's detours stay."""
+        self.session.await_detours_withdrawn()
         session, interval = self.session, self.interval(repeat, fault)
         dead = fault.fault.impact(session.plan).nodes if fault.fault.definition.stops_gpus else frozenset[str]()
         begin = reference.pace.begin if reference.pace else 0.0
@@ -365,15 +366,12 @@ class TrainingRun:
     def _record_events(
         self, interval: IntervalId, fault: BaseFaultSpec, job: RunningJob, t_fault: int, t_repair: int
     ) -> None:
-        where = {**interval.as_dict(), "target": fault.target}
-        self.run.events.append(Event(t_fault, "fault", fault.kind, where))
-        self.run.events.append(Event(t_repair, "fault", "repair", where))
+        self.session.record_fault(self.run, interval, fault.fault, t_fault, t_repair)
         for report in job.reports:
             if report.what != "step":
                 detail = {**interval.as_dict(), "rank": report.rank, "step": report.step, "text": report.detail}
                 self.run.events.append(Event(report.at_ns, results.TRAINING, report.what, detail))
         self.run.events += [Event(at, results.TRAINING, "restarted", interval.as_dict()) for at in job.restarts]
-        self.session.faults.append((fault.fault, t_fault, t_repair))
 
 
 def run_trainings(context: RunContext, measure: Measure[TrainingSpec]) -> None:
