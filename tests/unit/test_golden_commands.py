@@ -1,14 +1,18 @@
 """`list`, `describe`, `dry-run` and `predict` of every shipped experiment print what their golden files have."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 from pytest_regressions.file_regression import FileRegressionFixture
 
+from railyard.experiments.commands import describe
 from railyard.experiments.commands import list as list_command
+from railyard.experiments.commands import predict as predict_command
 from railyard.experiments.predict import output
 from railyard.experiments.spec import loading
+from railyard.experiments.spec.experiment import FAMILIES, ExperimentSpec, FabricFamily
 from tests import figures, golden
 
 
@@ -24,6 +28,27 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return words[prediction.name]
 
     monkeypatch.setattr(output.Predicted, "to_png", words_as_png)
+
+
+@pytest.fixture(autouse=True)
+def computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parse an experiment and compute its prediction once in a test, and print both in every width."""
+    load_any = cache(loading.load_any)
+    monkeypatch.setattr(describe, "load_any", load_any)
+    predictions: dict[str, output.Predicted] = {}
+
+    def load_for_prediction(name: str, *_: object) -> ExperimentSpec:
+        return load_any(name)
+
+    def predict(family: FabricFamily, spec: ExperimentSpec) -> output.Predicted:
+        if spec.name not in predictions:
+            predictions[spec.name] = originals[type(family)](family, spec)
+        return predictions[spec.name]
+
+    originals = {type(family): type(family).predict for _, family in FAMILIES.items()}
+    monkeypatch.setattr(predict_command, "load_any", load_for_prediction)
+    for family in originals:
+        monkeypatch.setattr(family, "predict", predict)
 
 
 @pytest.fixture
