@@ -34,6 +34,7 @@ from railyard.results.runs.records import Event, GoodputTrace
 COLOUR: Final = {"on": style.INK, "off": style.MUTED}
 """Colours by rerouting. Neither is a fabric's; lines are also dashed with rerouting off."""
 _DASHES: Final[dict[str, Any]] = {"on": "-", "off": (0, (4, 2))}
+_SHIFT: Final = {"on": -0.2, "off": 0.2}  # from the line of a step, in lines, where both are drawn
 _CONTROLLER_STEPS: Final = ("decided_ms", "reroute_ms", "primary_path_ms")
 _LINE: Final = 0.25  # inches a step
 _SPAN: Final = (0.1, 3000.0)  # ms: what is sooner stands at the left edge, what never came beyond the right one
@@ -64,35 +65,54 @@ def _steps(axes: Axes, rows: Sequence[RecoveryRow], names: bool) -> None:
     steps = steps_shown(rows)
     both = len({row.reroute for row in rows}) > 1
     for row in rows:
-        shift, colour = {"on": -0.2, "off": 0.2}[row.reroute] if both else 0.0, COLOUR[row.reroute]
-        series = f"reroute {row.reroute}"
-        for number, step in enumerate(steps):
-            known = [(r.repeat, getattr(r, step)) for r in row.repeats if _is_known(r, step)]
-            marks = axes.plot([_place(ms) for _, ms in known], [number + shift] * len(known), color=colour, **_REPEATS)
-            what = f"{STEP_NAMES[step]}, reroute {row.reroute}"
-            mark(marks, series, *(f"{what}, repeat {repeat}: {milliseconds(ms)}" for repeat, ms in known))
-        middle = median_repeat(row)
-        times = enumerate(getattr(middle, step) for step in steps)
-        points = [(_place(ms), number + shift, ms) for number, ms in times]
-        # the last count from the repair: no line leads there
-        before_repair = list(zip(steps, points, strict=True))[: -len(FROM_REPAIR)]
-        reached = [(x, y) for step, (x, y, ms) in before_repair if ms is not None and _is_known(middle, step)]
-        path = axes.plot(
-            [x for x, _ in reached], [y for _, y in reached], color=colour, lw=1.1, ls=_DASHES[row.reroute]
-        )
-        mark(path, series)
-        for step, (x, y, ms) in zip(steps, points, strict=True):
-            if _is_known(middle, step):
-                marker = "o" if ms is not None else "x"
-                dot = axes.plot([x], [y], ls="none", marker=marker, ms=5, mew=1.4, color=colour)
-                label = _annotate_time(axes, x, y, ms, is_left=x > _LATE_MS)
-                mark([*dot, label], series, f"{STEP_NAMES[step]}, {series}, median repeat: {milliseconds(ms)}")
+        shift = _SHIFT[row.reroute] if both else 0.0
+        _draw_repeats(axes, row, steps, shift)
+        _draw_median_repeat(axes, row, steps, shift)
     axes.axhline(len(steps) - len(FROM_REPAIR) - 0.5, color=style.GREEN, lw=1.0, ls="--")  # the repair
     axes.axvline(_SPAN[1], color=style.GRID, lw=0.7)
     axes.set_xlim(_SPAN[0] * 0.85, _NEVER * 1.5)
     ticks = {0.1: "≤ 0.1", 1: "1", 10: "10", 100: "100", 1000: "1000", _NEVER: "never"}
     _step_axes(axes, [STEP_NAMES[s] for s in steps], names, ticks)
     axes.set_xlabel("ms after the fault; below the dashed line: after the repair")
+
+
+def _draw_repeats(axes: Axes, row: RecoveryRow, steps: Sequence[str], shift: float) -> None:
+    """Draw a thin mark for each step of each repeat. `shift`: of the marks from the line of the step, in lines."""
+    colour = COLOUR[row.reroute]
+    series = f"reroute {row.reroute}"
+    for number, step in enumerate(steps):
+        times = [(repeat.repeat, getattr(repeat, step)) for repeat in row.repeats if _is_known(repeat, step)]
+        places = [_place(ms) for _, ms in times]
+        marks = axes.plot(places, [number + shift] * len(places), color=colour, **_REPEATS)
+        title = f"{STEP_NAMES[step]}, {series}"
+        mark(marks, series, *(f"{title}, repeat {repeat}: {milliseconds(ms)}" for repeat, ms in times))
+
+
+def _draw_median_repeat(axes: Axes, row: RecoveryRow, steps: Sequence[str], shift: float) -> None:
+    """Draw the dots of the median repeat with their times, and a line that joins those before the repair."""
+    colour = COLOUR[row.reroute]
+    series = f"reroute {row.reroute}"
+    middle = median_repeat(row)
+    line_x: list[float] = []
+    line_y: list[float] = []
+    # the last count from the repair: no line leads there
+    for number, step in enumerate(steps[: -len(FROM_REPAIR)]):
+        ms = getattr(middle, step)
+        if ms is not None and _is_known(middle, step):
+            line_x.append(_place(ms))
+            line_y.append(number + shift)
+    path = axes.plot(line_x, line_y, color=colour, lw=1.1, ls=_DASHES[row.reroute])
+    mark(path, series)
+    for number, step in enumerate(steps):
+        if not _is_known(middle, step):
+            continue
+        ms = getattr(middle, step)
+        x = _place(ms)
+        y = number + shift
+        marker = "o" if ms is not None else "x"
+        dot = axes.plot([x], [y], ls="none", marker=marker, ms=5, mew=1.4, color=colour)
+        label = _annotate_time(axes, x, y, ms, is_left=x > _LATE_MS)
+        mark([*dot, label], series, f"{STEP_NAMES[step]}, {series}, median repeat: {milliseconds(ms)}")
 
 
 def _step_axes(axes: Axes, steps: Sequence[str], names: bool, ticks: Mapping[float, str]) -> None:
@@ -156,32 +176,48 @@ def recovery(rows: Sequence[RecoveryRow], traces: Sequence[GoodputTrace], fault:
             panels = [grid[line][column] for line in range(len(heights))]
             panels[0].set_title(fabric)
             if rows:
-                _steps(panels.pop(0), [r for r in rows if r.repeats[0].fabric == fabric], names=column == 0)
+                fabric_rows = [row for row in rows if row.repeats[0].fabric == fabric]
+                _steps(panels.pop(0), fabric_rows, names=column == 0)
             if traces:
                 above, below = panels
-                matching = [t for t in traces if t.fabric == fabric]
-                _goodput(above, matching, "bps")
-                _goodput(below, matching, "affected_bps")
-                if not any(any(t.affected_bps) for t in matching):
-                    where: dict[str, Any] = {"transform": below.transAxes, "ha": "center", "va": "center"}
-                    below.text(0.5, 0.5, "no flow crossed it", **where)
-                below.sharex(above)
-                above.tick_params(labelbottom=False)
-                below.set_xlabel("ms after the fault")
-        # goodputs beside each other have one scale, from 0, written once
-        for line_panels, name in zip(grid[-2:], ("all flows", "flows that\ncrossed it"), strict=True) if traces else ():
-            top = max(axes.get_ylim()[1] for axes in line_panels)
-            for axes in line_panels:
-                axes.set_ylim(0, top)
-                axes.tick_params(labelleft=axes is line_panels[0])
-            line_panels[0].set_ylabel(name)
-        known = {row.reroute for row in rows} | {trace.reroute for trace in traces}
-        shown = [r for r in COLOUR if r in known]
-        handles = [Line2D([], [], color=COLOUR[r], lw=2, ls=_DASHES[r], label=f"reroute {r}") for r in shown]
-        handles.append(Line2D([], [], color=style.VERMILION, lw=1.4, label="fault"))
-        handles.append(Line2D([], [], color=style.GREEN, lw=1.4, ls="--", label="repair"))
-        figure.legend(handles=handles, loc="outside upper right", ncols=4)
+                _goodputs(above, below, [trace for trace in traces if trace.fabric == fabric])
+        if traces:
+            _share_scale(grid[-2], "all flows")
+            _share_scale(grid[-1], "flows that\ncrossed it")
+        figure.legend(handles=_handles(rows, traces), loc="outside upper right", ncols=4)
         return style.finish(figure, f"recovery-{fault}", _alt(rows, traces, fabrics, fault), _CAPTION)
+
+
+def _goodputs(above: Axes, below: Axes, traces: Sequence[GoodputTrace]) -> None:
+    """Draw the goodput of a fabric's flows above, and of those that crossed the fault below."""
+    _goodput(above, traces, "bps")
+    _goodput(below, traces, "affected_bps")
+    if not any(any(trace.affected_bps) for trace in traces):
+        below.text(0.5, 0.5, "no flow crossed it", transform=below.transAxes, ha="center", va="center")
+    below.sharex(above)
+    above.tick_params(labelbottom=False)
+    below.set_xlabel("ms after the fault")
+
+
+def _share_scale(panels: Sequence[Axes], name: str) -> None:
+    """Give goodputs beside each other one scale, from 0, and write it and its name once."""
+    top = max(axes.get_ylim()[1] for axes in panels)
+    for axes in panels:
+        axes.set_ylim(0, top)
+        axes.tick_params(labelleft=axes is panels[0])
+    panels[0].set_ylabel(name)
+
+
+def _handles(rows: Sequence[RecoveryRow], traces: Sequence[GoodputTrace]) -> list[Line2D]:
+    """Return the entries of the legend."""
+    reroutes = {row.reroute for row in rows} | {trace.reroute for trace in traces}
+    handles: list[Line2D] = []
+    for reroute, colour in COLOUR.items():
+        if reroute in reroutes:
+            handles.append(Line2D([], [], color=colour, lw=2, ls=_DASHES[reroute], label=f"reroute {reroute}"))
+    handles.append(Line2D([], [], color=style.VERMILION, lw=1.4, label="fault"))
+    handles.append(Line2D([], [], color=style.GREEN, lw=1.4, ls="--", label="repair"))
+    return handles
 
 
 def _goodput(axes: Axes, traces: Sequence[GoodputTrace], field: str) -> None:
