@@ -283,45 +283,70 @@ class AllreduceResults:
         """Read the rows of a run."""
         if not run.rails:
             return cls()
-        found: defaultdict[IntervalId, dict[str, Measurement]] = defaultdict(dict)
+        metrics: defaultdict[IntervalId, dict[str, Measurement]] = defaultdict(dict)
         losses: defaultdict[IntervalId, list[float]] = defaultdict(list)
-        for m in run.measurements:
-            if m.metric == LOSS:
-                losses[m.interval].append(m.value)
+        for measurement in run.measurements:
+            if measurement.metric == LOSS:
+                losses[measurement.interval].append(measurement.value)
             else:
-                found[m.interval][m.metric] = m
-        rails = {each.label: each for each in run.rails}
-        errors = {IntervalId.of(d): d["error"] for d in _details(run.events, _FAILED)}
+                metrics[measurement.interval][measurement.metric] = measurement
         results = cls(
             fabrics=run.rails,
             rates=[trace for trace in run.goodput if trace.link],
             skipped=[Skipped(**detail) for detail in _details(run.events, _SKIPPED)],
             lost=lost_rails(run.events),
+            cuts=_cuts(run, metrics),
         )
-        for r in run.recoveries:
-            own = {name: getattr(r, name) for name in ("fault", "target", "t_fault", "t_repair", "detect_ms")}
-            own |= {"migrate_ms": r.reroute_ms, "home_ms": r.primary_path_ms, "error": errors.get(r.interval, "")}
-            cut = Cut.of(r.interval, found[r.interval], **own)
-            results.cuts.append(cut if cut.carried else replace(cut, home_ms=None))
-        faults = {r.interval for r in run.recoveries}
-        for interval, values in found.items():
-            if interval in faults:
+        rails = {fabric.label: fabric for fabric in run.rails}
+        fault_intervals = {recovery.interval for recovery in run.recoveries}
+        for interval, values in metrics.items():
+            if interval in fault_intervals:
                 continue
             if "buffer_size" in values:
-                names = rails[interval.fabric].names
-                shares, rail_s = (
-                    tuple(share.value for name in names if (share := values.get(f"{metric}_{name}")))
-                    for metric in ("share", "rail_time")
-                )
-                results.points.append(Point.of(interval, values, shares=shares, rail_s=rail_s))
+                results.points.append(_point(interval, values, rails[interval.fabric]))
             elif "samples_per_s" in values:
                 results.trainings.append(Training.of(interval, values))
             elif "loss_difference" in values:
                 gloo = _beside_gloo(interval)
-                own = {"gloo_losses": tuple(losses[gloo]), "losses": tuple(losses[interval])}
-                own["gloo_step_s"] = found[gloo]["iteration_time"].value
-                results.ddp_runs.append(DdpRun.of(interval, values, **own))
+                ddp_run = DdpRun.of(
+                    interval,
+                    values,
+                    gloo_losses=tuple(losses[gloo]),
+                    losses=tuple(losses[interval]),
+                    gloo_step_s=metrics[gloo]["iteration_time"].value,
+                )
+                results.ddp_runs.append(ddp_run)
         return results
+
+
+def _cuts(run: Run, metrics: Mapping[IntervalId, Mapping[str, Measurement]]) -> list[Cut]:
+    """Return a row for each fault. `metrics`: the measurements of each interval by metric."""
+    errors = {IntervalId.of(detail): detail["error"] for detail in _details(run.events, _FAILED)}
+    cuts: list[Cut] = []
+    for recovery in run.recoveries:
+        cut = Cut.of(
+            recovery.interval,
+            metrics.get(recovery.interval, {}),
+            fault=recovery.fault,
+            target=recovery.target,
+            t_fault=recovery.t_fault,
+            t_repair=recovery.t_repair,
+            detect_ms=recovery.detect_ms,
+            migrate_ms=recovery.reroute_ms,
+            home_ms=recovery.primary_path_ms,
+            error=errors.get(recovery.interval, ""),
+        )
+        if not cut.carried:
+            cut = replace(cut, home_ms=None)
+        cuts.append(cut)
+    return cuts
+
+
+def _point(interval: IntervalId, metrics: Mapping[str, Measurement], fabric: Rails) -> Point:
+    """Return the row of a buffer size, with the shares and times of the fabric's rails that were measured."""
+    shares = [metrics[f"share_{rail}"].value for rail in fabric.names if f"share_{rail}" in metrics]
+    rail_times_s = [metrics[f"rail_time_{rail}"].value for rail in fabric.names if f"rail_time_{rail}" in metrics]
+    return Point.of(interval, metrics, shares=tuple(shares), rail_s=tuple(rail_times_s))
 
 
 def allreduce_interval(
