@@ -79,21 +79,7 @@ def guarded(main: Callable[[], int], own_streams: bool = True) -> int:
     `own_streams`: with stdout and stderr that accept any text, and whose failure doesn't end the program.
     """
     stdout = _replace_streams() if own_streams else None
-    try:
-        status = main()
-    except KeyboardInterrupt:
-        print(STOPPED, file=sys.stderr)
-        status = STOPPED_STATUS
-    except SystemExit as stop:
-        if _from_plugin(stop):
-            return report_error(stop)
-        if not isinstance(stop.code, int):
-            raise
-        status, broken = stop.code, stop.__context__  # click turns every BrokenPipeError into an exit
-        if isinstance(broken, BrokenPipeError) and stdout and stdout.error is None:
-            status = report_error(broken)
-    except BaseException as error:  # a plugin may raise any kind
-        status = 1 if stdout and error is stdout.error else report_error(error)
+    status = _run(main, stdout)
     if stdout is None:
         return status
     end_at_ctrl_c()
@@ -103,8 +89,31 @@ def guarded(main: Callable[[], int], own_streams: bool = True) -> int:
         return status
     if parent_has_stdout or isinstance(stdout.error, BrokenPipeError):  # then the parent prints the line
         return status or 1
-    why = (stdout.error.strerror or str(stdout.error)).lower()
-    return print_error(f"stdout: can't be written ({why}); write the output to another place", status or 3)
+    reason = (stdout.error.strerror or str(stdout.error)).lower()
+    return print_error(f"stdout: can't be written ({reason}); write the output to another place", status or 3)
+
+
+def _run(main: Callable[[], int], stdout: "_Descriptor | None") -> int:
+    """Return the exit status of `main`, or of the exception that ended it. `stdout`: what replaced its stream."""
+    try:
+        return main()
+    except KeyboardInterrupt:
+        print(STOPPED, file=sys.stderr)
+        return STOPPED_STATUS
+    except SystemExit as stop:
+        if _from_plugin(stop):
+            return report_error(stop)
+        if not isinstance(stop.code, int):
+            raise
+        cause = stop.__context__
+        # click turns every BrokenPipeError into an exit, also those of other files than stdout
+        if isinstance(cause, BrokenPipeError) and stdout and stdout.error is None:
+            return report_error(cause)
+        return stop.code
+    except BaseException as error:  # a plugin may raise any kind
+        if stdout and error is stdout.error:
+            return 1
+        return report_error(error)
 
 
 def report_error(error: BaseException) -> int:
