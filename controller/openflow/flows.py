@@ -75,27 +75,40 @@ def tables_of(
     `assigned`: the number of a rail switch's uplink to each GPU of another rank, counted in a circle over those alive.
     """
     role, rank = role_of(dpid)
-    here = sorted(ports)
     if role == "spine":
-        return Tables(frozenset(Flow(*rank_mac(port - 1), GPU_PRIORITY, port) for port in here))
-    gpus = {port: gpu for port in here if (gpu := gpu_at(dpid, port))}
-    flows = {Flow(gpu.mac("rail", plane_of(dpid)), EXACT, GPU_PRIORITY, port) for port, gpu in gpus.items()}
-    uplinks = [port for port in here if port not in gpus]
+        return Tables(frozenset(Flow(*rank_mac(port - 1), GPU_PRIORITY, port) for port in sorted(ports)))
+    gpu_at_port = {port: gpu_at(dpid, port) for port in sorted(ports)}
+    uplinks = [port for port, gpu in gpu_at_port.items() if gpu is None]
+    flows = {
+        Flow(gpu.mac("rail", plane_of(dpid)), EXACT, GPU_PRIORITY, port) for port, gpu in gpu_at_port.items() if gpu
+    }
     if not uplinks:
         return Tables(frozenset(flows))
     spines = spines or {}
-    usual = uplinks_to(rank, tuple(port for port in uplinks if ports[port]), spines)
+    living_uplinks = tuple(port for port in uplinks if ports[port])
+    usual = uplinks_to(rank, living_uplinks, spines)
     flows.add(Flow(*ANY_GPU, UPLINK_PRIORITY, None, UPLINK_GROUP))
     groups = {UPLINK_GROUP: usual}
-    for other in sorted({port - 1 for known in spines.values() for port in known}):
-        up = uplinks_to(other, usual, spines)
-        if up != usual:
-            flows.add(Flow(*rank_mac(other), RANK_PRIORITY, None, RANK_GROUP + other))
-            groups[RANK_GROUP + other] = up
-    for gpu, number in (assigned or {}).items():
-        if up := uplinks_to(gpu.rank, usual, spines):
-            flows.add(Flow(gpu.mac("rail"), EXACT, ASSIGNED_PRIORITY, up[number % len(up)]))
+    other_ranks = {port - 1 for spine_ports in spines.values() for port in spine_ports}
+    for other_rank in sorted(other_ranks):
+        rank_uplinks = uplinks_to(other_rank, usual, spines)
+        if rank_uplinks != usual:
+            flows.add(Flow(*rank_mac(other_rank), RANK_PRIORITY, None, RANK_GROUP + other_rank))
+            groups[RANK_GROUP + other_rank] = rank_uplinks
+    if assigned:
+        flows |= _assigned_flows(assigned, usual, spines)
     return Tables(frozenset(flows), groups)
+
+
+def _assigned_flows(assigned: Mapping[Gpu, int], usual: tuple[int, ...], spines: Mapping[int, Ports]) -> set[Flow]:
+    """Return a flow for each GPU whose uplink is assigned, if any uplink leads to it."""
+    flows = set()
+    for gpu, number in assigned.items():
+        rank_uplinks = uplinks_to(gpu.rank, usual, spines)
+        if rank_uplinks:
+            port = rank_uplinks[number % len(rank_uplinks)]
+            flows.add(Flow(gpu.mac("rail"), EXACT, ASSIGNED_PRIORITY, port))
+    return flows
 
 
 def graph_tables(graph: FabricGraph, switch: str, dead: frozenset[str], cut: frozenset[Ends]) -> Tables:
