@@ -77,16 +77,13 @@ class FailureState:
 
     def on_event(self, event: SwitchEvent) -> bool:
         """Take in a switch event. Return False for one that is not of this fabric."""
-        if event.dpid not in self.roles or (event.what == "port" and event.port not in self._ports[event.dpid]):
+        if event.dpid not in self.roles:
             return False
         match event.what:
             case "port":
-                (self.down.discard if event.up else self.down.add)((event.dpid, event.port))
-                gpu = gpu_at(event.dpid, event.port) or self._hb_gpu_at(event.dpid, event.port)
-                if gpu and event.up and (wait := self.reconnects.get(gpu)) and wait.will_return:
-                    still_down = self._down_hb().union(gpu for gpu, _ in self._down_links())
-                    if gpu not in still_down:
-                        del self.reconnects[gpu]
+                if event.port not in self._ports[event.dpid]:
+                    return False
+                self._on_port(event)
             case "switch-up":
                 self.connected.add(event.dpid)
                 self.down |= {(event.dpid, port) for port in self._ports[event.dpid] - event.up_ports}
@@ -94,6 +91,19 @@ class FailureState:
                 self.connected.discard(event.dpid)
                 self.down = {(dpid, port) for dpid, port in self.down if dpid != event.dpid}
         return True
+
+    def _on_port(self, event: SwitchEvent) -> None:
+        port = (event.dpid, event.port)
+        if not event.up:
+            self.down.add(port)
+            return
+        self.down.discard(port)
+        gpu = gpu_at(event.dpid, event.port) or self._hb_gpu_at(event.dpid, event.port)
+        reconnect = self.reconnects.get(gpu) if gpu else None
+        if gpu and reconnect and reconnect.will_return:
+            gpus_with_down_link = {each for each, _ in self._down_links()}
+            if gpu not in self._down_hb() | gpus_with_down_link:
+                del self.reconnects[gpu]
 
     def expect_reconnect(self, gpus: Mapping[Gpu, bool]) -> int:
         """Ignore the failures of these network sides while fibres move. True: the side gets its carrier back.
