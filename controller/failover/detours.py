@@ -78,7 +78,7 @@ def usable(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: str) -> bool:
         return True
     far_rail = dst.rank if path.kind == "spine" else path.rail
     ends = (Gpu(src.domain, path.rail), Gpu(dst.domain, far_rail))
-    if broken.links and (ends[0] in broken.links or ends[1] in broken.links):
+    if broken.links and not broken.links.isdisjoint(ends):
         return False
     if broken.islands and not any(island.issuperset(ends) for island in broken.islands):
         return False
@@ -86,8 +86,8 @@ def usable(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: str) -> bool:
     if definition.planes > 1:
         return bool(living_planes(*ends, broken, definition))
     if broken.rails:
-        switch = definition.rail_switch
-        if switch(path.rail).index in broken.rails or switch(far_rail).index in broken.rails:
+        switches = (definition.rail_switch(path.rail).index, definition.rail_switch(far_rail).index)
+        if not broken.rails.isdisjoint(switches):
             return False
     return not (path.kind == "spine" and (path.rail, far_rail) in broken.disconnected_ranks)
 
@@ -172,20 +172,33 @@ def _narrowed(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, Route]]:
 
 def _affected_pairs(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, Gpu]]:
     """Yield the pairs of two domains whose paths may be affected: by the two domains' ports, or by a rail of theirs."""
-    domains = {gpu.domain for gpu in broken.links | broken.hb} | {gpu.domain for gpu, _ in broken.planes}
-    kind, used = plan.spec.definition, rails_used(plan.spec) if broken.rails else {}
-    affected_ranks = {
-        ranks
-        for ranks, rails in used.items()
-        if broken.rails.intersection(kind.rail_switch(g, p).index for g in rails for p in kind.all_planes)
-    }
+    spec = plan.spec
+    gpus = broken.links | broken.hb | {gpu for gpu, _ in broken.planes}
+    affected_domains = {gpu.domain for gpu in gpus}
+    affected_ranks = _ranks_over_broken_rails(spec, broken)
+    all_ranks = range(spec.rails)
+    are_all_affected = bool(broken.disconnected_ranks or broken.islands)
     for src in plan.gpus:
-        is_affected = bool(broken.disconnected_ranks or broken.islands) or src.domain in domains
-        ranks = [rank for rank in range(plan.spec.rails) if (src.rank, rank) in affected_ranks]
-        for domain in range(plan.spec.domains):
-            if domain != src.domain:
-                far = range(plan.spec.rails) if is_affected or domain in domains else ranks
-                yield from ((src, Gpu(domain, rank)) for rank in far)
+        ranks_over_rails = [rank for rank in all_ranks if (src.rank, rank) in affected_ranks]
+        for domain in range(spec.domains):
+            if domain == src.domain:
+                continue
+            is_affected = are_all_affected or not affected_domains.isdisjoint((src.domain, domain))
+            for rank in all_ranks if is_affected else ranks_over_rails:
+                yield src, Gpu(domain, rank)
+
+
+def _ranks_over_broken_rails(spec: FabricSpec, broken: Broken) -> set[tuple[int, int]]:
+    """Return the pairs of ranks whose paths cross a dead rail switch in any plane."""
+    if not broken.rails:
+        return set()
+    kind = spec.definition
+    pairs = set()
+    for ranks, rails in rails_used(spec).items():
+        switches = {kind.rail_switch(rail, plane).index for rail in rails for plane in kind.all_planes}
+        if not broken.rails.isdisjoint(switches):
+            pairs.add(ranks)
+    return pairs
 
 
 @lru_cache(maxsize=8)
