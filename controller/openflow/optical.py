@@ -72,23 +72,31 @@ def link_state_changes(connected: Mapping[int, int], ports: Mapping[int, LinkSta
 
     A port without a cross-connect is disabled, if its own other side exists: otherwise it is still being cabled.
     """
-    todo: dict[int, bool] = {}
+    changes: dict[int, bool] = {}
     for pair in connected.items():
         if all(ports[port].disabled for port in pair):
-            todo |= dict.fromkeys(pair, True)
+            changes |= dict.fromkeys(pair, True)
             continue
-        for here, other in (pair, pair[::-1]):
-            state, has_carrier = ports[here], ports[other].has_carrier
-            if state.has_carrier and ports[other].disabled:
-                todo[other] = True
-            elif not (state.has_carrier or state.disabled) and state.is_stable and has_carrier:
-                todo[other] = False
-    used = {port for pair in connected.items() for port in pair}
-    for port in ports.keys() - used:
-        other = port - NETWORK_PORT_OFFSET if port > NETWORK_PORT_OFFSET else port + NETWORK_PORT_OFFSET
-        if other in ports and not ports[port].disabled:
-            todo[port] = False
-    return todo
+        for port, other_port in (pair, pair[::-1]):
+            state = ports[port]
+            other_state = ports[other_port]
+            if state.has_carrier and other_state.disabled:
+                changes[other_port] = True
+            is_down = not state.has_carrier and not state.disabled
+            if is_down and state.is_stable and other_state.has_carrier:
+                changes[other_port] = False
+    connected_ports = {*connected.keys(), *connected.values()}
+    for port in ports.keys() - connected_ports:
+        if _other_side(port) in ports and not ports[port].disabled:
+            changes[port] = False
+    return changes
+
+
+def _other_side(port: int) -> int:
+    """Return the port at the other side of a port's own cable: of a GPU side the network side, and the reverse."""
+    if port > NETWORK_PORT_OFFSET:
+        return port - NETWORK_PORT_OFFSET
+    return port + NETWORK_PORT_OFFSET
 
 
 def cross_connect_flows(connected: Mapping[int, int]) -> frozenset[Flow]:
