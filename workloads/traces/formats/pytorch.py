@@ -118,11 +118,7 @@ def _inputs(node: Mapping[str, Any]) -> list[Any]:
 
 def _call(node: Mapping[str, Any], place: str) -> dict[str, Any]:
     """Return a call as PARAM has it. BadInput if its attributes don't state all that it sends."""
-    listed = node.get("attrs")
-    if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
-        raise BadInput(place, "attrs", "is no list of attributes")
-    attributes = {str(item.get("name")): item.get("value") for item in listed}
-    entry = {key: attributes[name] for name, key in PARAM_KEYS.items() if name in attributes}
+    entry = _attributes(node, place)
     name = str(entry.get("comms", "")).lower()
     if not name:
         raise BadInput(place, "collective_name", f"is missing, as in traces of older versions: {CONVERTER}")
@@ -142,6 +138,15 @@ def _call(node: Mapping[str, Any], place: str) -> dict[str, Any]:
     if len(inputs) > position + 1:
         entry["req"] = json.dumps(inputs[position])
     return entry
+
+
+def _attributes(node: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Return the attributes of a call under the names that PARAM gives them."""
+    attributes = node.get("attrs")
+    if not isinstance(attributes, list) or not all(isinstance(item, dict) for item in attributes):
+        raise BadInput(place, "attrs", "is no list of attributes")
+    values = {str(item.get("name")): item.get("value") for item in attributes}
+    return {key: values[name] for name, key in PARAM_KEYS.items() if name in values}
 
 
 def _split(value: object, place: str, key: str) -> list[Any]:
