@@ -6,7 +6,7 @@ choose byte sizes for a wished-for duration, and to check a schedule's shape aga
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
@@ -25,6 +25,7 @@ from railyard.workloads.tasks import Transfer
 
 Side = Literal["hb", "rail"]
 _Port = int  # 4 GPU + 2 for the rail link + 1 for its receiving side
+_Use = tuple[float, float, int]  # of a port: from when to when, and the number of the phase
 MIN_BATCH: Final = 4  # tasks that numpy handles in the time that Python takes for one by one
 
 
@@ -58,33 +59,49 @@ def at_line_rate(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> LineRa
     """Return how long a schedule takes at line rate, and which phases share links then."""
     if len(schedule.phases) == 1:
         return LineRate(line_rate_duration_s(schedule, rates, fabric), {})
-    seconds, runs = 0.0, defaultdict[int, list[float]](lambda: [inf, 0.0])
-    uses: defaultdict[_Port, list[tuple[float, float, int]]] = defaultdict(list)
+    seconds = 0.0
+    runs = defaultdict[int, list[float]](lambda: [inf, 0.0])
+    uses: defaultdict[_Port, list[_Use]] = defaultdict(list)
     for task, (end, hops) in zip(schedule.tasks, _line_rate(schedule, rates, fabric, with_ports=True), strict=True):
         seconds = max(seconds, end)
         for port, start, done in hops:
             uses[port].append((start, done, task.phase))
             run = runs[task.phase]
             run[:] = min(run[0], start), max(run[1], end)
-    most: defaultdict[tuple[int, str], float] = defaultdict(float)
-    for used in uses.values():
-        used.sort()
-        spans = {phase: (i, i) for i, (_, _, phase) in reversed(list(enumerate(used)))}
-        spans = {phase: (spans[phase][0], i) for i, (_, _, phase) in enumerate(used)}
-        for phase, (first, last) in spans.items():
-            others = defaultdict[str, float](float)
-            for start, done, other in used[first : last + 1]:
-                if other != phase:
-                    others[schedule.phases[other].name] += done - start
-            for name, shared_s in others.items():
-                most[phase, name] = max(most[phase, name], shared_s)
+    longest_s = _longest_shared_s(schedule, uses.values())
     shares: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    names = dict.fromkeys(name for _, name in most)
+    names = dict.fromkeys(name for _, name in longest_s)
     for phase, (begin, end) in runs.items():
         for name in names:
-            share = most.get((phase, name), 0.0) / (end - begin) if end > begin else 0.0
+            share = 0.0
+            if end > begin:
+                share = longest_s.get((phase, name), 0.0) / (end - begin)
             shares[schedule.phases[phase].name, name].append(share)
-    return LineRate(seconds, {pair: found for pair, each in shares.items() if (found := median(each))})
+    medians = {pair: median(values) for pair, values in shares.items()}
+    return LineRate(seconds, {pair: share for pair, share in medians.items() if share})
+
+
+def _longest_shared_s(schedule: Schedule, uses: Iterable[list[_Use]]) -> dict[tuple[int, str], float]:
+    """Return how long the transfers of another phase take at a port between the first and last use by a phase's run.
+
+    By the run's phase number and the other phase's name, at the port where that is longest. `uses`: those of each port.
+    """
+    longest_s: dict[tuple[int, str], float] = {}
+    for port_uses in uses:
+        port_uses.sort()
+        first_use: dict[int, int] = {}
+        last_use: dict[int, int] = {}
+        for index, (_, _, phase) in enumerate(port_uses):
+            first_use.setdefault(phase, index)
+            last_use[phase] = index
+        for phase, first in first_use.items():
+            shared_s = defaultdict[str, float](float)
+            for start, done, other_phase in port_uses[first : last_use[phase] + 1]:
+                if other_phase != phase:
+                    shared_s[schedule.phases[other_phase].name] += done - start
+            for name, port_s in shared_s.items():
+                longest_s[phase, name] = max(longest_s.get((phase, name), 0.0), port_s)
+    return longest_s
 
 
 def _rail_only(schedule: Schedule) -> FabricSpec:
