@@ -277,42 +277,56 @@ class _Terminal:
     def relay(self, keeper: int) -> None:
         """Copy what is typed and written, until the process ends."""
         os.close(self._theirs)
-        pidfd, has_input = os.pidfd_open(keeper), 0 in self._streams
-        output = next((fd for fd in self._streams if fd), None)
-        watched = [self._ours, pidfd, *([0] if has_input else [])]
-        before = termios.tcgetattr(0) if has_input else []
+        pidfd = os.pidfd_open(keeper)
+        has_input = 0 in self._streams
+        watched = [self._ours, pidfd]
+        before: list[Any] = []
+        if has_input:
+            watched.append(0)
+            before = termios.tcgetattr(0)
         resized = signal.signal(signal.SIGWINCH, self._resize)
         self._resize()  # for a signal before this one was handled
         try:
             if self._streams[:2] == [0, 1]:
                 tty.setraw(0, termios.TCSADRAIN)
-            timeout_s, reads_left = None, _READS_AFTER_END
-            while reads_left and (ready := select.select(watched, [], [], timeout_s)[0]):
-                if pidfd in ready:
-                    watched.remove(pidfd)
-                    timeout_s = _LAST_OUTPUT_S
-                if timeout_s is not None:
-                    reads_left -= 1  # what it leaves behind could write for ever
-                if self._ours in ready:
-                    written = b""
-                    with suppress(OSError):  # EIO: all have closed it
-                        written = os.read(self._ours, 65536)
-                    if not written:
-                        watched.remove(self._ours)
-                    elif output is not None:
-                        os.write(output, written)
-                if 0 in ready:
-                    typed = os.read(0, 4096)
-                    with suppress(OSError):
-                        os.write(self._ours, typed or b"\x04")
-                    if not typed:
-                        watched.remove(0)
+            self._copy(watched, pidfd)
         finally:
             if has_input:
                 termios.tcsetattr(0, termios.TCSADRAIN, before)
             signal.signal(signal.SIGWINCH, resized)
             os.close(pidfd)
             os.close(self._ours)
+
+    def _copy(self, watched: list[int], pidfd: int) -> None:
+        timeout_s = None
+        reads_left = _READS_AFTER_END
+        while reads_left and (ready := select.select(watched, [], [], timeout_s)[0]):
+            if pidfd in ready:
+                watched.remove(pidfd)
+                timeout_s = _LAST_OUTPUT_S
+            if timeout_s is not None:
+                reads_left -= 1  # what it leaves behind could write for ever
+            if self._ours in ready and not self._copy_output():
+                watched.remove(self._ours)
+            if 0 in ready and not self._copy_input():
+                watched.remove(0)
+
+    def _copy_output(self) -> bool:
+        """Copy what the command has written. Return False at its end."""
+        written = b""
+        with suppress(OSError):  # EIO: all have closed it
+            written = os.read(self._ours, 65536)
+        output = next((fd for fd in self._streams if fd), None)
+        if written and output is not None:
+            os.write(output, written)
+        return bool(written)
+
+    def _copy_input(self) -> bool:
+        """Copy what was typed. Return False at its end, of which the command is told by Ctrl-D."""
+        typed = os.read(0, 4096)
+        with suppress(OSError):
+            os.write(self._ours, typed or b"\x04")
+        return bool(typed)
 
 
 def run(
