@@ -11,7 +11,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -96,27 +96,37 @@ def choose(wanted: str, runs: Sequence[LiveRun]) -> LiveRun:
 
     Your own come first, so that no other user's run can take the place of yours by its name.
     """
+    answering = [run for run in runs if not run.refused]
+    own = [run for run in answering if run.own]
+    not_own = [run for run in answering if not run.own]
+    matches = _matching(wanted, own) or _matching(wanted, not_own)
+    if not matches:
+        raise _no_match(wanted, runs, answering)
+    if len(matches) > 1:
+        names = ", ".join(f"{run.name} (pid {run.pid})" for run in matches)
+        raise BadInput("RUN", wanted, f"may be several: {names}")
+    return matches[0]
+
+
+def _matching(wanted: str, runs: Sequence[LiveRun]) -> list[LiveRun]:
+    """Return the runs of this name, pid or folder, else those of this experiment."""
     folder = printable(str(real_path(wanted)))
+    exact = [run for run in runs if wanted in (run.name, str(run.pid)) or run.where == folder]
+    return exact or [run for run in runs if wanted == run.experiment]
 
-    def matching(runs: Iterable[LiveRun]) -> list[LiveRun]:
-        runs = list(runs)
-        exact = [run for run in runs if wanted in (run.name, str(run.pid)) or run.where == folder]
-        return exact or [run for run in runs if wanted == run.experiment]
 
-    may = [run for run in runs if not run.refused]
-    found = matching(run for run in may if run.own) or matching(run for run in may if not run.own)
-    if not found and (refused := matching(run for run in runs if run.refused)):
-        raise BadInput("RUN", wanted, f"{refused[0].refused} (process {refused[0].pid} of {refused[0].user})")
-    if not may and (stopped := [run for run in runs if run.is_stopped]):
-        raise BadInput("RUN", wanted, f"does not answer: process {stopped[0].pid} {stopped[0].refused}")
-    if not may:
-        raise BadInput("RUN", wanted, "is not alive: no run of yours is")
-    if not found:
-        problem = unknown_name_hint(wanted, [run.name for run in may]).replace("known", "a run that is alive", 1)
-        raise BadInput("RUN", wanted, problem)
-    if len(found) > 1:
-        raise BadInput("RUN", wanted, f"may be several: {', '.join(f'{run.name} (pid {run.pid})' for run in found)}")
-    return found[0]
+def _no_match(wanted: str, runs: Sequence[LiveRun], answering: Sequence[LiveRun]) -> BadInput:
+    """Return the error that says why no run was chosen. `answering`: those of `runs` that were not refused."""
+    refused = _matching(wanted, [run for run in runs if run.refused])
+    if refused:
+        return BadInput("RUN", wanted, f"{refused[0].refused} (process {refused[0].pid} of {refused[0].user})")
+    if answering:
+        names = [run.name for run in answering]
+        return BadInput("RUN", wanted, unknown_name_hint(wanted, names).replace("known", "a run that is alive", 1))
+    stopped = [run for run in runs if run.is_stopped]
+    if stopped:
+        return BadInput("RUN", wanted, f"does not answer: process {stopped[0].pid} {stopped[0].refused}")
+    return BadInput("RUN", wanted, "is not alive: no run of yours is")
 
 
 def choose_up(wanted: str) -> tuple[LiveRun, list[str]]:
