@@ -1,7 +1,7 @@
 """Predictions by the papers' equations for an experiment, without running it: a table, NAME.csv and NAME.png."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from operator import attrgetter
@@ -150,23 +150,30 @@ def print_table(spec: ExperimentSpec, rows: Sequence[Prediction], console: Conso
     table.add_column("steps", justify="right", style="dim")
     table.add_column("equation", style="dim")
     for workload, phase in dict.fromkeys((row.workload, row.phase) for row in rows):
-        found = {row.fabric: row for row in rows if (row.workload, row.phase) == (workload, phase)}
-        times = [fmt.seconds(found[name].predicted) if name in found else fmt.NOTHING for name in spec.labels]
-        reasons = (f"not compared: {row.not_compared}" if row.not_compared else row.equation for row in found.values())
-        equations = ", ".join(dict.fromkeys(reasons))
-        steps = ", ".join(dict.fromkeys(str(row.sequential_steps) for row in found.values()))
-        table.add_row(workload, phase or "iteration", *times, steps, equations)
+        row_of_fabric = {row.fabric: row for row in rows if (row.workload, row.phase) == (workload, phase)}
+        table.add_row(workload, phase or "iteration", *_cells(spec.labels, row_of_fabric))
     console.print(table)
     note = "steps: how often a run waits for the latency of a path, which a run measures; it is not in these times"
     console.print(note, style="dim", highlight=False, soft_wrap=True)
     for row in rows:
         if row.predicted and row.predicted_by_uplink and row.predicted_by_uplink > row.predicted * 1.005:
-            time, longer = fmt.seconds(row.predicted_by_uplink), row.predicted_by_uplink / row.predicted
-            line = f"{row.fabric}, {row.phase or row.workload}: {time} expected, {longer:.2f} of the above"
-            console.print(f"{line}, since flows collide on uplinks", highlight=False, soft_wrap=True)
+            longer = row.predicted_by_uplink / row.predicted
+            line = f"{row.fabric}, {row.phase or row.workload}: {fmt.seconds(row.predicted_by_uplink)} expected, "
+            line += f"{longer:.2f} of the above, since flows collide on uplinks"
+            console.print(line, highlight=False, soft_wrap=True)
     for line in computing_lines(*_scales(spec)):
         console.print(line, highlight=False, soft_wrap=True)
     print_rates(spec, console)
+
+
+def _cells(labels: Sequence[str], row_of_fabric: Mapping[str, Prediction]) -> list[str]:
+    """Return the time of a phase on each fabric, its steps, and its equation or why it is not compared."""
+    predicted = {label: row.predicted for label, row in row_of_fabric.items()}
+    times = [fmt.seconds(predicted[label]) if label in predicted else fmt.NOTHING for label in labels]
+    rows = row_of_fabric.values()
+    equations = [f"not compared: {row.not_compared}" if row.not_compared else row.equation for row in rows]
+    steps = [str(row.sequential_steps) for row in rows]
+    return [*times, ", ".join(dict.fromkeys(steps)), ", ".join(dict.fromkeys(equations))]
 
 
 def _scales(spec: ExperimentSpec) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
