@@ -43,20 +43,26 @@ def check(out: Path) -> None:
         if out.is_dir() and any(out.iterdir()):
             with Folder(out) as opened:
                 raise BadInput("--out", str(out), IN_USE if opened.is_claimed() else NOT_EMPTY)
-        there = next(path for path in (out, *out.absolute().parents) if path.exists())
-        if not there.is_dir():
-            raise BadInput("--out", str(out), f"can't be made: {there} is no folder")
-        disk = os.statvfs(there)
-        if not os.access(there, os.W_OK | os.X_OK):
-            why = "on a read-only file system" if disk.f_flag & os.ST_RDONLY else "not yours to write"
-            raise BadInput("--out", str(out), f"can't be made: {there} is {why}, so choose another folder")
-        if disk.f_blocks == 0:
-            raise BadInput("--out", str(out), f"can't be made: {there} holds no files, so choose another folder")
-        free = disk.f_bavail * disk.f_frsize
-        if free < MIN_FREE_BYTES or (disk.f_files and not disk.f_favail):
-            remedy = f"free some, or choose a folder on another disk with --out (df -h {there} shows what is left)"
-            sizes = f"{format_size(free, 2)} free at {there}, {format_size(MIN_FREE_BYTES, 2)} needed"
-            raise MissingRequirement(f"the disk is full: {sizes}", remedy)
+        existing = next(path for path in (out, *out.absolute().parents) if path.exists())
+        if not existing.is_dir():
+            raise BadInput("--out", str(out), f"can't be made: {existing} is no folder")
+        _check_disk(out, existing)
+
+
+def _check_disk(out: Path, existing: Path) -> None:
+    """Check that folders can be made in an existing one, and that its disk has room for a run."""
+    disk = os.statvfs(existing)
+    if not os.access(existing, os.W_OK | os.X_OK):
+        reason = "on a read-only file system" if disk.f_flag & os.ST_RDONLY else "not yours to write"
+        raise BadInput("--out", str(out), f"can't be made: {existing} is {reason}, so choose another folder")
+    if disk.f_blocks == 0:
+        raise BadInput("--out", str(out), f"can't be made: {existing} holds no files, so choose another folder")
+    free = disk.f_bavail * disk.f_frsize
+    has_no_inodes = disk.f_files > 0 and disk.f_favail == 0
+    if free < MIN_FREE_BYTES or has_no_inodes:
+        remedy = f"free some, or choose a folder on another disk with --out (df -h {existing} shows what is left)"
+        sizes = f"{format_size(free, 2)} free at {existing}, {format_size(MIN_FREE_BYTES, 2)} needed"
+        raise MissingRequirement(f"the disk is full: {sizes}", remedy)
 
 
 def check_outputs(files: Mapping[str, Path | None]) -> None:
