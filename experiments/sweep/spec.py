@@ -223,30 +223,35 @@ class _Condition:
             raise BadInput("where", self._text, f"can't be computed: {error}") from error
 
     def _value(self, node: ast.expr, values: Mapping[str, Any]) -> Any:
-        def of(part: ast.expr) -> Any:
-            return self._value(part, values)
-
         match node:
             case ast.Constant(value=bool() | int() | float() | str()):
                 return node.value
             case ast.Name() if node.id in self._names:
                 return values[self._names[node.id]]
             case ast.List() | ast.Tuple():
-                return [of(part) for part in node.elts]
+                return [self._value(part, values) for part in node.elts]
             case ast.UnaryOp(op=ast.Not()):
-                return not of(node.operand)
+                return not self._value(node.operand, values)
             case ast.UnaryOp(op=ast.USub()):
-                return -of(node.operand)
+                return -self._value(node.operand, values)
+            case ast.BoolOp(op=ast.And()):
+                return all(self._value(part, values) for part in node.values)
             case ast.BoolOp():
-                return (all if isinstance(node.op, ast.And) else any)(of(part) for part in node.values)
+                return any(self._value(part, values) for part in node.values)
             case ast.BinOp() if type(node.op) in _OPERATORS:
-                parts = of(node.left), of(node.right)
-                if not all(isinstance(part, int | float) for part in parts):
-                    raise TypeError(f"{parts[0]!r} and {parts[1]!r} are not both numbers")
-                return _OPERATORS[type(node.op)](*parts)
+                left = self._value(node.left, values)
+                right = self._value(node.right, values)
+                return _computed(node.op, left, right)
             case ast.Compare() if all(type(op) in _OPERATORS for op in node.ops):
-                sides = [of(part) for part in (node.left, *node.comparators)]
-                compared = zip(node.ops, sides, sides[1:], strict=False)
-                return all(_OPERATORS[type(op)](left, right) for op, left, right in compared)
+                sides = [self._value(part, values) for part in (node.left, *node.comparators)]
+                comparisons = zip(node.ops, sides, sides[1:], strict=False)
+                return all(_OPERATORS[type(op)](left, right) for op, left, right in comparisons)
         allowed = f"may have {', '.join(self._names)}, numbers, text, + - * / %, comparisons, and, or, not, in"
         raise BadInput("where", self._text, allowed)
+
+
+def _computed(operator: ast.operator, left: Any, right: Any) -> Any:
+    """Return the result of arithmetic. TypeError unless both are numbers: Python computes with texts and lists, too."""
+    if not (isinstance(left, int | float) and isinstance(right, int | float)):
+        raise TypeError(f"{left!r} and {right!r} are not both numbers")
+    return _OPERATORS[type(operator)](left, right)
