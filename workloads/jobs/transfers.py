@@ -33,30 +33,42 @@ def pairs(spec: "TransfersSpec", fabric: FabricSpec, seed: int, field: str) -> t
 
     The seed draws for `shuffled`, for each domain anew. BadInput for what the fabric doesn't have.
     """
-    k, found = fabric.rails, list[Pair]()
     if spec.pairs is not None:
-        numbers = {Gpu(*divmod(n, k)).name: n for n in range(fabric.gpus)}
-        for i, pair in enumerate(spec.pairs):
-            for n, name in enumerate(pair):
-                if name not in numbers:
-                    allowed = f"is no GPU of this fabric: allowed are d0g0 to {list(numbers)[-1]}"
-                    raise BadInput(f"{field}.pairs.{i}.{n}", name, allowed)
-            src, dst = (numbers[name] for name in pair)
-            if src // k == dst // k:
-                raise BadInput(f"{field}.pairs.{i}", list(pair), "must be of two domains: else there is but one path")
-            found.append((src, dst))
-        return tuple(found)
-    domains, ranks = spec.domains or range(fabric.domains), spec.ranks or range(k)
-    for key, chosen, count in (("domains", domains, fabric.domains), ("ranks", ranks, k)):
-        for n, number in enumerate(chosen):
-            if number >= count:
-                raise BadInput(f"{field}.{key}.{n}", number, f"must be {count - 1} or less on this fabric")
+        return _named_pairs(spec.pairs, fabric, field)
+    domains = spec.domains or range(fabric.domains)
+    ranks = spec.ranks or range(fabric.rails)
+    _check_numbers(f"{field}.domains", domains, fabric.domains)
+    _check_numbers(f"{field}.ranks", ranks, fabric.rails)
     rng = random.Random(seed)
+    all_pairs: list[Pair] = []
     for domain in domains:
-        to = derangement(ranks, rng) if spec.to == "shuffled" else (*ranks[1:], ranks[0])
         next_domain = (domain + 1) % fabric.domains
-        found += [(domain * k + a, next_domain * k + b) for a, b in zip(ranks, to, strict=True)]
-    return tuple(found)
+        dst_ranks = derangement(ranks, rng) if spec.to == "shuffled" else (*ranks[1:], ranks[0])
+        for src_rank, dst_rank in zip(ranks, dst_ranks, strict=True):
+            all_pairs.append((domain * fabric.rails + src_rank, next_domain * fabric.rails + dst_rank))
+    return tuple(all_pairs)
+
+
+def _named_pairs(names: Sequence[tuple[str, str]], fabric: FabricSpec, field: str) -> tuple[Pair, ...]:
+    """Return pairs of GPUs' names as pairs of numbers. BadInput for an unknown name or two GPUs of one domain."""
+    numbers = {Gpu(*divmod(number, fabric.rails)).name: number for number in range(fabric.gpus)}
+    all_pairs = []
+    for i, pair in enumerate(names):
+        for n, name in enumerate(pair):
+            if name not in numbers:
+                allowed = f"is no GPU of this fabric: allowed are d0g0 to {list(numbers)[-1]}"
+                raise BadInput(f"{field}.pairs.{i}.{n}", name, allowed)
+        src, dst = (numbers[name] for name in pair)
+        if src // fabric.rails == dst // fabric.rails:
+            raise BadInput(f"{field}.pairs.{i}", list(pair), "must be of two domains: else there is but one path")
+        all_pairs.append((src, dst))
+    return tuple(all_pairs)
+
+
+def _check_numbers(field: str, numbers: Sequence[int], count: int) -> None:
+    for n, number in enumerate(numbers):
+        if number >= count:
+            raise BadInput(f"{field}.{n}", number, f"must be {count - 1} or less on this fabric")
 
 
 def derangement(items: Sequence[int], rng: random.Random) -> tuple[int, ...]:
