@@ -101,59 +101,66 @@ def replay(
     `watched` when the phase of that number is over. What is not delivered when the deadline passes, or when a
     connection breaks, is missing from the result. `places`: the machines, if the fabric is on several.
     """
-    phases = protocol.PhaseTracker(schedule, watched)
     if not places:
         places = [Place(tuple(range(schedule.gpus // schedule.rails)), max(1, round(usable_cores())))]
-    dealt = [(place, share) for place in places for share in protocol.shares(schedule, place.workers, place.domains)]
-    at = [place for place, _ in dealt]
-    worker_jobs = protocol.jobs(schedule, [share for _, share in dealt], seed, windows, watched)
+    shares: list[frozenset[int]] = []
+    place_of_worker: list[Place] = []
+    for place in places:
+        for share in protocol.shares(schedule, place.workers, place.domains):
+            shares.append(share)
+            place_of_worker.append(place)
+    jobs = protocol.jobs(schedule, shares, seed, windows, watched)
+    phases = protocol.PhaseTracker(schedule, watched)
     workers: list[Worker] = []
-    delivered = [0] * len(worker_jobs)
+    delivered = [0] * len(jobs)
     abort = abort or threading.Event()
-    pool = ThreadPoolExecutor(len(worker_jobs))
-
-    def ready() -> None:
-        for worker in workers:
-            worker.receive(Ready, CONNECT_S)
+    pool = ThreadPoolExecutor(len(jobs))
 
     def outcome_of(number: int) -> protocol.Outcome:
         """Read what a worker reports until its outcome; RailyardError if it dies."""
         while not isinstance(message := workers[number].receive_any(deadline_s + ANSWER_S), protocol.Outcome):
             match message:
                 case protocol.PhaseEnd():
-                    ended_ns = message.ended_ns - at[number].offset_ns
+                    ended_ns = message.ended_ns - place_of_worker[number].offset_ns
                     phases.receive(message.model_copy(update={"ended_ns": ended_ns}))
                 case protocol.Delivered():
                     delivered[number] = message.size
         return message
 
     try:
-        for place, job in zip(at, worker_jobs, strict=True):
+        for place, job in zip(place_of_worker, jobs, strict=True):
             workers.append(place.start())
             workers[-1].send(job)
-        ready()
+        _await_ready(workers)
         for worker in workers:
             worker.send(protocol.Connect())
-        ready()
+        _await_ready(workers)
         start_ns = time.monotonic_ns() + START_DELAY_NS
-        for place, worker in zip(at, workers, strict=True):
+        for place, worker in zip(place_of_worker, workers, strict=True):
             begin_ns = start_ns + place.offset_ns
             worker.send(protocol.Go(start_ns=begin_ns, deadline_ns=begin_ns + int(deadline_s * 1e9)))
         started(start_ns)
-        outcomes = [pool.submit(outcome_of, number) for number in range(len(workers))]
-        while not all(outcome.done() for outcome in outcomes):
+        pending = [pool.submit(outcome_of, number) for number in range(len(workers))]
+        while not all(outcome.done() for outcome in pending):
             if abort.wait(POLL_INTERVAL_S):
                 raise Aborted("the replay was ended")
             watch.check()
             progress(sum(delivered))
-        found = [_on_our_clock(outcome.result(), place) for place, outcome in zip(at, outcomes, strict=True)]
-        return _merged(schedule, start_ns, found)
+        outcomes = []
+        for place, outcome in zip(place_of_worker, pending, strict=True):
+            outcomes.append(_on_our_clock(outcome.result(), place))
+        return _merged(schedule, start_ns, outcomes)
     finally:
         for worker in workers:
             worker.kill()
         pool.shutdown()  # its threads read the end of what the processes sent
         for worker in workers:
             worker.end()
+
+
+def _await_ready(workers: Sequence[Worker]) -> None:
+    for worker in workers:
+        worker.receive(Ready, CONNECT_S)
 
 
 def _on_our_clock(outcome: protocol.Outcome, place: Place) -> protocol.Outcome:
