@@ -275,30 +275,33 @@ class _Rank:
             positions[message.id] = position
             if NODE_TYPES.index("METADATA_NODE") == message.type and "process_group" in message.name:
                 self._define_groups(message)
-        found = []
-        for message in messages:
-            where = f"{self.file}: node {message.id}"
-            # Chakra's converter gives thread roots a control dependency on a node 0 that it doesn't write, and its
-            # feeder follows data dependencies alone: so a control dependency on an absent node orders nothing.
-            present = (dependency for dependency in message.ctrl_deps if dependency in positions)
-            after = dict.fromkeys((*message.data_deps, *present))
-            for dependency in message.data_deps:
-                if dependency not in positions:
-                    raise BadInput(where, f"node {dependency}", "is what it waits for, but isn't in this file")
-            if not 0 <= message.type < len(NODE_TYPES):  # an enum may be negative
-                known = ", ".join(f"{i} {name}" for i, name in enumerate(NODE_TYPES))
-                raise BadInput(where, message.type, f"is no node type: allowed are {known}")
-            kind, attributes = NODE_TYPES[message.type], attribute_values(message)
-            if kind == "COMM_COLL_NODE":
-                action = self._call(attributes, where)
-            elif kind in ("COMM_SEND_NODE", "COMM_RECV_NODE"):
-                action = self._message(kind == "COMM_SEND_NODE", attributes, where)
-            elif kind in ("INVALID_NODE", "METADATA_NODE"):
-                action = common.Gap(0.0)
-            else:
-                action = common.Gap(self._seconds(message, attributes, where))
-            found.append(common.Node(where, action, tuple(positions[other] for other in after)))
-        return tuple(found)
+        return tuple(self._node(message, positions) for message in messages)
+
+    def _node(self, message: Any, positions: Mapping[int, int]) -> common.Node:
+        where = f"{self.file}: node {message.id}"
+        for dependency in message.data_deps:
+            if dependency not in positions:
+                raise BadInput(where, f"node {dependency}", "is what it waits for, but isn't in this file")
+        # Chakra's converter gives thread roots a control dependency on a node 0 that it doesn't write, and its
+        # feeder follows data dependencies alone: so a control dependency on an absent node orders nothing.
+        present = [dependency for dependency in message.ctrl_deps if dependency in positions]
+        dependencies = dict.fromkeys((*message.data_deps, *present))
+        after = tuple(positions[dependency] for dependency in dependencies)
+        return common.Node(where, self._action(message, where), after)
+
+    def _action(self, message: Any, where: str) -> common.Action:
+        if not 0 <= message.type < len(NODE_TYPES):  # an enum may be negative
+            allowed = ", ".join(f"{number} {name}" for number, name in enumerate(NODE_TYPES))
+            raise BadInput(where, message.type, f"is no node type: allowed are {allowed}")
+        kind = NODE_TYPES[message.type]
+        attributes = attribute_values(message)
+        if kind == "COMM_COLL_NODE":
+            return self._call(attributes, where)
+        if kind in ("COMM_SEND_NODE", "COMM_RECV_NODE"):
+            return self._message(kind == "COMM_SEND_NODE", attributes, where)
+        if kind in ("INVALID_NODE", "METADATA_NODE"):
+            return common.Gap(0.0)
+        return common.Gap(self._seconds(message, attributes, where))
 
     def _seconds(self, message: Any, attributes: Mapping[str, Any], where: str) -> float:
         """Time of a node that sends nothing: its duration, or else its operations at the GPU's rate."""
