@@ -103,30 +103,38 @@ class Engine:
         while time.monotonic_ns() < start_ns:
             time.sleep(0.0002)
         self._begin_ready()
-        next_report = 0.0
+        next_report_s = 0.0
         while (self._pending_tasks or self._pending_receives) and not self.outcome.broken:
-            remaining = self._timers[0][0] - time.monotonic() if self._timers else PROGRESS_INTERVAL_S + SPIN_S
-            timeout_s = min(PROGRESS_INTERVAL_S, remaining - SPIN_S) if remaining > SPIN_S else 0.0
-            for fd, events in self._epoll.poll(timeout_s):
-                if fd in self._receivers:
-                    self._run_step(self._receive, self._receivers[fd])
-                else:
-                    if events & ~select.EPOLLOUT:
-                        self._run_step(self._read_departure, self._senders[fd])
-                    if events & select.EPOLLOUT:
-                        self._run_step(self._send, self._senders[fd])
+            for fd, events in self._epoll.poll(self._poll_timeout_s()):
+                self._on_event(fd, events)
                 self._begin_ready()
-            now = time.monotonic()
-            while self._timers and self._timers[0][0] <= now:
+            now_s = time.monotonic()
+            while self._timers and self._timers[0][0] <= now_s:
                 self._done(heapq.heappop(self._timers)[1])
             self._begin_ready()
-            if now >= next_report:
-                next_report = now + PROGRESS_INTERVAL_S
+            if now_s >= next_report_s:
+                next_report_s = now_s + PROGRESS_INTERVAL_S
                 report(protocol.Delivered(size=self.delivered_bytes))
                 if time.monotonic_ns() > deadline_ns:
                     self.outcome.broken.append(f"{self._pending_receives} transfers had not arrived at the deadline")
         report(protocol.Delivered(size=self.delivered_bytes))
         return self.outcome
+
+    def _poll_timeout_s(self) -> float:
+        """Return how long to wait for events: until `SPIN_S` before the next task is computed, then not at all."""
+        if not self._timers:
+            return PROGRESS_INTERVAL_S
+        remaining_s = self._timers[0][0] - time.monotonic() - SPIN_S
+        return min(PROGRESS_INTERVAL_S, remaining_s) if remaining_s > 0 else 0.0
+
+    def _on_event(self, fd: int, events: int) -> None:
+        if fd in self._receivers:
+            self._run_step(self._receive, self._receivers[fd])
+            return
+        if events & ~select.EPOLLOUT:
+            self._run_step(self._read_departure, self._senders[fd])
+        if events & select.EPOLLOUT:
+            self._run_step(self._send, self._senders[fd])
 
     def _run_step(self, step: Callable[[_Connection], None], connection: _Connection) -> None:
         """Take a step on a connection; if that fails, the connection is broken, and with it the replay."""
