@@ -134,23 +134,17 @@ class Framed:
 
     def flush(self) -> None:
         """Send a turn's bytes, or what the kernel takes, or what may go by now. Broken if the other end is gone."""
-        left = _MAX_SEND_BYTES
+        budget = _MAX_SEND_BYTES
         if self._pacer is not None:
             self._start_next_message()
             if self.next_send_at > time.monotonic():
                 return
             if self._message_starts:
-                left = min(left, self._message_starts[0][0] - self.sent_bytes)
-        if not left or not self._queue:
+                budget = min(budget, self._message_starts[0][0] - self.sent_bytes)
+        if not budget or not self._queue:
             return
-        views, size = [], left
-        for view in self._queue:
-            views.append(view[:size])
-            size -= len(view)
-            if size <= 0 or len(views) == _MAX_VIEWS:
-                break
         try:
-            sent = self.sock.sendmsg(views)
+            sent = self.sock.sendmsg(self._views(budget))
         except BlockingIOError:
             return
         except OSError as problem:
@@ -163,6 +157,16 @@ class Framed:
             sent -= len(self._queue.popleft())
         if sent:
             self._queue[0] = self._queue[0][sent:]
+
+    def _views(self, budget: int) -> list[memoryview]:
+        """Return the first bytes of the queue: at most `budget`, in as many parts as one call may have."""
+        views = []
+        for view in self._queue:
+            views.append(view[:budget])
+            budget -= len(view)
+            if budget <= 0 or len(views) == _MAX_VIEWS:
+                break
+        return views
 
     def read(self) -> None:
         """Receive what there is. Broken at its end."""
