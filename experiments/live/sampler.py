@@ -34,16 +34,24 @@ class LinkSample(NamedTuple):
 def structure(label: str, plan: FabricPlan) -> dict[str, Any]:
     """Return what the page draws of a fabric, and which faults each element can have."""
     layer_of = {plan.link_of(name, layer): (name, layer) for layer in LAYERS for name in plan.link_names(layer)}
-    places = {gpu.name: [gpu.domain, gpu.rank] for gpu in plan.gpus} if isinstance(plan, Plan) else {}
+    places: dict[str, list[int]] = {}
+    if isinstance(plan, Plan):
+        places = {gpu.name: [gpu.domain, gpu.rank] for gpu in plan.gpus}
     links = []
-    of_kinds = {kind: list(FAULTS[kind].targets(plan)) for kind in fault_kinds()}
-    uplinks = frozenset(link.name for link in plan.links if link.kind == UPLINK)
     for link in plan.links:
-        target, layer = (link.name, UPLINK) if link.kind == UPLINK else layer_of.get(link, ("", ""))
-        links.append(
-            {"a": link.a.node, "b": link.b.node, "rate": link.rate_bps, "kind": link.kind}
-            | {"target": target, "layer": layer, "interface": link.a.interface}
-        )
+        target, layer = layer_of.get(link, ("", ""))
+        if link.kind == UPLINK:
+            target, layer = link.name, UPLINK
+        drawn = {
+            "a": link.a.node,
+            "b": link.b.node,
+            "rate": link.rate_bps,
+            "kind": link.kind,
+            "target": target,
+            "layer": layer,
+            "interface": link.a.interface,
+        }
+        links.append(drawn)
     return {
         "label": label,
         "title": plan.title,
@@ -52,8 +60,15 @@ def structure(label: str, plan: FabricPlan) -> dict[str, Any]:
         "switches": [{"name": switch.name, "role": switch.role} for switch in plan.switches],
         "links": links,
         "control": list(plan.control_processes),
-        "faults": [_fault(kind, names, uplinks) for kind, names in of_kinds.items() if names],
+        "faults": _faults(plan),
     }
+
+
+def _faults(plan: FabricPlan) -> list[dict[str, Any]]:
+    """Return the fault kinds that have any target in a fabric."""
+    uplinks = frozenset(link.name for link in plan.links if link.kind == UPLINK)
+    targets_of = {kind: list(FAULTS[kind].targets(plan)) for kind in fault_kinds()}
+    return [_fault(kind, targets, uplinks) for kind, targets in targets_of.items() if targets]
 
 
 def _fault(kind: str, targets: list[str], uplinks: frozenset[str]) -> dict[str, Any]:
