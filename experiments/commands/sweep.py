@@ -222,31 +222,35 @@ def _terminating() -> Iterator[None]:
 
 def _show_plan(sweep: Sweep, path: Path, again: Sequence[str], screen: Console) -> None:
     """Print the runs, what is there, and how long the others are expected to take."""
-    states, seconds = dict[str, str](), list[float]()
+    states: dict[str, str] = {}
+    median_s = None
     if path.exists():
         with SweepFolder(path, sweep) as folder:
             states = {cell.name: folder.state(cell.name) for cell in sweep.cells}
-            records = [folder.record(cell.name) for cell in sweep.cells if states[cell.name]]
-            seconds = [(r["end_ns"] - r["start_ns"]) / 1e9 for r in records if "end_ns" in r]
-    measured = median(seconds) if seconds else None
+            median_s = _median_s(folder, [name for name, state in states.items() if state])
+    missing = {cell.name for cell in sweep.cells if states.get(cell.name, "") in ("", *again)}
     table = plain_table("run", *sweep.axes, "state", "expected", right=("expected",))
-    left = 0
-    shown = len(fmt.rows_with_room(sweep.cells, MAX_SHOWN))
+    shown_cells = sweep.cells[: len(fmt.rows_with_room(sweep.cells, MAX_SHOWN))]
     with console(stderr=True).status("predicting how long each run takes"):
-        for number, cell in enumerate(sweep.cells):
-            state = states.get(cell.name, "")
-            is_missing = state in ("", *again)
-            left += is_missing
-            if number < shown:
-                values = [str(value) for value in cell.axes.values()]
-                expected = _expected(cell, measured) if is_missing else ""
-                table.add_row(cell.name, *values, state or views.MISSING, expected)
+        for cell in shown_cells:
+            values = [str(value) for value in cell.axes.values()]
+            expected = _expected(cell, median_s) if cell.name in missing else ""
+            table.add_row(cell.name, *values, states.get(cell.name) or views.MISSING, expected)
     screen.print(table)
-    more = len(sweep.cells) - shown
+    more = len(sweep.cells) - len(shown_cells)
     if more > 0:
         screen.print(f"… {more} more runs")
-    known = f", about {format_time(round(measured * left))} on one machine" if measured and left else ""
-    screen.print(f"{len(sweep.cells)} runs, {left} to do{known}", highlight=False)
+    line = f"{len(sweep.cells)} runs, {len(missing)} to do"
+    if median_s and missing:
+        line += f", about {format_time(round(median_s * len(missing)))} on one machine"
+    screen.print(line, highlight=False)
+
+
+def _median_s(folder: SweepFolder, names: Sequence[str]) -> float | None:
+    """Return the median time of the runs of these names that have ended; None if none has."""
+    records = [folder.record(name) for name in names]
+    durations_s = [(record["end_ns"] - record["start_ns"]) / 1e9 for record in records if "end_ns" in record]
+    return median(durations_s) if durations_s else None
 
 
 def _expected(cell: Cell, measured: float | None) -> str:
