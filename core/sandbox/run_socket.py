@@ -89,50 +89,64 @@ def announcements() -> list[Announcement]:
 
 def _ask(names: list[bytes], within_s: float) -> list[Announcement]:
     """Ask all at once. A process is left out whose user is another than its name claims, or which doesn't answer."""
-    open_now: dict[socket.socket, Announcement] = {}
-    texts: dict[socket.socket, bytes] = {}
+    waiting: dict[socket.socket, Announcement] = {}
+    answered: list[Announcement] = []
     counts: Counter[int] = Counter()
-    found = list[Announcement]()
     for name in names:
-        if len(open_now) >= _MOST:
+        if len(waiting) >= _MOST:
             break
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            sock.connect(name)
-            pid, uid, gid = _peer(sock)
-            if pid <= 0 or name.split(b"/")[1] != str(uid).encode():
-                raise PermissionError(name)
-            counts[uid] += 1
-            if counts[uid] > _MOST_OF_A_USER and uid != os.geteuid():
-                raise PermissionError(name)
-            announcement = Announcement(pid, _peer_pidfd(sock, pid), uid, gid, "")
-            if is_stopped(pid):
-                found.append(announcement)
-                sock.close()
-                continue
-            open_now[sock] = announcement
-            texts[sock] = b""
+            announcement = _connect(sock, name, counts)
         except OSError:
             sock.close()
-    deadline = time.monotonic() + within_s
-    while open_now and (left_s := deadline - time.monotonic()) > 0:
-        for sock in select.select(list(open_now), [], [], left_s)[0]:
+            continue
+        if is_stopped(announcement.pid):
+            answered.append(announcement)
+            sock.close()
+        else:
+            waiting[sock] = announcement
+    return answered + _answers(waiting, time.monotonic() + within_s)
+
+
+def _connect(sock: socket.socket, name: bytes, counts: Counter[int]) -> Announcement:
+    """Connect to a process. PermissionError if its user isn't the one that its name claims, or has too many.
+
+    `counts`: how many each user has so far.
+    """
+    sock.connect(name)
+    pid, uid, gid = _peer(sock)
+    if pid <= 0 or name.split(b"/")[1] != str(uid).encode():
+        raise PermissionError(name)
+    counts[uid] += 1
+    if counts[uid] > _MOST_OF_A_USER and uid != os.geteuid():
+        raise PermissionError(name)
+    return Announcement(pid, _peer_pidfd(sock, pid), uid, gid, "")
+
+
+def _answers(waiting: dict[socket.socket, Announcement], deadline_s: float) -> list[Announcement]:
+    """Return those that have sent a whole text by the deadline. All sockets are closed, and the pidfds of others."""
+    texts = dict.fromkeys(waiting, b"")
+    answered = []
+    while waiting and (remaining_s := deadline_s - time.monotonic()) > 0:
+        for sock in select.select(list(waiting), [], [], remaining_s)[0]:
             part = b""
             with suppress(OSError):
                 part = sock.recv(_LONGEST + 1)
             texts[sock] += part
             if part and len(texts[sock]) <= _LONGEST:
                 continue
-            who = open_now.pop(sock)
+            announcement = waiting.pop(sock)
             sock.close()
             if texts[sock] and not part:
-                found.append(replace(who, text=texts[sock].decode(errors="surrogateescape")))
+                text = texts[sock].decode(errors="surrogateescape")
+                answered.append(replace(announcement, text=text))
             else:
-                os.close(who.pidfd)
-    for sock, who in open_now.items():
+                os.close(announcement.pidfd)
+    for sock, announcement in waiting.items():
         sock.close()
-        os.close(who.pidfd)
-    return found
+        os.close(announcement.pidfd)
+    return answered
 
 
 def _peer(sock: socket.socket) -> tuple[int, int, int]:
