@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from railyard.controller.agent.route_agent import RouteAgent
-from railyard.controller.agent.steering import Assigned, Source, serve_choices
+from railyard.controller.agent.steering import Assigned, Change, Source, serve_choices
 from railyard.controller.health.policy import Scores
 from railyard.controller.health.registry.client import Registry, View, connect
 from railyard.controller.processes import messages
@@ -110,11 +110,10 @@ class Agents:
                 return
 
     def _steer(self, todo: dict[Gpu, Scores], has_new_scores: bool) -> None:
-        now = time.monotonic_ns()
-        changes = {
-            gpu: self._sources[gpu].decide(scores, now, partial(self._rates.read, gpu.name))
-            for gpu, scores in todo.items()
-        }
+        now_ns = time.monotonic_ns()
+        changes = {}
+        for gpu, scores in todo.items():
+            changes[gpu] = self._sources[gpu].decide(scores, now_ns, partial(self._rates.read, gpu.name))
         routes = {gpu: (change.remove, change.put) for gpu, change in changes.items() if change.remove or change.put}
         outcome = self._routes.change_all(routes)
         for gpu, error in outcome.refused.items():  # a crashed GPU has no interfaces; the others' routes matter more
@@ -123,17 +122,22 @@ class Agents:
             for gpu, change in changes.items():
                 if change.recheck_ns is not None:
                     self._recheck_ns.setdefault(gpu, change.recheck_ns)
-        for src, change in changes.items():
-            for dst, shares in change.chosen.items():
-                if (src, dst) in self._command.watched:
-                    self._emit("choice", {"src": src.name, "dst": dst.name, "paths": path_names(shares)})
+        for gpu, change in changes.items():
+            self._emit_choices(gpu, change)
         if outcome.done:
-            done = {"routes": outcome.done, "sources": len(routes), "news": has_new_scores}
-            self._emit("changed", {**done, "version": max(scores.version for scores in todo.values())})
-        first = len(self._steered) < len(self._sources)
+            version = max(scores.version for scores in todo.values())
+            detail = {"routes": outcome.done, "sources": len(routes), "news": has_new_scores, "version": version}
+            self._emit("changed", detail)
+        was_steering = len(self._steered) == len(self._sources)
         self._steered |= todo.keys()
-        if first and len(self._steered) == len(self._sources):
+        if not was_steering and len(self._steered) == len(self._sources):
             self._emit("steering", {})
+
+    def _emit_choices(self, src: Gpu, change: Change) -> None:
+        """Report the paths that were chosen for the pairs that are watched."""
+        for dst, shares in change.chosen.items():
+            if (src, dst) in self._command.watched:
+                self._emit("choice", {"src": src.name, "dst": dst.name, "paths": path_names(shares)})
 
 
 def main() -> None:
