@@ -250,6 +250,15 @@ class PolicyRun:
         """All turns were taken."""
         return len(self.timed) == len(self.turns)
 
+    @property
+    def is_under_way(self) -> bool:
+        """Turns are left to take, and its engine works."""
+        return not (self.is_done or self.is_broken)
+
+    def shares_engine(self, other: "PolicyRun") -> bool:
+        """Return whether another run's policy is one of the same engine."""
+        return other is not self and engine_name(other.interval.policy) == engine_name(self.interval.policy)
+
     def take_turn(self, ranks: MonitoredEngine) -> None:
         """Run the next turn; before the first, the check."""
         policy = self.interval.policy if engine_of(self.interval.policy).runs_policies else ""
@@ -347,15 +356,10 @@ class SizeSweep:
         When a policy's engine fails, the others that share it start anew, with new processes.
         """
         backward = False
-        while under_way := [run for run in runs if not (run.is_done or run.is_broken)]:
-            for run in reversed(under_way) if backward else under_way:
-                sharing = [
-                    other
-                    for other in under_way
-                    if other is not run
-                    and not (other.is_done or other.is_broken)
-                    and engine_name(run.interval.policy) == engine_name(other.interval.policy)
-                ]
+        while under_way := [run for run in runs if run.is_under_way]:
+            turns = reversed(under_way) if backward else under_way
+            for run in turns:
+                sharing = [other for other in under_way if other.is_under_way and run.shares_engine(other)]
                 if not self._take_turn(run):
                     run.is_broken = True
                     for other in sharing:
