@@ -78,7 +78,9 @@ def run_script(
         raise ValueError(f"script {script.name}: at_s must be above {WARM_UP_S}")
     streams = tuple(dict.fromkeys(pair for selection in selections for pair in selection.streams))
     probes = tuple(dict.fromkeys(pair for selection in selections for pair in selection.probes))
-    player, check_s = Player(operator or net, script, phases), duration_s(net.plan)
+    player = Player(operator or net, script, phases)
+    check_s = duration_s(net.plan)
+    numbers = range(len(selections))
     job = TrafficJob(streams=streams, probes=probes, stream_bytes_per_s=net.plan.rail_bps * STREAM_SHARE / 8)
     with Traffic(job, sites) as traffic, recorded:
         begun_ns = time.monotonic_ns()
@@ -88,19 +90,20 @@ def run_script(
             checks = _run_checks(player, checker, check_s, progress, on_action)
             if checker:
                 checks += missed_checks(player.actions.done, checks, check_s, AFTER_S)
-            injected, repair_started = (
-                [times[n] for n in range(len(selections))] for times in (player.injected_ns, player.repair_start_ns)
-            )
-            ends_ns = fault_end_ns(script, injected, repair_started, events())
+            injected_ns = [player.injected_ns[number] for number in numbers]
+            repair_start_ns = [player.repair_start_ns[number] for number in numbers]
+            ends_ns = fault_end_ns(script, injected_ns, repair_start_ns, events())
             # traffic after the last fault is over, which may be later than its repair
             sleep_until(max(ends_ns) / 1e9 + AFTER_S + TAIL_S)
         except BaseException:
             player.end()
             raise
-        log = traffic.stop(max(DRAIN_S, DRAIN * outage_s(injected, ends_ns)))
-    observed = ScriptObservations(net.plan, script, streams, probes, log, begun_ns, injected, repair_started, events())
+        log = traffic.stop(max(DRAIN_S, DRAIN * outage_s(injected_ns, ends_ns)))
+    observed = ScriptObservations(
+        net.plan, script, streams, probes, log, begun_ns, injected_ns, repair_start_ns, events()
+    )
     runs, total_goodput = evaluate_all(observed, selections)
-    late_s = tuple(player.late_ns[number] / 1e9 for number in range(len(selections)))
+    late_s = tuple(player.late_ns[number] / 1e9 for number in numbers)
     return ScriptRun(begun_ns, runs, tuple(checks), total_goodput, late_s)
 
 
