@@ -120,13 +120,14 @@ class _Server:
         """Build the fabric and serve until the script ends or closes it."""
         from railyard.experiments.api.session import live_fabric
         from railyard.experiments.live import page
-        from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
+        from railyard.experiments.spec.experiment import nominal_plans
+        from railyard.experiments.spec.parsing import restored
 
         init.install_signal_handlers(interactive=True)
         threading.Thread(target=self._receive, name="receives requests", daemon=True).start()
         raise_open_file_limit()
         try:
-            spec = ExperimentSpec.model_validate(self._task["spec"])
+            spec = restored(self._task["spec"])
             init.add_hosts({host: ip for plan in nominal_plans(spec) for host, ip in plan.addresses.items()})
             measured = self._task["capacity"]
             how = (self._task["reroute"], Capacity(*measured) if measured else None, self._task["live_url"])

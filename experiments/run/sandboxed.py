@@ -23,6 +23,7 @@ from railyard.experiments.measures.definition import measures_of
 from railyard.experiments.options import PrintableConsole, console
 from railyard.experiments.run.folder import Spare, reporting_path_errors
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
+from railyard.experiments.spec.parsing import restored
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
 from railyard.topologies.topology_kind import hosts_line, hosts_of
 
@@ -34,7 +35,7 @@ def main() -> int:
     crash.parent_has_stdout = task["do"] == "run" and not (task["quiet"] or task["json"])
     try:
         init.install_signal_handlers(interactive=task["do"] == "shell")
-        spec = ExperimentSpec.model_validate(task["spec"])  # it was checked when it was loaded
+        spec = restored(task["spec"])
         init.add_hosts(_addresses(spec))
         with _watched_launcher():
             status = {"run": _run, "shell": _shell}[task["do"]](spec, task)

@@ -70,6 +70,11 @@ def parse_keys(data: object) -> ExperimentSpec:
     return parse_model(experiment_model(), dict(data))
 
 
+def restored(data: Mapping[str, Any]) -> ExperimentSpec:
+    """Return the experiment of `resolved` data, which another process has checked; its plugins must be loaded."""
+    return experiment_model().model_validate(dict(data))
+
+
 def parse(data: object) -> ExperimentSpec:
     """Return an experiment from plain data, as YAML gives it. BadInput names the first field that is wrong."""
     spec = parse_keys(data)
