@@ -249,7 +249,7 @@ def write_active_plan(plan: Plan) -> None:
 def read_active_plan() -> Plan | None:
     """Return the plan of the running fabric, and load its plugins; None if there is none.
 
-    Whoever reads it has the rights of the run's owner, whose plugins these are.
+    Its reader has the rights of the run's owner, whose plugins these are.
     """
     try:
         variables, spec, *rates_bps = json.loads(PLAN_FILE.read_text())

@@ -314,7 +314,7 @@ def test_sizes_are_named_as_in_the_paper(size: int, name: str) -> None:
     assert size_name(size) == name
 
 
-def test_a_target_of_the_largest_size_is_not_judged_by_a_smaller_one() -> None:
+def test_largest_size_is_not_judged_by_a_smaller_one() -> None:
     """The largest size is invalid: its target was met by the gain of the size below, or missed by it."""
     found = sample()
     pair = next(m for m in by_fabric(found) if m.rails == PAIR)

@@ -24,7 +24,6 @@ from railyard.experiments.commands.list import definitions, facts
 from railyard.experiments.measures.training.measure import Training
 from railyard.experiments.run import sandboxed
 from railyard.experiments.spec import loading
-from railyard.experiments.spec.loading import load_any
 from railyard.experiments.spec.parsing import parse, parse_keys
 from railyard.results import run_folder
 from railyard.results.published.catalogue import FIGURES
@@ -225,16 +224,10 @@ def test_the_exit_status_of_the_run_is_that_of_the_command(status: int, entered:
     assert cli.main(["run", "quickstart"]) == status
 
 
-def test_list_and_describe_tell_of_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["list"]) == 0
-    listed = capsys.readouterr().out
+def test_every_experiment_has_a_description() -> None:
+    """Golden files have what `list` and `describe` print."""
     for name in loading.names():
-        assert name in listed
-        assert cli.main(["describe", name]) == 0
-        reported = capsys.readouterr().out
-        spec = load_any(name)
-        assert spec.title in reported
-        assert " ".join(spec.description.split()) in " ".join(reported.split())
+        spec = parse_keys(loading.read(name))
         assert len(spec.description) > 200, "a description teaches"
         lines = describe.block(describe.shown(spec), loading.read(name))
         assert yaml.safe_load("\n".join(lines)) == describe.shown(spec)
@@ -250,7 +243,7 @@ def test_list_groups_experiments_and_prints_json(capsys: pytest.CaptureFixture[s
     assert listed.index("faults and recovery") < listed.index("recovery-matrix") < listed.index("health routing")
 
 
-def test_describe_of_an_installed_package_names_the_absolute_path_for_a_shell(
+def test_describe_of_a_package_quotes_the_absolute_path(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     package = tmp_path / "two words"
@@ -286,7 +279,9 @@ def test_quick_commands_import_no_heavy_modules(command: str, parses: bool) -> N
     assert parses or not for_parsing & imported
 
 
-@pytest.mark.parametrize("name", loading.names())
+@pytest.mark.parametrize(
+    "name", ["quickstart", "training-faults", "optical-replacement", "multirail-quick", "hot-rail"]
+)
 def test_list_counts_what_the_whole_spec_has(name: str) -> None:
     spec = load(name)
     policies = len(spec.routing.policies) if spec.routing else 1

@@ -155,7 +155,7 @@ def test_agreement_counts_rows_within_the_band(cases: list[tuple[float, str, boo
         assert f"{len(compared) - len(outside)} of {len(compared)} within 0.97-1.05, worst " in found.text
 
 
-def test_agreement_of_invalid_times_alone_is_no_count_of_times_within() -> None:
+def test_agreement_of_invalid_times_alone_is_no_count() -> None:
     spreads = {f"fabric {n}": Spread((1.0,), 1.0, "invalid") for n in range(10)}
     found = agreement([Row(IntervalId("f", "w"), "", "completion_time", "s", (), spreads)])
     assert found.text == "not compared: all 10 times are invalid"

@@ -104,7 +104,7 @@ def test_transfers_over_paths_of_a_hash_are_not_compared(keys: dict[str, Any], i
     assert predict_schedule(schedule, RATES, fabric) == ({} if is_hashed else {"transfer": 10.0})
 
 
-def test_a_policy_states_its_prediction_of_the_pairs_that_are_sent() -> None:
+def test_policy_states_its_prediction_of_sent_pairs() -> None:
     fabric = FabricSpec(kind="rail-only", domains=2, rails=2, policy="unpredictable")
     found = stated(transfers_schedule(2, 2, [(0, 3)], 10), RATES, fabric)
     assert found["transfer"] == NotCompared("is sent at random")

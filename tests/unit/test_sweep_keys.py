@@ -41,7 +41,7 @@ def test_a_missing_file_is_made_and_the_line_says_how_to_use_it(tmp_path: Path) 
     assert "PRIVATE KEY" not in str(made.value)
 
 
-def test_a_file_that_was_made_is_read_again_and_no_text_shows_its_key(path: Path) -> None:
+def test_made_key_file_is_read_again_and_not_shown(path: Path) -> None:
     read = keys.load(path)
     assert read.content() == path.read_bytes()
     secret = read.private_key.splitlines()[1]
@@ -56,14 +56,14 @@ def test_a_file_that_is_there_is_never_replaced(path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o777, 0o601])
-def test_a_file_that_others_can_open_is_refused_with_the_command_that_mends_it(path: Path, mode: int) -> None:
+def test_key_file_open_to_others_names_the_remedy(path: Path, mode: int) -> None:
     path.chmod(mode)
     with pytest.raises(BadInput, match=rf"--keys: .* is open to other users \(mode {mode:04o}\): chmod 600 {path}"):
         keys.load(path)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_file_of_another_user_is_refused_unless_its_folder_is_theirs_too(path: Path) -> None:
+def test_key_file_of_another_user_is_refused(path: Path) -> None:
     os.chown(path, 65533, -1)
     with pytest.raises(BadInput, match=r"belongs to another user \(id 65533\): use a file of your own"):
         keys.load(path)

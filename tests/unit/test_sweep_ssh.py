@@ -184,9 +184,7 @@ def test_a_port_that_accepts_and_says_nothing_is_given_up(
         assert "can't be started on mute: nothing was started there within 1 s" in line_of("ssh:mute")
 
 
-def test_the_key_goes_to_a_host_as_input_alone_and_its_words_to_no_other_host(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_key_goes_to_its_host_only_and_as_input(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "make", lambda: KEYS)
     orders = list[bytes]()
 

@@ -132,7 +132,7 @@ def test_an_address_without_a_port_is_refused(place: Place, address: str, line: 
         ("sweep.pem", ""),
     ],
 )
-def test_certificates_of_dasks_configuration_are_used_without_a_key_file(place: Place, file: str, line: str) -> None:
+def test_certificates_of_dasks_configuration_are_used(place: Place, file: str, line: str) -> None:
     names = ("CA_FILE", "CLIENT__CERT", "CLIENT__KEY")
     variables = {f"DASK_DISTRIBUTED__COMM__TLS__{name}": str(place.folder / file) for name in names}
     status, output = place.client(place.address, **variables)
