@@ -97,7 +97,6 @@ def shown(spec: "ExperimentSpec") -> dict[str, Any]:
     idle = {"title", "topic", "takes", "description", *spec.family.without}
     idle |= set() if spec.faults else {"fault_repeats"}
     idle |= set() if spec.scripts else {"script_repeats"}
-    idle |= set() if spec.replacements else {"replacement_repeats"}
     used = measures_of(spec)
     idle |= {measure.repeats_key for measure in MEASURES.values() if measure not in used}
     if not (spec.faults or spec.scripts or any(measure.injects_faults for measure in used)):

@@ -1,4 +1,4 @@
-"""Print what an experiment or a trace would send, its faults, replacements and first routes: the command `dry-run`."""
+"""Print what an experiment or a trace would send, its faults and first routes: the command `dry-run`."""
 
 import os
 from collections import defaultdict
@@ -27,11 +27,9 @@ from railyard.experiments.options import (
     shows_progress,
 )
 from railyard.experiments.predict.steered_times import initial_states
-from railyard.experiments.run.replacement_job import replacement_job
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.experiments.spec.parsing import parse
-from railyard.experiments.spec.replacements import with_spares
 from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
 from railyard.failure.analysis.evaluate import AFTER_S
 from railyard.results.format import NOTHING
@@ -71,7 +69,7 @@ def command(
     """Print what would be sent, by which GPUs and over which links, without sending it. Needs no root."""
     keep_freed_memory()
     spec = experiment(experiment_of(name, topo), overrides, topo)
-    if not (spec.workloads or spec.fault_runs or spec.replacements or measures_of(spec)):
+    if not (spec.workloads or spec.fault_runs or measures_of(spec)):
         raise BadInput("NAME", spec.name, "has no workloads and no faults: what it does depends on time")
     spec.family.dry_run(spec, options.console())
     return 0
@@ -119,7 +117,7 @@ def _print_topologies(spec: ExperimentSpec, console: Console) -> None:
 
 
 def print_all(spec: ExperimentSpec, console: Console) -> None:
-    """Print each workload on each fabric of GPUs, the first routes, faults, replacements and other measures."""
+    """Print each workload on each fabric of GPUs, the first routes, faults, and what measures do."""
     _print_topologies(spec, console)
     for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
         plan = nominal_plan(fabric)
@@ -135,7 +133,6 @@ def print_all(spec: ExperimentSpec, console: Console) -> None:
             console.print()
     _print_routing(spec, console)
     _print_faults(spec, console)
-    _print_replacements(spec, console)
     for measure in measures_of(spec):
         measure.dry_run(spec, console)
 
@@ -301,26 +298,3 @@ def min_duration_s(spec: ExperimentSpec) -> float:
                 faults = script.script(plan, spec.seed + repeat).faults
                 total += max(timed.at_s + timed.repair_s for timed in faults) + AFTER_S
     return total * len(spec.reroute)
-
-
-def _print_replacements(spec: ExperimentSpec, console: Console) -> None:
-    """Print for each fabric with replacements which GPUs take over, and the state that is sent to them."""
-    for number, (label, fabric) in enumerate(zip(spec.labels, spec.gpu_fabrics, strict=True)):
-        chosen = spec.replacements_on(number)
-        if not chosen:
-            continue
-        titles = ("case", "way", "fails", "is replaced by", "on", "state of each", "from", "times")
-        table = plain_table(*titles, right=("state of each", "times"))
-        for replacement in chosen:
-            field = f"replacements.{spec.replacements.index(replacement)}"
-            plan = nominal_plan(with_spares(replacement, fabric))
-            job = replacement_job(replacement, fabric, plan, spec.seed, field)
-            built, optical = f"{plan.spec.domains} x {plan.spec.rails}", plan.spec.optical
-            if optical:
-                built += f", switching takes {format_time(optical.switching_time)} in {' and '.join(optical.layers)}"
-            names = [gpu.name for gpu in job.plan.gpus]
-            senders = ", ".join(names[src] for src, _ in sorted(job.state.matrix))
-            state = (format_size(max(job.state.matrix.values())), senders, str(spec.replacement_repeats))
-            table.add_row(replacement.case, job.way, replacement.failed, job.replaced_by, built, *state)
-        console.print(f"[bold]replacements[/] on {label}, a job on {_size(fabric)}", highlight=False)
-        console.print(table, "")

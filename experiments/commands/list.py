@@ -101,7 +101,7 @@ def facts(spec: "ExperimentSpec") -> "tuple[list[str], list[int], Counts]":
     fabrics = range(len(spec.fabrics))
     workloads = sum(workload_is_on(workload, fabric) for fabric in fabrics for workload in spec.workloads)
     replays = workloads * policies * spec.repeats
-    faults = spec.injections + spec.replacement_runs
+    faults = spec.injections
     for measure in measures_of(spec):
         counts = measure.counts(spec)
         replays += counts.replays

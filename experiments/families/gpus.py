@@ -1,4 +1,4 @@
-"""Family of fabrics of GPUs in HB domains: schedules that are replayed, routing policies, failover, replacements."""
+"""Family of fabrics of GPUs in HB domains: schedules that are replayed, routing policies, failover."""
 
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -9,7 +9,6 @@ from railyard.core.errors import BadInput
 from railyard.core.host import Datapath, Machine, datapath_choice
 from railyard.core.units import format_rate, format_size
 from railyard.experiments.machines.spec import UnderlaySpec
-from railyard.experiments.run.replacement_job import check_replacements
 from railyard.experiments.spec.experiment import FAMILIES, ExperimentSpec, FabricFamily, nominal_plan, nominal_plans
 from railyard.experiments.spec.faults import check_faults
 from railyard.experiments.spec.scripts import check_script
@@ -32,7 +31,7 @@ CORE_BPS: Final[dict[Datapath, float]] = {"system": 40e9, "netdev-tso": 12.8e9, 
 BRIDGE_CORE_BPS: Final = 40e9  # the same through the kernel's own bridges, which HB domains are
 LIGHT_FRAMES: Final = 1_200
 """Full frames a second, at all switches, that any machine carries: 2% of what a core does with the slowest datapath."""
-_ONE_MACHINE: Final = ("routing", "background", "grid", "replacements")
+_ONE_MACHINE: Final = ("routing", "background", "grid")
 """Sections of an experiment that need all GPUs on one machine."""
 GPU_BYTES: Final = 1_000_000
 """Kernel memory of a GPU at least: a namespace with its tables, two veth pairs, shapers, a switch port."""
@@ -40,7 +39,7 @@ GPU_BYTES: Final = 1_000_000
 
 @FAMILIES.register("gpus")
 class Gpus(FabricFamily):
-    """Workloads are schedules between GPUs; routes, faults and replacements are the controller's and agents' matter."""
+    """Workloads are schedules between GPUs; routes and faults are the controller's and agents' matter."""
 
     Fabric = FabricSpec
 
@@ -59,7 +58,6 @@ class Gpus(FabricFamily):
         check_faults(spec.faults, nominal_plans(spec))
         _check_workloads(spec)
         _check_scripts(spec)
-        check_replacements(spec.replacements, spec.gpu_fabrics)
         _check_routing(spec)
 
     def check_budget(self, spec: ExperimentSpec, machine: Machine) -> None:
@@ -117,18 +115,18 @@ class Gpus(FabricFamily):
         return FabricNet(plan, datapath, controller)
 
     def step_count(self, spec: ExperimentSpec) -> int:
-        """Return the number of builds, calibrations, workloads, faults and GPU replacements."""
+        """Return the number of builds, calibrations, workloads, and faults."""
         if not spec.has_load:
-            return spec.replacement_runs
+            return 0
         fabrics = len(spec.fabrics)
         builds = sum(len(spec.reroutes_on(n)) for n in range(fabrics))
         turns = len(spec.routing.policies) if spec.routing else 1
         turns *= len(spec.grid.scenes) if spec.grid else 1
         loads = fabrics * (1 + len(spec.workloads) * turns * spec.repeats)
-        return builds + loads + spec.fault_runs + spec.replacement_runs
+        return builds + loads + spec.fault_runs
 
     def measure(self, spec: ExperimentSpec, *context: Any) -> None:
-        """Run workloads, inject faults, replace GPUs."""
+        """Run workloads, inject faults, and run all measures."""
         from railyard.experiments.run import gpu_fabrics
 
         gpu_fabrics.measure(spec, *context)
@@ -140,7 +138,7 @@ class Gpus(FabricFamily):
         return steered.predict(spec) if spec.routing else unsteered.predict(spec)
 
     def dry_run(self, spec: ExperimentSpec, console: Console) -> None:
-        """Print schedules, first routes, faults and replacements."""
+        """Print schedules, first routes, faults, and what measures do."""
         from railyard.experiments.commands.dry_run import print_all
 
         print_all(spec, console)
@@ -152,8 +150,8 @@ def _check_controller(spec: ExperimentSpec) -> None:
         return
     if spec.machine_count > 1:
         raise BadInput("controller", spec.controller, "can't be given together with hosts of 2 or more")
-    if spec.replacements or any(fabric.optical for fabric in spec.gpu_fabrics):
-        raise BadInput("controller", spec.controller, "can't be given with replacements or optical switches")
+    if any(fabric.optical for fabric in spec.gpu_fabrics):
+        raise BadInput("controller", spec.controller, "can't be given with optical switches")
 
 
 def _check_hosts(spec: ExperimentSpec) -> None:

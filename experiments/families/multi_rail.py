@@ -38,8 +38,8 @@ class MultiRail(FabricFamily):
     Fabric = MultirailSpec
     Fault = RailFaultSpec
     without = (
-        "routing", "background", "grid", "scripts", "replacements", "heartbeats", "reroute", "hosts",
-        "underlay", "controller",
+        "routing", "background", "grid", "scripts", "heartbeats", "reroute", "hosts", "underlay",
+        "controller",
     )  # fmt: skip
 
     def check(self, spec: ExperimentSpec) -> None:

@@ -94,6 +94,13 @@ class Measure(MeasuredResults, Generic[Item]):
         """Yield an error for each program or library that the machine lacks for the items."""
         yield from ()
 
+    def plans(self, spec: ExperimentSpec, capacity: Capacity | None) -> Sequence[tuple[int, Plan]]:
+        """Return the plans that `run` builds beside the experiment's, each with the number of its fabric.
+
+        Their rates are checked before anything is built. `capacity`: what the machine carries, if it was measured.
+        """
+        return ()
+
     def steps(self, spec: ExperimentSpec) -> int:
         """Return how many steps `run` has, for the progress bar."""
         return 0

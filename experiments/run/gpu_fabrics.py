@@ -22,7 +22,6 @@ from railyard.experiments.measures.definition import RunContext, measures_of
 from railyard.experiments.predict import steered_times
 from railyard.experiments.run.fault_script import inject_faults
 from railyard.experiments.run.progress import Steps, measure_undisturbed
-from railyard.experiments.run.replacement import planned, run_replacements
 from railyard.experiments.run.session import (
     ControllerEvent,
     FabricSession,
@@ -188,14 +187,15 @@ def measure(spec: ExperimentSpec, datapath: Datapath, capacity: Capacity | None,
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     auto = auto_rail_bps(spec.gpu_fabrics, capacity) if capacity else 0
     plans = [make_plan(fabric, auto) for fabric in spec.gpu_fabrics]
-    replacements = planned(spec, capacity)
-    for i, plan in [*enumerate(plans), *((one.fabric, one.plan) for one in replacements)]:
-        check_rate(plan, i, capacity)
+    checked_plans = list(enumerate(plans))
+    for each in measures_of(spec):
+        checked_plans += each.plans(spec, capacity)
+    for number, plan in checked_plans:
+        check_rate(plan, number, capacity)
     if spec.has_load:
         for number, plan in enumerate(plans):
             with surviving_interruptions(run, IntervalId(spec.labels[number])):
                 _load_and_break(spec, number, plan, datapath, run, steps)
-    run_replacements(spec, replacements, datapath, run, steps)
     context = RunContext(spec, plans, datapath, capacity, run, steps)
     for each in measures_of(spec):
         each.run(context)

@@ -10,7 +10,6 @@ from typing import Final
 from railyard.experiments.measures.definition import measures_of
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import FaultSpec
-from railyard.experiments.spec.replacements import ReplacementSpec
 from railyard.experiments.spec.scripts import ScriptSpec
 from railyard.workloads.background.spec import BackgroundSpec
 from railyard.workloads.jobs.trace import TraceSpec
@@ -22,7 +21,6 @@ GPU_S: Final = 0.02  # more for each GPU
 INTERVAL_S: Final = 0.65  # to connect, and to record
 AFTER_S: Final = 1.2  # of a fault's traffic after its repair (failure/analysis/evaluate.py, which takes long to import)
 FAULT_S: Final = 0.7  # to start streams and probes, and to evaluate them
-REPLACEMENT_S: Final = 8.0  # to build a fabric with spares, to take over, and to restore the state
 RANDOM_FAULT_S: Final = 1.2  # between two random faults, where connectivity is checked in between
 WORKLOAD_S: Final = 5.0  # of a workload that states neither time nor bytes
 
@@ -41,7 +39,6 @@ def duration_s(spec: ExperimentSpec) -> float | None:
         total_s += builds * (FABRIC_S + GPU_S * fabric.gpus)
         total_s += spec.repeats * sum(_workload_s(workload, spec) for workload in workloads)
         total_s += len(spec.reroute) * sum(spec.times(script) * _script_s(script, spec) for script in scripts)
-        total_s += spec.replacement_repeats * sum(map(_replacement_s, spec.replacements_on(number)))
     for measure in measures_of(spec):
         measure_s = measure.seconds(spec)
         if measure_s is None:
@@ -61,13 +58,14 @@ def _takes_its_bytes(workload: Workload) -> bool:
     return getattr(workload, "bytes", None) is not None or isinstance(workload, TraceSpec)
 
 
-def _stated_s(workload: Workload) -> float:
+def stated_duration_s(workload: Workload) -> float:
+    """Return the duration that a workload states, s, or a guess."""
     return getattr(workload, "duration", None) or WORKLOAD_S
 
 
 def _workload_s(workload: Workload, spec: ExperimentSpec) -> float:
     """Return how long one repeat takes, under all policies and in all scenes."""
-    stated_s = _stated_s(workload)
+    stated_s = stated_duration_s(workload)
     if spec.routing is None:
         return stated_s + INTERVAL_S
     around_s = 2 * spec.routing.settle + INTERVAL_S
@@ -102,13 +100,8 @@ def _script_s(script: FaultSpec | ScriptSpec, spec: ExperimentSpec) -> float:
         return script.random_faults.count * interval_s + AFTER_S + FAULT_S
     last_s = max(fault.at + fault.repair for fault in script.faults)
     if script.during:
-        last_s += max(map(_stated_s, spec.workloads), default=0.0)
+        last_s += max(map(stated_duration_s, spec.workloads), default=0.0)
     return last_s + AFTER_S + FAULT_S
-
-
-def _replacement_s(replacement: ReplacementSpec) -> float:
-    iterations = 2 * replacement.iterations + 1
-    return REPLACEMENT_S + iterations * _stated_s(replacement.workload)
 
 
 def about(seconds: float | None) -> str:

@@ -15,7 +15,6 @@ from railyard.core.registry import Registry
 from railyard.core.units import Time
 from railyard.experiments.machines.spec import Hosts, UnderlaySpec
 from railyard.experiments.spec.faults import ATTEMPTS, MAX_ATTEMPTS, FaultSpec, RailFaultSpec, Repeats
-from railyard.experiments.spec.replacements import Replacements, ReplacementSpec
 from railyard.experiments.spec.routing import Heartbeats, HeartbeatsSpec, RoutingSpec
 from railyard.experiments.spec.scripts import ScriptSpec
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, BaseFabricSpec, FabricPlan
@@ -91,7 +90,6 @@ class ExperimentSpec(ConfigModel):
     grid: GridSpec | None = None
     faults: Annotated[tuple[SerializeAsAny[FaultSpec], ...], Items] = ()
     scripts: Annotated[tuple[ScriptSpec, ...], Items] = ()
-    replacements: Replacements = ()
     heartbeats: Heartbeats = HeartbeatsSpec()
     reroute: Annotated[
         tuple[Literal["on", "off"], ...], BeforeValidator(_switches), Field(min_length=1, max_length=2, strict=False)
@@ -99,7 +97,6 @@ class ExperimentSpec(ConfigModel):
     repeats: Repeats = 1
     fault_repeats: Repeats = 1
     script_repeats: Repeats = 1
-    replacement_repeats: Repeats = 1
     attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] = ATTEMPTS
     hosts: Hosts = 1
     underlay: UnderlaySpec = UnderlaySpec()
@@ -203,10 +200,6 @@ class ExperimentSpec(ConfigModel):
         """Return the faults, then the scripts of a fabric, by its number: a fault by itself is a script of one."""
         return *self.faults_on(fabric), *(script for script in self.scripts if script.is_on(fabric))
 
-    def replacements_on(self, fabric: int) -> tuple[ReplacementSpec, ...]:
-        """Return the replacements of a fabric, by its number."""
-        return tuple(item for item in self.replacements if item.is_on(fabric))
-
     def reroutes_on(self, fabric: int) -> tuple[Literal["on", "off"], ...]:
         """Return the modes that need a fabric of their own; without faults they don't differ, and one is enough."""
         has_faults = self.gpu_fabrics and self.scripts_on(fabric)
@@ -224,7 +217,7 @@ class ExperimentSpec(ConfigModel):
 
     @property
     def has_load(self) -> bool:
-        """True if anything runs on the fabrics as they are; replacements have fabrics of their own, with spares."""
+        """True if there are workloads, faults or scripts: measures build fabrics of their own."""
         return bool(self.workloads or self.faults or self.scripts)
 
     @property
@@ -239,11 +232,6 @@ class ExperimentSpec(ConfigModel):
         """Number of runs of faults and scripts in all."""
         fabrics = range(len(self.fabrics))
         return sum(self.times(what) * len(self.reroutes_on(n)) for n in fabrics for what in self.scripts_on(n))
-
-    @property
-    def replacement_runs(self) -> int:
-        """Number of replacements in all."""
-        return sum(len(self.replacements_on(n)) for n in range(len(self.fabrics))) * self.replacement_repeats
 
     @property
     def injections(self) -> int:

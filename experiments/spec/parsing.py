@@ -11,7 +11,6 @@ from railyard.core.errors import BadInput
 from railyard.experiments.measures.definition import MEASURES, Measure, measures_of, section_keys
 from railyard.experiments.spec.experiment import ExperimentSpec, family_of, nominal_plans
 from railyard.experiments.spec.faults import FaultSpec, Repeats
-from railyard.experiments.spec.replacements import ReplacementSpec
 from railyard.experiments.spec.scripts import ScriptSpec
 from railyard.failure.faults import FAULTS
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
@@ -38,7 +37,6 @@ def sections(data: Mapping[str, Any]) -> Sections:
         "faults": (frozenset(family.Fault.model_fields) | parameters) - {"on", "repeats", "parameters"},
         # a script's faults have the keys of faults, but who writes `at=1s` means those
         "scripts": frozenset(ScriptSpec.model_fields) - {"on", "repeats"},
-        "replacements": frozenset(ReplacementSpec.model_fields) - {"on"},
         **{key: measure.short_keys for key, measure in section_keys().items()},
     }
     if family.Fault is not FaultSpec:  # its faults repeat keys of the workloads that they interrupt
@@ -105,7 +103,7 @@ def _check_sections(spec: ExperimentSpec) -> None:
         if spec.machine_count > 1 and not measure.spans_machines:
             allowed = "can't be given together with hosts: it needs all GPUs on one machine"
             raise BadInput(measure.key, len(measure.items(spec)), allowed)
-    if not (spec.has_load or spec.replacements or measures_of(spec)):
+    if not (spec.has_load or measures_of(spec)):
         raise BadInput("workloads", [], "must have 1 or more, unless there are faults")
     if len(set(spec.reroute)) < len(spec.reroute):
         raise BadInput("reroute", list(spec.reroute), "must name on and off once each")

@@ -333,11 +333,6 @@ class ReplacementRow:
         return {**head, "repeats": self.n, **medians, **spread, **ratios}
 
 
-def replacement_name(case: str, way: str, failed: str = "") -> str:
-    """Return the name of its script. `failed`: where a fabric has several of that case and way."""
-    return f"{case} by {way}" + (f", {failed}" if failed else "")
-
-
 def replacement_rows(run: Run, judgement: Judgement) -> tuple[ReplacementRow, ...]:
     """Return rows in the order in which they were first run, each with its worst verdict before, during and after."""
     names, found = labels(run), []

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from railyard.core.records import IntervalId
-from railyard.experiments.run.replacement import run_replacement
-from railyard.experiments.run.replacement_job import replacement_job
+from railyard.experiments.measures.replacement.job import replacement_job
+from railyard.experiments.measures.replacement.measure import ReplacementMeasure
+from railyard.experiments.measures.replacement.run import run_replacement
+from railyard.experiments.measures.replacement.spec import with_spares
 from railyard.experiments.run.session import built
 from railyard.experiments.spec.parsing import parse
-from railyard.experiments.spec.replacements import with_spares
 from railyard.results.runs.records import Replacement, Run
 from railyard.topologies.plan import make_plan
 from tests.emulation.fabrics import datapath
@@ -35,7 +36,7 @@ def taken_over(kind: str, domains: int = 2, **more: Any) -> tuple[Replacement, d
     takeovers = [{"failed": "d0g1", "workload": {**JOB, "parallelism": replicas}, "iterations": 1, **more}]
     fabrics = [{"kind": kind, "domains": domains, "rails": 2}]
     spec = parse({"name": "mine", "fabrics": fabrics, "replacements": takeovers})
-    chosen, fabric, run = spec.replacements[0], spec.gpu_fabrics[0], Run("test", {}, {}, "")
+    chosen, fabric, run = ReplacementMeasure().items(spec)[0], spec.gpu_fabrics[0], Run("test", {}, {}, "")
     plan = make_plan(with_spares(chosen, fabric), RAIL_BPS)
     job = replacement_job(chosen, fabric, plan, spec.seed, "replacements.0")
     with built("fabric", plan, datapath(), True, run) as session:

@@ -21,6 +21,7 @@ from railyard.core.sandbox import launcher
 from railyard.experiments import cli, signatures
 from railyard.experiments.commands import describe, ps
 from railyard.experiments.commands.list import definitions, facts
+from railyard.experiments.measures.replacement.measure import ReplacementMeasure
 from railyard.experiments.measures.training.measure import Training
 from railyard.experiments.run import sandboxed
 from railyard.experiments.spec import loading
@@ -289,8 +290,9 @@ def test_list_counts_what_the_whole_spec_has(name: str) -> None:
     replays = (on_rails + len(spec.gpu_fabrics) * len(spec.workloads)) * policies * spec.repeats
     sizes = [fabric.gpus for fabric in spec.gpu_fabrics] + [fabric.nodes for fabric in spec.rail_fabrics]
     gpus = list(dict.fromkeys(sizes))
-    faults = spec.injections + spec.replacement_runs
+    faults = spec.injections
     for number in range(len(spec.fabrics)):
+        faults += len(ReplacementMeasure().items_on(spec, number)) * ReplacementMeasure().repeats(spec)
         trained = sum(len(training.faults) for training in Training().items_on(spec, number))
         faults += trained * Training().repeats(spec) * len(spec.reroute)
     kinds = list(dict.fromkeys(fabric.kind for fabric in spec.fabrics))

@@ -12,16 +12,18 @@ from typing import Any, cast
 import pytest
 
 from railyard.core.records import IntervalId
+from railyard.experiments.measures.replacement import run as replacement
+from railyard.experiments.measures.replacement.job import replacement_job
+from railyard.experiments.measures.replacement.measure import ReplacementMeasure
+from railyard.experiments.measures.replacement.spec import with_spares
 from railyard.experiments.measures.training import run as training
 from railyard.experiments.measures.training.measure import Training
-from railyard.experiments.run import rail_fabrics, replacement
+from railyard.experiments.run import rail_fabrics
 from railyard.experiments.run.rail_results import InjectedFault
 from railyard.experiments.run.rail_session import MultirailSession
-from railyard.experiments.run.replacement_job import replacement_job
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import RailFaultSpec
 from railyard.experiments.spec.parsing import parse
-from railyard.experiments.spec.replacements import with_spares
 from railyard.failure import active
 from railyard.failure.faults import Fault
 from railyard.results.analysis.fidelity import judge
@@ -143,7 +145,7 @@ def late_injection(net: object, fault: object) -> int:
 
 def test_late_fault_of_a_replacement_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = experiment(replacements=[{"case": "server", "failed": "hb1", "workload": GPT}])
-    (chosen,) = spec.replacements
+    (chosen,) = ReplacementMeasure().items(spec)
     plan = make_plan(with_spares(chosen, spec.gpu_fabrics[0]), 100_000_000)
     job = replacement_job(chosen, spec.gpu_fabrics[0], plan, 1, "replacements.0")
     prober = SimpleNamespace(reaches_all=lambda since_ns: True, stop=list)

@@ -9,12 +9,14 @@ from rich.console import Console
 
 from railyard.core.errors import BadInput, CheckFailed
 from railyard.experiments.commands.dry_run import print_all
-from railyard.experiments.run.replacement import ReplacementTimeline, planned
-from railyard.experiments.run.replacement_job import ReplacementJob, replacement_job
+from railyard.experiments.measures.replacement.job import ReplacementJob, replacement_job
+from railyard.experiments.measures.replacement.measure import ReplacementMeasure
+from railyard.experiments.measures.replacement.planning import planned_replacements
+from railyard.experiments.measures.replacement.run import ReplacementTimeline
+from railyard.experiments.measures.replacement.spec import WAYS, Case, ReplacementSpec, replacement_map, with_spares
 from railyard.experiments.run.session import FabricSession
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.parsing import parse
-from railyard.experiments.spec.replacements import WAYS, Case, ReplacementSpec, replacement_map, with_spares
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.capacity import Capacity
 from railyard.topologies.plan import make_plan
@@ -35,7 +37,8 @@ def spec_of(*takeovers: dict[str, Any], **more: Any) -> ExperimentSpec:
 
 def takeover(case: str, **more: Any) -> ReplacementSpec:
     fabrics = [{"kind": "rail-optimized" if more.get("way") in ("direct", "any-gpu") else "rail-only"}]
-    return spec_of({"case": case, "failed": FAILED[case], "workload": SHORT, **more}, fabrics=fabrics).replacements[0]
+    spec = spec_of({"case": case, "failed": FAILED[case], "workload": SHORT, **more}, fabrics=fabrics)
+    return ReplacementMeasure().items(spec)[0]
 
 
 def job(chosen: ReplacementSpec, on: FabricSpec) -> ReplacementJob:
@@ -155,7 +158,7 @@ def test_what_cannot_be_is_one_line(wrong: dict[str, Any], message: str) -> None
 def test_switching_time_needs_an_optical_replacement() -> None:
     one = {"case": "idle-gpu", "failed": "d1g2", "workload": SHORT, "switching_time": "50ms"}
     fabrics = [{"kind": "rail-optimized"}, {"kind": "rail-only"}]
-    (both,) = spec_of(one, fabrics=fabrics).replacements
+    (both,) = ReplacementMeasure().items(spec_of(one, fabrics=fabrics))
     assert with_spares(both, fabric("rail-optimized")).optical is None
     optical = with_spares(both, fabric("rail-only")).optical
     assert optical
@@ -168,7 +171,8 @@ def test_names_of_replacements_say_what_fails_if_that_differs() -> None:
     one = {"case": "idle-gpu", "failed": "d1g2", "workload": SHORT}
     fabrics = [{"kind": "rail-only"}, {"kind": "rail-optimized"}]
     spec = spec_of(one, {**one, "failed": "d0g1", "on": [0]}, {**one, "case": "large-domain"}, fabrics=fabrics)
-    assert [one.name for one in planned(spec, Capacity(2, 3e-4, 1e-4, 4e-5))] == [
+    planned = planned_replacements(spec, ReplacementMeasure().items(spec), Capacity(2, 3e-4, 1e-4, 4e-5))
+    assert [replacement.name for replacement in planned] == [
         "idle-gpu by optical, d1g2",
         "idle-gpu by optical, d0g1",
         "large-domain by optical",
@@ -192,8 +196,10 @@ def test_two_indistinguishable_replacements_are_refused() -> None:
         "one fail"
     )
     fabrics = [{"kind": "rail-only"}, {"kind": "rail-optimized"}]
-    assert len(spec_of(one, {**one, "failed": "d1g1"}).replacements) == 2
-    assert len(spec_of({**one, "on": [0]}, {**one, "on": [1], "way": "optical"}, fabrics=fabrics).replacements) == 2
+    other_gpu = spec_of(one, {**one, "failed": "d1g1"})
+    assert len(ReplacementMeasure().items(other_gpu)) == 2
+    other_fabric = spec_of({**one, "on": [0]}, {**one, "on": [1], "way": "optical"}, fabrics=fabrics)
+    assert len(ReplacementMeasure().items(other_fabric)) == 2
 
 
 def test_refused_cross_connect_ends_the_wait_with_its_reason() -> None:
@@ -209,7 +215,7 @@ def test_event_after_the_first_poll_is_found(monkeypatch: pytest.MonkeyPatch) ->
     session = SimpleNamespace(received=[(5, "optical-links-down", {}), (6, "port-down", {"port": "d0g0"})])
     news = iter([(7, "port-up", {"port": "d1g2"}), (8, "port-down", {"port": "d1g2"}), (9, "optical-links-down", {})])
     monkeypatch.setattr(
-        "railyard.experiments.run.replacement.time.sleep", lambda s: session.received.append(next(news))
+        "railyard.experiments.measures.replacement.run.time.sleep", lambda s: session.received.append(next(news))
     )
     timeline = ReplacementTimeline(cast(FabricSession, session), job(takeover("idle-gpu"), fabric()), 1)
     assert timeline._await_event(6, "port-down", ["d1g2"]) == 8

@@ -91,8 +91,10 @@ def test_experiment_has_the_app_by_its_absolute_path(tmp_path: Path) -> None:
 
 
 def test_app_is_refused_where_switches_need_flows_of_railyard() -> None:
-    with pytest.raises(BadInput, match=r"controller: .* can't be given with replacements or optical switches"):
+    with pytest.raises(BadInput, match=r"controller: .* can't be given with replacements"):
         load_any("optical-replacement", controller=EXAMPLE)
+    with pytest.raises(BadInput, match=r"controller: .* can't be given with optical switches"):
+        load_any("collectives", ["fabrics.0.optical={layers: [rail]}"], controller=EXAMPLE)
 
 
 def test_loop_means_that_an_app_chooses_paths() -> None:

@@ -12,17 +12,20 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from railyard.core.errors import CheckFailed, RailyardError
-from railyard.core.host import Datapath
 from railyard.core.records import IntervalId
 from railyard.core.wait import sleep_until, wait_until
 from railyard.experiments.live import page
-from railyard.experiments.run.progress import Steps, measure_undisturbed
-from railyard.experiments.run.replacement_job import ReplacementJob, replacement_job
+from railyard.experiments.measures.definition import Measure, RunContext
+from railyard.experiments.measures.replacement.job import ReplacementJob, replacement_job
+from railyard.experiments.measures.replacement.planning import planned_replacements
+from railyard.experiments.measures.replacement.spec import ReplacementSpec
+from railyard.experiments.run.progress import measure_undisturbed
 from railyard.experiments.run.session import (
     FabricSession,
     built,
@@ -30,18 +33,14 @@ from railyard.experiments.run.session import (
     repeat_suffix,
     surviving_interruptions,
 )
-from railyard.experiments.spec.experiment import ExperimentSpec
-from railyard.experiments.spec.replacements import ReplacementSpec, with_spares
 from railyard.failure.active import ActiveFault
 from railyard.failure.faults import Fault
 from railyard.failure.probes.replacement import Prober, taken_over_ns
-from railyard.results.analysis.recovery import INTERVAL_PARTS, replacement_name
+from railyard.results.analysis.recovery import INTERVAL_PARTS
 from railyard.results.runs.records import Event, Replacement, Run
 from railyard.topologies.build.gpu_replacement import HIGH_PRIORITY_NICENESS, GpuReplacement
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.network import FabricNet
-from railyard.topologies.capacity import Capacity, auto_rail_bps
-from railyard.topologies.plan import Plan, make_plan
 from railyard.workloads.replay.run import Aborted, Replay, replay
 from railyard.workloads.schedule import Schedule
 
@@ -254,56 +253,32 @@ def run_replacement(
     run.replacements.append(row)
 
 
-class Planned(NamedTuple):
-    """A replacement on a fabric, both by their number in the experiment, and the plan of that fabric with spares."""
-
-    fabric: int
-    number: int
-    name: str
-    plan: Plan
-
-
-def planned(spec: ExperimentSpec, capacity: Capacity | None) -> list[Planned]:
-    """Return the replacements fabric by fabric, with names that are unique on a fabric.
-
-    A replacement has one auto rate on all its fabrics, so that they can be compared. Not one for all replacements:
-    where optical switches carry HB domains, rates are far lower than necessary elsewhere.
-    """
-    found = []
-    names = [[(r.case, r.way_on(fabric)) for r in spec.replacements_on(n)] for n, fabric in enumerate(spec.gpu_fabrics)]
-    for number, replacement in enumerate(spec.replacements):
-        spared = {n: with_spares(replacement, f) for n, f in enumerate(spec.gpu_fabrics) if replacement.is_on(n)}
-        auto = auto_rail_bps(list(spared.values()), capacity) if capacity else 0
-        for n, fabric in spared.items():
-            name = (replacement.case, replacement.way_on(spec.gpu_fabrics[n]))
-            failed = replacement.failed if names[n].count(name) > 1 else ""
-            found.append(Planned(n, number, replacement_name(*name, failed), make_plan(fabric, auto)))
-    return sorted(found, key=lambda one: one[:2])
+def run_replacements(context: RunContext, measure: Measure[ReplacementSpec]) -> None:
+    """Replace what fails as often as the experiment says, each time on a fabric that is built for it."""
+    spec = context.spec
+    replacements = measure.items(spec)
+    for planned in planned_replacements(spec, replacements, context.capacity):
+        label = spec.labels[planned.fabric]
+        replacement = replacements[planned.number]
+        fabric = spec.gpu_fabrics[planned.fabric]
+        job = replacement_job(replacement, fabric, planned.plan, spec.seed, f"{measure.key}.{planned.number}")
+        scaled = {"workload": replacement.workload.result_name, "fabric": label, "replacement": planned.name}
+        context.run.scale.append({**scaled, **job.scale.as_dict()})
+        for repeat in range(measure.repeats(spec)):
+            interval = IntervalId(label, script=planned.name, repeat=repeat)
+            with context.steps.step(f"{label}, {planned.name}" + repeat_suffix(repeat, measure.repeats(spec))):
+                build_and_replace = partial(_build_and_replace, context, replacement, job, interval)
+                measure_undisturbed(context.run, build_and_replace)
 
 
-def run_replacements(
-    spec: ExperimentSpec, planned_runs: Sequence[Planned], datapath: Datapath, run: Run, steps: Steps
+def _build_and_replace(
+    context: RunContext, replacement: ReplacementSpec, job: ReplacementJob, interval: IntervalId
 ) -> None:
-    """Run each `replacement_repeats` times, on a fabric that is built for it."""
-    for number, n, name, plan in planned_runs:
-        label, replacement = spec.labels[number], spec.replacements[n]
-        job = replacement_job(replacement, spec.gpu_fabrics[number], plan, spec.seed, f"replacements.{n}")
-        where = {"workload": replacement.workload.result_name, "fabric": label, "replacement": name}
-        run.scale.append({**where, **job.scale.as_dict()})
-        for repeat in range(spec.replacement_repeats):
-            built_for, suffix = f"{label}, {name}", repeat_suffix(repeat, spec.replacement_repeats)
-            interval = IntervalId(label, script=name, repeat=repeat)
-
-            def measure(
-                plan: Plan = plan,
-                replacement: ReplacementSpec = replacement,
-                job: ReplacementJob = job,
-                interval: IntervalId = interval,
-                built_for: str = built_for,
-            ) -> None:
-                with surviving_interruptions(run, interval), built(built_for, plan, datapath, True, run) as session:
-                    own = replace(interval, policy=session.policy)
-                    run_replacement(session, replacement, job, own, spec.seed, run)
-
-            with steps.step(built_for + suffix):
-                measure_undisturbed(run, measure)
+    """Build a fabric and replace GPUs on it once. An interrupted interval doesn't end the run."""
+    run = context.run
+    built_for = f"{interval.fabric}, {interval.script}"
+    with (
+        surviving_interruptions(run, interval),
+        built(built_for, job.plan, context.datapath, True, run) as session,
+    ):
+        run_replacement(session, replacement, job, replace(interval, policy=session.policy), context.spec.seed, run)

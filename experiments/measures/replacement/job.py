@@ -7,8 +7,7 @@ from typing import Final
 from railyard.core.config import check_numbers
 from railyard.core.errors import BadInput
 from railyard.core.units import format_time
-from railyard.experiments.spec.experiment import nominal_plan
-from railyard.experiments.spec.replacements import (
+from railyard.experiments.measures.replacement.spec import (
     WAYS,
     ReplacementMap,
     ReplacementSpec,
@@ -16,6 +15,7 @@ from railyard.experiments.spec.replacements import (
     replacement_map,
     with_spares,
 )
+from railyard.experiments.spec.experiment import nominal_plan
 from railyard.failure.probes.replacement import ProbePair
 from railyard.results.theory.predict import predict_iteration, predict_schedule
 from railyard.topologies.fabric_kinds import FABRIC_KINDS

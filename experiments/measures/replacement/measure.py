@@ -1,0 +1,104 @@
+"""GPUs and HB domains that fail for good under a running job, and their replacement by spares."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from railyard.core.errors import BadInput
+from railyard.core.units import format_size, format_time
+from railyard.experiments.measures.definition import MEASURES, Counts, Measure, RunContext
+from railyard.experiments.measures.replacement.spec import Replacements, ReplacementSpec, with_spares
+from railyard.experiments.options import plain_table
+from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
+from railyard.topologies.fabric_kinds import FabricPlan
+
+if TYPE_CHECKING:
+    from railyard.topologies.capacity import Capacity
+    from railyard.topologies.plan import Plan
+
+REPLACEMENT_S = 8.0
+"""Seconds to build a fabric with spares, to replace what fails, and to restore the state."""
+
+
+@MEASURES.register("replacement")
+class ReplacementMeasure(Measure[ReplacementSpec]):
+    """GPUs and HB domains fail for good under a running job, and spares replace them."""
+
+    key = "replacements"
+    Spec = Replacements
+    repeats_key = "replacement_repeats"
+    short_keys = frozenset(ReplacementSpec.model_fields) - {"on"}
+
+    def check(self, spec: ExperimentSpec, plans: Sequence[FabricPlan]) -> None:
+        """Check that every replacement can be on its fabrics, and that the switches are Railyard's."""
+        from railyard.experiments.measures.replacement.job import check_replacements
+
+        if spec.controller is not None:
+            raise BadInput("controller", spec.controller, "can't be given with replacements")
+        check_replacements(self.items(spec), spec.gpu_fabrics)
+
+    def plans(self, spec: ExperimentSpec, capacity: "Capacity | None") -> "list[tuple[int, Plan]]":
+        """Return the fabric with spares of every replacement."""
+        from railyard.experiments.measures.replacement.planning import planned_replacements
+
+        planned = planned_replacements(spec, self.items(spec), capacity)
+        return [(replacement.fabric, replacement.plan) for replacement in planned]
+
+    def steps(self, spec: ExperimentSpec) -> int:
+        """Return the number of replacements, each of which builds a fabric."""
+        return self._runs(spec)
+
+    def seconds(self, spec: ExperimentSpec) -> float:
+        """Return how long all replacements take, with their iterations before, during and after."""
+        from railyard.experiments.spec.duration import stated_duration_s
+
+        total_s = 0.0
+        for number in range(len(spec.fabrics)):
+            for replacement in self.items_on(spec, number):
+                iterations = 2 * replacement.iterations + 1
+                total_s += REPLACEMENT_S + iterations * stated_duration_s(replacement.workload)
+        return total_s * self.repeats(spec)
+
+    def counts(self, spec: ExperimentSpec) -> Counts:
+        """Return the number of replacements: each has a fault."""
+        return Counts(faults=self._runs(spec))
+
+    def _runs(self, spec: ExperimentSpec) -> int:
+        """Return the number of replacements on all fabrics, with repeats."""
+        items = sum(len(self.items_on(spec, number)) for number in range(len(spec.fabrics)))
+        return items * self.repeats(spec)
+
+    def dry_run(self, spec: ExperimentSpec, console: Console) -> None:
+        """Print for each fabric with replacements which GPUs take over, and the state that is sent to them."""
+        from railyard.experiments.measures.replacement.job import replacement_job
+
+        replacements = self.items(spec)
+        for number, (label, fabric) in enumerate(zip(spec.labels, spec.gpu_fabrics, strict=True)):
+            on_fabric = self.items_on(spec, number)
+            if not on_fabric:
+                continue
+            titles = ("case", "way", "fails", "is replaced by", "on", "state of each", "from", "times")
+            table = plain_table(*titles, right=("state of each", "times"))
+            for replacement in on_fabric:
+                field = f"{self.key}.{replacements.index(replacement)}"
+                plan = nominal_plan(with_spares(replacement, fabric))
+                job = replacement_job(replacement, fabric, plan, spec.seed, field)
+                built = f"{plan.spec.domains} x {plan.spec.rails}"
+                optical = plan.spec.optical
+                if optical:
+                    built += (
+                        f", switching takes {format_time(optical.switching_time)} in {' and '.join(optical.layers)}"
+                    )
+                senders = ", ".join(plan.gpus[source].name for source, _ in sorted(job.state.matrix))
+                state = (format_size(max(job.state.matrix.values())), senders, str(self.repeats(spec)))
+                table.add_row(replacement.case, job.way, replacement.failed, job.replaced_by, built, *state)
+            size = f"{fabric.domains} domains x {fabric.rails} rails"
+            console.print(f"[bold]replacements[/] on {label}, a job on {size}", highlight=False)
+            console.print(table, "")
+
+    def run(self, context: RunContext) -> None:
+        """Replace what fails, each time on a fabric that is built for it."""
+        from railyard.experiments.measures.replacement.run import run_replacements
+
+        run_replacements(context, self)
