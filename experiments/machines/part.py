@@ -39,6 +39,8 @@ _LARGEST_DATAGRAM = 65_535
 class RelayedController:
     """The controller as this machine's switches see it: what they send goes to the run's machine, and back."""
 
+    user_app = ""  # refused on several machines
+
     def __init__(self, part: "Part") -> None:
         self._part = part
         self._listeners: list[socket.socket] = []

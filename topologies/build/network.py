@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from railyard.core.host import Datapath
 from railyard.topologies.addresses import plane_of_device
-from railyard.topologies.build import gpu_setup, namespaces, ovs, queues
+from railyard.topologies.build import ethtool, gpu_setup, namespaces, ovs, queues
 from railyard.topologies.build.iperf import iperf
 from railyard.topologies.build.mininet_import import without_setuptools
 from railyard.topologies.build.nodes import NamespaceNode, PlannedIntf, PlannedLink, SwitchNode
@@ -62,7 +62,9 @@ FIRST_INDEX: Final = 1_000_000
 
 
 class FabricController(Protocol):
-    """Interface of a controller to the builder."""
+    """Interface of a controller to the builder. `user_app`: the file of an app that decides forwarding, or ""."""
+
+    user_app: str
 
     def connect(self, plan: Plan) -> None:
         """Listen in each switch's namespace; all exist. It may still be loading when this returns."""
@@ -91,6 +93,11 @@ class EmulatedNet(Mininet):
         for link in plan.links:
             for end in (link.a, link.b):
                 self._ends[end.node][end.interface] = (end.port, link.rate_bps)
+        switch_names = {switch.name for switch in plan.switches}
+        self._nic_names = defaultdict[str, list[str]](list)  # by node: its interfaces with links to switches
+        for link in plan.links:
+            if link.b.node in switch_names and link.a.node not in switch_names:
+                self._nic_names[link.a.node].append(link.a.interface)
         self._here = frozenset(self.node_names)
         self.ovs = {switch.name: self._make_switch(switch) for switch in plan.switches if self.has(switch.name)}
         self.switch_buffers = False
@@ -164,6 +171,15 @@ class EmulatedNet(Mininet):
     def _sysctls(self, node: str) -> Mapping[str, int | str]:
         raise NotImplementedError
 
+    @property
+    def nics_finish_checksums(self) -> bool:
+        """Return whether packets leave a NIC with finished checksums, as a switch forgets which are unfinished.
+
+        A veth counts as a NIC that finishes checksums, but only marks the packet. The receiver drops it if the mark is
+        lost, as in Open vSwitch in userspace without TSO.
+        """
+        return self.datapath == "netdev"
+
     def _connect_controller(self) -> None:
         """Start the controller, if there is one: all namespaces are there."""
 
@@ -225,6 +241,9 @@ class EmulatedNet(Mininet):
                 namespaces.run(["tc", "-batch", "-"], shapers)
             if node not in self.ovs:
                 self._configure_node(node)
+                if self.nics_finish_checksums:
+                    for interface in self._nic_names[node]:
+                        ethtool.set_feature(interface, ethtool.TX_CHECKSUM, False)
                 return
             discard = ["ip", "link", "add", DISCARD_INTERFACE, "type", "veth", "peer", "name"]
             namespaces.run([*discard, f"{DISCARD_INTERFACE}-end"])
@@ -270,6 +289,14 @@ class FabricNet(EmulatedNet):
         if self.fabric_controller:
             self.fabric_controller.stop()
         super().stop()
+
+    @property
+    def nics_finish_checksums(self) -> bool:
+        """Return True also with TSO in userspace if a user's app forwards: its frames lose the mark."""
+        if super().nics_finish_checksums:
+            return True
+        has_user_app = self.fabric_controller is not None and bool(self.fabric_controller.user_app)
+        return has_user_app and self.datapath == "netdev-tso"
 
     def _sysctls(self, node: str) -> Mapping[str, int | str]:
         return GPU_SYSCTLS if node in self._gpus else SWITCH_SYSCTLS

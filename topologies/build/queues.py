@@ -8,17 +8,12 @@ uses it for packets of a sender without segmentation offload (drivers/net/veth.c
 this suits links whose NICs hand on single frames anyway.
 """
 
-import array
-import fcntl
 import socket
-import struct
 from typing import Final
 
-from railyard.topologies.build import gpu_setup
+from railyard.topologies.build import ethtool, gpu_setup
 from railyard.topologies.build.shaping import ETHERNET
 
-_SIOCETHTOOL: Final = 0x8946
-_SET_TSO, _SET_GRO = 0x1F, 0x2C  # linux/ethtool.h
 _MAX_IP: Final = 120  # bytes of IP and TCP headers with all options
 
 
@@ -27,8 +22,6 @@ def give_own_queue(interface: str, mtu: int) -> None:
 
     Frames are still received one by one: a packet of two would exceed the size to which the kernel may join them.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        for command, value in ((_SET_TSO, 0), (_SET_GRO, 1)):
-            words = array.array("I", [command, value])
-            fcntl.ioctl(sock, _SIOCETHTOOL, struct.pack("16sP", interface.encode(), words.buffer_info()[0]))
+    ethtool.set_feature(interface, ethtool.TSO, False)
+    ethtool.set_feature(interface, ethtool.GRO, True)
     gpu_setup.send([gpu_setup.max_joined(socket.if_nametoindex(interface), mtu + ETHERNET + _MAX_IP)], interface)
