@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from railyard.core.host import Datapath
 from railyard.core.sandbox import init
+from railyard.experiments.run import reference_controller
 from railyard.topologies.build import namespaces, ovs
 from railyard.topologies.build.mininet_import import without_setuptools
 
@@ -82,12 +83,22 @@ def adapt(datapath: Datapath, reason: str, has_netem: bool) -> list[str]:
     if not has_netem:
         notes.append("delay, jitter and loss of links are left out (this kernel lacks netem)")
         link.TCIntf.delayCmds = staticmethod(_no_delay)
-    if shutil.which("controller") is None and (controller := shutil.which(CONTROLLER)):
-        notes.append(f"the reference controller is {CONTROLLER}")
-        _PROGRAMS.mkdir(parents=True)
-        (_PROGRAMS / "controller").symlink_to(controller)
-        os.environ["PATH"] = f"{_PROGRAMS}:{os.environ['PATH']}"
+    if controller := shutil.which(CONTROLLER):
+        if shutil.which("controller") is None:
+            notes.append(f"the reference controller is {CONTROLLER}")
+        _replace_test_controller(controller)
     return notes
+
+
+def _replace_test_controller(program: str) -> None:
+    """Put a program before it in PATH that takes more than its 16 switches, also as the reference controller."""
+    _PROGRAMS.mkdir(parents=True)
+    replacement = _PROGRAMS / CONTROLLER
+    replacement.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {reference_controller.__file__} {program} "$@"\n')
+    replacement.chmod(0o755)
+    if shutil.which("controller") is None:
+        (_PROGRAMS / "controller").symlink_to(replacement)
+    os.environ["PATH"] = f"{_PROGRAMS}:{os.environ['PATH']}"
 
 
 def _set_switch_defaults(defaults: Mapping[str, str], forced: Mapping[str, str]) -> None:

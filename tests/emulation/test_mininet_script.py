@@ -31,6 +31,19 @@ print("received", received, "arguments", *sys.argv[1:])
 sys.exit(7 if lost == 0 else 8)
 """
 
+CHAIN = """
+import subprocess
+from mininet.net import Mininet
+from mininet.node import Controller
+from mininet.topo import LinearTopo
+
+net = Mininet(LinearTopo(k=17), controller=Controller, waitConnected=True)
+net.start()
+print("lost", net.ping([net["h1"], net["h17"]]))
+net.stop()
+print("controllers", subprocess.run(["pgrep", "-c", "testcontroller"], capture_output=True, text=True).stdout.strip())
+"""
+
 
 @pytest.mark.skipif(
     shutil.which("ovs-testcontroller") is None, reason="no ovs-testcontroller: script/bootstrap mininet"
@@ -50,3 +63,13 @@ def test_script_of_stock_mininet_runs_unchanged(tmp_path: Path) -> None:
 def test_script_that_is_not_there_is_bad_input() -> None:
     done = finished([*RUN_EXPERIMENT, "mininet", "nowhere.py"], 60.0)
     assert (done.returncode, done.stderr) == (2, "error: SCRIPT: 'nowhere.py' must be a Python file\n")
+
+
+@pytest.mark.skipif(
+    shutil.which("ovs-testcontroller") is None, reason="no ovs-testcontroller: script/bootstrap mininet"
+)
+def test_reference_controller_takes_more_than_16_switches(tmp_path: Path) -> None:
+    script = tmp_path / "chain.py"
+    script.write_text(CHAIN)
+    done = finished([*RUN_EXPERIMENT, "mininet", str(script)], 120.0)
+    assert done.stdout == "lost 0.0\ncontrollers 0\n", done.stderr
