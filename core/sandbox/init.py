@@ -127,16 +127,28 @@ class _StopHandler:
         os.write(2, b"\nwriting down what was measured so far; once more to give that up\n")
 
 
+class _InteractiveStopHandler:
+    """Signal handler that raises SystemExit once: the launcher repeats the signal while the program cleans up."""
+
+    _has_raised = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if not self._has_raised:
+            self._has_raised = True
+            sys.exit(128 + number)
+
+
 _stop_handler: Final = _StopHandler()
 
 
 def install_signal_handlers(interactive: bool = False) -> None:
     """Make signals raise `StoppedBySignal` from now on; at once if one came since the start.
 
-    `interactive`: Ctrl-C raises KeyboardInterrupt, each time, and the others SystemExit.
+    `interactive`: Ctrl-C raises KeyboardInterrupt, each time, and the first of the others SystemExit.
     """
+    handler = _InteractiveStopHandler() if interactive else _stop_handler
     for number in stop_signals():
-        signal.signal(number, (lambda n, _: sys.exit(128 + n)) if interactive else _stop_handler)
+        signal.signal(number, handler)
     if interactive:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)

@@ -88,7 +88,7 @@ def enter(
                         return
                 time.sleep(0.002)
 
-        status = signals.wait(process, forward, found_by, Continued(process.pid))
+        status = signals.wait(process, forward, found_by, Continued(process.pid), is_repeated=interactive)
         received = b""
         with suppress(OSError):
             while part := parent_socket.recv(1 << 16, socket.MSG_DONTWAIT):
@@ -217,15 +217,19 @@ class Signals:
         forward: Callable[[int], None],
         found_by: RunSocket | None = None,
         check: Callable[[], None] | None = None,
+        is_repeated: bool = False,
     ) -> int:
         """Wait for the child; return its exit status as a shell has it (128 + n for a signal).
 
-        `check` is called every `_CHECK_S`.
+        `check` is called every `_CHECK_S`. `is_repeated`: forward the last signal again every `_CHECK_S` until the
+        child ends. Python runs a handler between two steps of the program, so a signal that comes directly before a
+        read from a terminal or pipe has no effect until the user types.
         """
         watched: list[int | socket.socket] = [self._read_fd, *(found_by.waiting if found_by else [])]
+        last_signal: int | None = None
         while process.poll() is None:
             before_s = time.monotonic()
-            ready = select(watched, [], [], _CHECK_S if check else None)[0]
+            ready = select(watched, [], [], _CHECK_S if check or is_repeated else None)[0]
             stopped_s = time.monotonic() - before_s
             if check and stopped_s > _CHECK_S + watch.STOPPED_S:
                 print(f"the front process was stopped for {stopped_s:.1f} s", file=sys.stderr, flush=True)
@@ -233,8 +237,11 @@ class Signals:
                 check()
             if found_by and len(ready) > (self._read_fd in ready):
                 found_by.answer()
+            if is_repeated and last_signal is not None and not ready:
+                forward(last_signal)
             for number in self._read():
                 forward(number)
+                last_signal = number
         return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
     def _read(self) -> list[int]:

@@ -181,6 +181,24 @@ def test_a_signal_as_the_program_ends_is_noticed(when: str) -> None:
     assert noticed == [signal.SIGTERM]
 
 
+def test_signal_without_effect_is_forwarded_again() -> None:
+    """Here the first has none, as one that comes directly before the program reads its input."""
+    forwarded = list[int]()
+    signals = launcher.Signals()
+    with signals, subprocess.Popen(["cat"], stdin=subprocess.PIPE) as program:
+        stdin = program.stdin
+        assert stdin
+
+        def forward(number: int) -> None:
+            forwarded.append(number)
+            if len(forwarded) == 2:
+                stdin.close()
+
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.wait(program, forward, is_repeated=True) == 0
+    assert forwarded == [signal.SIGTERM, signal.SIGTERM]
+
+
 @pytest.mark.parametrize("number", launcher.STOP_SIGNALS)
 @pytest.mark.parametrize("is_check", [False, True])
 def test_an_agent_that_is_stopped_as_its_part_ends_goes(
