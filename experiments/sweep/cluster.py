@@ -7,6 +7,7 @@ lost with its worker is given to another one.
 import asyncio
 import logging
 import secrets
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -76,6 +77,8 @@ class Cluster:
             with suppress(Exception):  # a scheduler may be on a machine without Railyard
                 self._client.run_on_scheduler(worker.let_scheduler_be_quiet)
             self._machines: dict[str, str] = {}  # worker -> machine
+            self._refused: dict[str, MissingRequirement] = {}  # worker -> why it gets no runs
+            self._named = set[str]()  # refused workers that the user has a line of
             self._is_lost = False  # whether the scheduler didn't answer
             self._asked, self._seen = 0.0, time.monotonic()  # when workers were asked for, and there; monotonic, s
             self._await_workers(keys)
@@ -84,6 +87,8 @@ class Cluster:
     def _await_workers(self, keys: Keys | None) -> None:
         deadline = time.monotonic() + WORKERS_S
         while not self.names():
+            if self._refused:
+                raise next(iter(self._refused.values()))
             if time.monotonic() > deadline:
                 options = f" {dask_options(keys.path)}" if keys and keys.path else ""
                 what = f"--on: {self._where} has no worker with the resource {RESOURCE}"
@@ -91,12 +96,16 @@ class Cluster:
             time.sleep(0.2)
 
     def names(self) -> Sequence[str]:
-        """Return the machines that have a worker, at most 1 s ago. MissingRequirement if the scheduler is gone."""
+        """Return the machines that have a worker, at most 1 s ago. MissingRequirement if the scheduler is gone.
+
+        A worker that doesn't fit is named once on standard error, and gets no runs.
+        """
         if time.monotonic() < self._asked + ASK_EVERY_S and self._machines and self._client.status == "running":
             return sorted(set(self._machines.values()))
         self._asked = time.monotonic()
         found = self._ask_for_workers()
-        alive = {address for address, facts in found.items() if facts["resources"].get(RESOURCE)}
+        fitting = {address: facts for address, facts in found.items() if address not in self._refused}
+        alive = {address for address, facts in fitting.items() if facts["resources"].get(RESOURCE)}
         if alive:
             self._seen = time.monotonic()
         elif time.monotonic() > self._seen + GONE_S:
@@ -105,6 +114,8 @@ class Cluster:
             del self._machines[address]
         if new := [address for address in alive if address not in self._machines]:
             self._identify(new)
+        if self._machines:  # without one, the first refusal is the error that ends the sweep
+            self._name_refused()
         return sorted(set(self._machines.values()))
 
     def _ask_for_workers(self) -> dict[str, Any]:
@@ -127,12 +138,23 @@ class Cluster:
                 answers = self._client.run(worker.join, workers=[address], on_error="return")
                 with suppress(Refused):  # whatever a nanny answers
                     self._client.run(worker.be_quiet, workers=[address], nanny=True, on_error="ignore")
-            except Refused as error:  # a pickled ImportError, from a worker that lacks the function or all of Railyard
-                raise _other_version(address) from error
+            except Refused:  # a pickled ImportError, from a worker that lacks the function or all of Railyard
+                self._refused[address] = _other_version(address)
+                continue
             except (OSError, TimeoutError):
                 continue  # gone in the meantime; asked again if not
-            if address in answers:
+            if address not in answers:
+                continue
+            try:
                 self._machines[address] = _machine_of(address, answers[address])
+            except MissingRequirement as error:
+                self._refused[address] = error
+
+    def _name_refused(self) -> None:
+        for address, error in self._refused.items():
+            if address not in self._named:
+                self._named.add(address)
+                print(f"it gets no runs: {str(error).removeprefix('--on: ')}", file=sys.stderr, flush=True)
 
     def submit(self, name: str, task: Task) -> "Run":
         """Start a task on a worker of a machine."""

@@ -110,6 +110,7 @@ def _mismatch(where: str, keys: Keys | None, look: _Look) -> MissingRequirement:
         what = f"--on: the scheduler at {where} has another certificate than {keys.path or 'that of this sweep'}"
         return MissingRequirement(what, "use the key file that it was started with")
     if keys:
-        return MissingRequirement(f"--on: {where} has the certificate, and is no Dask scheduler", "start one there")
+        what = f"--on: {where} has the certificate, and doesn't answer as a Dask scheduler within {TIMEOUT_S:g} s"
+        return MissingRequirement(what, "start one there, or call the sweep again if that machine is busy")
     what = f"--on: the scheduler at {where} and the certificates of {_CONFIGURATION} don't fit together"
     return MissingRequirement(what, f"correct them, or name its key file with {OPTION} FILE")

@@ -46,6 +46,7 @@ HOST = "198.18.0.1"
 ADDRESS = f"tls://{HOST}:8786"
 KEYS = "sweep.pem"  # in the documentation's commands
 RUN_S = 1.0
+STARTED_S = 60.0
 PRELOAD = """
 from railyard.experiments.sweep import machine
 SCRIPT = 'echo "$PPID $3" >>{log}; sleep {seconds}; cp -r {sample} "$3"'
@@ -87,8 +88,9 @@ def ip(*words: str) -> None:
 class Cluster:
     """A scheduler, and machines with workers. Whatever was killed is started again by `heal`."""
 
-    def __init__(self, stack: ExitStack, folder: Path, sample: Path) -> None:
+    def __init__(self, stack: ExitStack, folder: Path, sample: Path, slow: float) -> None:
         self._stack, self.folder = stack, folder
+        self._started_s = STARTED_S * slow
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.machines: dict[str, list[str]] = {}  # name -> a command line that enters it
         self.preload = folder / "preload.py"
@@ -123,21 +125,36 @@ class Cluster:
         scheduler, worker = [
             [word.replace(KEYS, str(self.folder / KEYS)) for word in command] for command in DASK_COMMANDS
         ]
-        self.start("scheduler", [], *scheduler, "--host", HOST, "--no-dashboard")
-        for name, machine in workers.items():
-            self.start(name, self.machines[machine], *worker, "--preload", str(self.preload), "--no-dashboard")
+        if self.start("scheduler", [], *scheduler, "--host", HOST, "--no-dashboard"):
+            for name in workers:  # those of the scheduler before end by themselves, but not at once
+                if name in self.processes:
+                    self.kill(name)
+            self.await_log("scheduler", "Scheduler at:")
+        words = [*worker, "--preload", str(self.preload), "--no-dashboard"]
+        started = [name for name, machine in workers.items() if self.start(name, self.machines[machine], *words)]
+        for name in started:
+            self.await_log(name, "Registered to:")
 
-    def start(self, name: str, enter: list[str], *argv: str) -> None:
-        """Start a program, unless one of this name lives. Its temporary files go with the test's folder."""
+    def start(self, name: str, enter: list[str], *argv: str) -> bool:
+        """Start a program; return False if one of this name lives. Its temporary files go with the test's folder."""
         if name in self.processes and self.processes[name].poll() is None:
-            return
-        process = subprocess.Popen(
-            [*enter, *argv], cwd=ROOT, env=os.environ | {"TMPDIR": str(self.folder)},
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            return False
+        with self.log_of(name).open("wb") as log:
+            process = subprocess.Popen(
+                [*enter, *argv], cwd=ROOT, env=os.environ | {"TMPDIR": str(self.folder)}, stdout=log, stderr=log
+            )
         self._stack.callback(process.wait)
         self._stack.callback(process.kill)
         self.processes[name] = process
+        return True
+
+    def log_of(self, name: str) -> Path:
+        """Return the file with a program's output."""
+        return self.folder / f"{name}.log"
+
+    def await_log(self, name: str, text: str) -> None:
+        """Wait until a program has written this. To load Dask takes more than 10 s beside other programs."""
+        eventually(lambda: text in self.log_of(name).read_text(), self._started_s)
 
     def done(self) -> list[tuple[int, str]]:
         """Return the worker's process id and the folder's name of each run so far, sentinels included."""
@@ -162,9 +179,9 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, sample: Path) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, sample: Path, slow: float) -> Iterator[Cluster]:
     with ExitStack() as stack:
-        yield Cluster(stack, tmp_path, sample)
+        yield Cluster(stack, tmp_path, sample, slow)
 
 
 def sweep(cluster: Cluster, out: Path, runs: int, on: str = ADDRESS, retry: str = "") -> Program:

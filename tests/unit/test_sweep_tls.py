@@ -254,7 +254,7 @@ OLD = "import sys; sys.modules['railyard.experiments.sweep.worker'] = None"
 """Makes of a worker one of a version that lacks the module."""
 
 
-def test_a_worker_of_an_older_version_is_named_as_such(place: Place) -> None:
+def test_a_worker_of_an_older_version_is_named_and_gets_no_runs(place: Place) -> None:
     preload = place.folder / "old.py"
     preload.write_text(OLD)
     old = place.start_worker("old", [*place._words(WORKER), "--preload", str(preload)])
@@ -264,8 +264,8 @@ def test_a_worker_of_an_older_version_is_named_as_such(place: Place) -> None:
     finally:
         place.programs.end(old)
     line = (
-        r"error: --on: the worker tls://\S+ has another version of Railyard, or none, and this is \S+; install the .*\n"
+        r"it gets no runs: the worker tls://\S+ has another version of Railyard, or none, and this is \S+; install .*\n"
     )
-    assert re.fullmatch(line, output), output
-    assert status == 3
+    assert re.fullmatch(line + re.escape(GOOD), output), output
+    assert status == 0
     eventually(lambda: place.client(place.address, str(place.key_file)) == (0, GOOD), 30)
