@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -154,6 +155,15 @@ def read_until(fd: int, text: str, within_s: float) -> str:
     while text not in output:
         assert select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0], f"no {text!r} in {output!r}"
         output += os.read(fd, 4096).decode()
+    return output
+
+
+def read_to_end(fd: int, within_s: float) -> str:
+    """Read from a terminal until its program has ended, for so long at most; return the output."""
+    output, deadline = "", time.monotonic() + within_s
+    with suppress(OSError):  # EIO: no process has it open any more
+        while select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            output += os.read(fd, 65536).decode(errors="replace")
     return output
 
 

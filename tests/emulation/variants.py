@@ -40,6 +40,7 @@ VARIANTS: Final = (
     "test_controller_remote.py::test_stock_mininet_with_the_app_on_os_ken[rail-only,2,2,optical=rail+hb]",
     "test_controller_remote.py::test_stock_mininet_with_the_app_on_os_ken[rail-optimized,2,2]",
     "test_controller_remote.py::test_stock_mininet_with_the_app_on_os_ken[single-switch,2,2,policy=rd]",
+    "test_front_process.py::test_ctrl_c_at_twenty_moments_is_one_line",
     "test_experiment_small.py::test_kill_9_of_a_run_at_random_moments_leaves_nothing",
     "test_fabric_reach.py::test_all_reach_all_by_the_policys_path[2-2-",
     "test_failure_recovery.py::test_rerouting_recovers_each_fault_before_its_repair[rail-optimized-3]",
