@@ -1,8 +1,11 @@
 """Messages between a run and the server of its live page."""
 
-from typing import Any
+from typing import Any, Final
 
 from railyard.core.worker import Message
+
+RECORD_ENDED: Final = "record-ended"
+"""Event of the server: it can't write to the record any more. Its `reason` is that of the system."""
 
 
 class ToPage(Message):

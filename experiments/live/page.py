@@ -24,7 +24,7 @@ from railyard.experiments.live import recorded
 from railyard.experiments.live.choices import choices
 from railyard.experiments.live.controls import Controls
 from railyard.experiments.live.first_packets import FIRST_PACKET
-from railyard.experiments.live.messages import Answer, HideFabric, Serve, Show, ShowFabric, ToPage
+from railyard.experiments.live.messages import RECORD_ENDED, Answer, HideFabric, Serve, Show, ShowFabric, ToPage
 from railyard.experiments.live.phases import PHASE, PhaseProgress
 from railyard.failure.active import Operation
 from railyard.failure.faults import Fault
@@ -80,6 +80,9 @@ class Page:
     def _on_event(self, ns: int, what: str, detail: dict[str, Any]) -> None:
         if what == "control":
             self._requests.put(detail)
+        elif what == RECORD_ENDED:
+            text = f"is no longer recorded in {recorded.RECORD}: {detail['reason']}"
+            watch.show(watch.Interruption("the live page", text, ns, ns))
 
     def _name_interruptions(self) -> None:
         """Announce that the server died, or each time that it was stopped: the run goes on without a page."""

@@ -31,7 +31,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from railyard.core.worker import Parent, Ready
 from railyard.experiments.live import access
-from railyard.experiments.live.messages import Answer, HideFabric, Serve, Show, ShowFabric, ToPage
+from railyard.experiments.live.messages import RECORD_ENDED, Answer, HideFabric, Serve, Show, ShowFabric, ToPage
 from railyard.experiments.live.metrics import exposition
 from railyard.experiments.live.paths import Paths
 from railyard.experiments.live.sampler import LinkSample, Sampler, structure
@@ -274,8 +274,9 @@ class Live:
         if self._record:
             try:
                 self._record.write(f'{{"kind":"{kind}","data":{text}}}\n')
-            except OSError:  # the disk is full: the page goes on
+            except OSError as error:  # the disk is full: the page goes on
                 self._record = None
+                self._parent.emit(RECORD_ENDED, {"reason": error.strerror or str(error)})
         message = _message(kind, text)
         for page in list(self._pages):
             try:

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from railyard.core import watch
 from railyard.core.errors import BadInput
+from railyard.core.safe_files import Folder
 from railyard.core.wait import wait_until
 from railyard.experiments.live import access, launch, page
 from railyard.experiments.live.launch import allowed_users, opened_page
@@ -230,7 +231,14 @@ def test_metrics_have_help_and_type_of_each_name(served: Served) -> None:
     assert "# TYPE railyard_gpus gauge\nrailyard_gpus 0\n" in text
 
 
-def test_a_stopped_or_dead_server_is_named_and_ends_no_run() -> None:
+class FullFolder(Folder):
+    """A folder on a disk that is full: its files can be opened."""
+
+    def open_to_append(self, name: str) -> int:
+        return os.open("/dev/full", os.O_WRONLY | os.O_CLOEXEC)
+
+
+def test_full_disk_and_stopped_or_dead_server_are_named_and_end_no_run(tmp_path: Path) -> None:
     before = set(psutil.Process().children())
     announced = list[str]()
     watch.announce(lambda interruption: announced.append(str(interruption)))
@@ -238,16 +246,18 @@ def test_a_stopped_or_dead_server_is_named_and_ends_no_run() -> None:
     with opened_page("", None) as opened:
         assert opened.task
         task = opened.task | {name: os.dup(opened.task[name]) for name in ("listener", "diagnosis")}
-        with page.served(task, {"name": "quickstart"}):
+        with FullFolder(tmp_path) as folder, page.served(task, {"name": "quickstart"}, folder):
+            wait_until(lambda: len(announced) == 1, "the line about its record", 10.0)
             (server,) = set(psutil.Process().children()) - before
             server.suspend()
-            wait_until(lambda: len(announced) == 1, "the line about its stop", 10.0)
+            wait_until(lambda: len(announced) == 2, "the line about its stop", 10.0)
             server.kill()
-            wait_until(lambda: len(announced) == 2, "the line about its end", 10.0)
+            wait_until(lambda: len(announced) == 3, "the line about its end", 10.0)
             watch.check()
     watch.announce(lambda _: None)
-    assert announced[0].startswith("the live page is stopped: the run goes on without it")
-    assert announced[1] == "the live page died: the run goes on without it"
+    assert announced[0] == "the live page is no longer recorded in live.jsonl: No space left on device"
+    assert announced[1].startswith("the live page is stopped: the run goes on without it")
+    assert announced[2] == "the live page died: the run goes on without it"
     assert not watch.since(begun_ns)
 
 

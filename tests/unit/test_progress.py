@@ -4,12 +4,15 @@ import io
 import os
 import select
 import sys
+import termios
+import threading
 import time
 
 import pytest
+from rich.console import Console
 
 from railyard.experiments import options
-from railyard.experiments.run.progress import Steps
+from railyard.experiments.run.progress import REFRESH_S, Steps
 from railyard.results.runs.records import Run
 
 
@@ -68,3 +71,22 @@ def test_a_cell_of_a_notebook_gets_lines_without_escape_codes(monkeypatch: pytes
     os.close(ours)
     assert "\x1b" not in output
     assert [line[:5] for line in output.splitlines()] == ["[1/2]", "[2/2]"]
+
+
+def test_a_terminal_that_takes_no_output_keeps_no_step_waiting() -> None:
+    """After Ctrl-S, only the thread that draws waits: a step that measures goes on to its end."""
+    ours, theirs = os.openpty()
+    run = Run("mine", {}, {}, "now")
+    with os.fdopen(theirs, "w") as terminal:
+        console = Console(file=terminal, force_terminal=True, width=60)
+        with Steps(console, 1, run) as steps, steps.step("measure", total=100):
+            os.read(ours, 4096)
+            termios.tcflow(terminal, termios.TCOOFF)
+            time.sleep(4 * REFRESH_S)
+            measuring = threading.Thread(target=lambda: [steps.reached(number) for number in range(100)], daemon=True)
+            measuring.start()
+            measuring.join(10)
+            is_waiting = measuring.is_alive()
+            termios.tcflow(terminal, termios.TCOON)
+    os.close(ours)
+    assert not is_waiting
