@@ -322,7 +322,7 @@ class _Terminal:
         return bool(written)
 
     def _copy_input(self) -> bool:
-        """Copy what was typed. Return False at its end, of which the command is told by Ctrl-D."""
+        """Copy what was typed. Return False at its end, which the command gets as Ctrl-D."""
         typed = os.read(0, 4096)
         with suppress(OSError):
             os.write(self._ours, typed or b"\x04")

@@ -238,7 +238,7 @@ class FullFolder(Folder):
         return os.open("/dev/full", os.O_WRONLY | os.O_CLOEXEC)
 
 
-def test_full_disk_and_stopped_or_dead_server_are_named_and_end_no_run(tmp_path: Path) -> None:
+def test_full_disk_and_stopped_or_dead_server_end_no_run(tmp_path: Path) -> None:
     before = set(psutil.Process().children())
     announced = list[str]()
     watch.announce(lambda interruption: announced.append(str(interruption)))

@@ -73,6 +73,11 @@ def test_a_cell_of_a_notebook_gets_lines_without_escape_codes(monkeypatch: pytes
     assert [line[:5] for line in output.splitlines()] == ["[1/2]", "[2/2]"]
 
 
+def reach_all(steps: Steps) -> None:
+    for number in range(100):
+        steps.reached(number)
+
+
 def test_a_terminal_that_takes_no_output_keeps_no_step_waiting() -> None:
     """After Ctrl-S, only the thread that draws waits: a step that measures goes on to its end."""
     ours, theirs = os.openpty()
@@ -83,7 +88,7 @@ def test_a_terminal_that_takes_no_output_keeps_no_step_waiting() -> None:
             os.read(ours, 4096)
             termios.tcflow(terminal, termios.TCOOFF)
             time.sleep(4 * REFRESH_S)
-            measuring = threading.Thread(target=lambda: [steps.reached(number) for number in range(100)], daemon=True)
+            measuring = threading.Thread(target=reach_all, args=[steps], daemon=True)
             measuring.start()
             measuring.join(10)
             is_waiting = measuring.is_alive()
