@@ -19,6 +19,7 @@ from railyard.core.input_paths import NameOrPath, from_folder
 from railyard.experiments import options
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
+from railyard.experiments.spec.parsing import experiment_model
 from railyard.results.format import percent, rows_with_room, size
 from railyard.topologies.platforms import PLATFORMS, PlatformName
 from railyard.workloads.matrix.pair_traffic import gpt_traffic, moe_traffic
@@ -96,7 +97,7 @@ def command(
         return print_workloads(loading.load_any(name), console)
     data = read_yaml(Path(name), "FILE", name)
     keys = frozenset(data) if isinstance(data, dict) else frozenset()
-    if keys & (ExperimentSpec.model_fields.keys() - {"name"}):
+    if keys & ({*experiment_model().ordered_keys()} - {"name"}):
         return print_workloads(loading.load_any(name), console)
     if keys & PlacementSpec.model_fields.keys():
         data = from_folder(data, Path(name).parent, lambda _: [PlacementSpec])
