@@ -101,14 +101,7 @@ def replay(
     `watched` when the phase of that number is over. What is not delivered when the deadline passes, or when a
     connection breaks, is missing from the result. `places`: the machines, if the fabric is on several.
     """
-    if not places:
-        places = [Place(tuple(range(schedule.gpus // schedule.rails)), max(1, round(usable_cores())))]
-    shares: list[frozenset[int]] = []
-    place_of_worker: list[Place] = []
-    for place in places:
-        for share in protocol.shares(schedule, place.workers, place.domains):
-            shares.append(share)
-            place_of_worker.append(place)
+    place_of_worker, shares = _shared_out(schedule, places)
     jobs = protocol.jobs(schedule, shares, seed, windows, watched)
     phases = protocol.PhaseTracker(schedule, watched)
     workers: list[Worker] = []
@@ -156,6 +149,19 @@ def replay(
         pool.shutdown()  # its threads read the end of what the processes sent
         for worker in workers:
             worker.end()
+
+
+def _shared_out(schedule: Schedule, places: Sequence[Place]) -> tuple[list[Place], list[frozenset[int]]]:
+    """Return the place of each worker, and the GPUs that it plays. Without places: those of this machine's cores."""
+    if not places:
+        places = [Place(tuple(range(schedule.gpus // schedule.rails)), max(1, round(usable_cores())))]
+    place_of_worker: list[Place] = []
+    shares: list[frozenset[int]] = []
+    for place in places:
+        for share in protocol.shares(schedule, place.workers, place.domains):
+            place_of_worker.append(place)
+            shares.append(share)
+    return place_of_worker, shares
 
 
 def _await_ready(workers: Sequence[Worker]) -> None:
