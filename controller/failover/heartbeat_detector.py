@@ -87,19 +87,26 @@ class ProbeGroup:
             return  # nearly always
         received = [_Received.of(probe_round) for probe_round in recent]
         sources = frozenset[Gpu]().union(*(each.sources for each in received))
-        sinks = frozenset[Gpu]().union(*(each.sinks for each in received))
-        full_meshes = [each for each in received if each.is_full_mesh]
-        # a full mesh in which another member was received proves that the fault is on this member's side
-        tx_failed = {gpu for gpu in self._member_set - sources if any(mesh.sinks - {gpu} for mesh in full_meshes)}
-        rx_failed = {gpu for gpu in self._member_set - sinks if any(mesh.sources - {gpu} for mesh in full_meshes)}
         recovered = self._member_set.intersection(*(each.sources & each.sinks for each in received))
         still_silent = self.silent - recovered
-        newly_silent = (tx_failed | rx_failed) - self.silent
+        newly_silent = self._failed_members(received) - self.silent
         silent = still_silent | newly_silent
         alive = self._member_set - silent
         if len(alive) < 2 or not sources or self._is_partitioned(alive):
             silent = self._member_set
         self.silent = silent
+
+    def _failed_members(self, received: Sequence[_Received]) -> set[Gpu]:
+        """Return the members whose link doesn't transmit or doesn't receive, in none of these rounds.
+
+        A full mesh in which another member was received proves that the fault is on this member's side.
+        """
+        sources = frozenset[Gpu]().union(*(each.sources for each in received))
+        sinks = frozenset[Gpu]().union(*(each.sinks for each in received))
+        full_meshes = [each for each in received if each.is_full_mesh]
+        tx_failed = {gpu for gpu in self._member_set - sources if any(mesh.sinks - {gpu} for mesh in full_meshes)}
+        rx_failed = {gpu for gpu in self._member_set - sinks if any(mesh.sources - {gpu} for mesh in full_meshes)}
+        return tx_failed | rx_failed
 
     def _is_partitioned(self, alive: frozenset[Gpu]) -> bool:
         """Return whether one of the last two members received nothing of the other: either link may be dead then."""
