@@ -168,13 +168,11 @@ def cut(injected: InjectedFault, reports: Sequence[RankReport]) -> Cut:
     if len(migrations) == len(reports):
         migrate_ms = max(migration.decided_at for migration in migrations) * 1e3 - t_fault / 1e6
     times = latencies_s(reports)
-    ends = [max(row) for row in zip(*(report.ends_ns for report in reports), strict=False)]
-    starts = [min(row) for row in zip(*(report.starts_ns for report in reports), strict=False)]
-    spans = list(zip(starts, ends, strict=False))
-    before = [time for time, end in zip(times, ends, strict=True) if end < t_fault]
+    spans = _operation_spans(reports)
+    before = [time for time, (_, end_ns) in zip(times, spans, strict=True) if end_ns < t_fault]
     if not before:
         before = times[:1]
-    errors = [report.errors[0] for report in reports if report.errors]
+    errors = [error for report in reports for error in report.errors]
     has_carried = _has_carried(injected, reports[0])
     return Cut(
         injected.interval,
@@ -183,7 +181,7 @@ def cut(injected: InjectedFault, reports: Sequence[RankReport]) -> Cut:
         size=injected.size,
         t_fault=t_fault,
         t_repair=injected.t_repair,
-        inside=any(start <= t_fault <= end for start, end in spans),
+        inside=any(start_ns <= t_fault <= end_ns for start_ns, end_ns in spans),
         detect_ms=detect_ms,
         migrate_ms=migrate_ms,
         # a rail that a policy left idle has no share to get back
@@ -196,6 +194,13 @@ def cut(injected: InjectedFault, reports: Sequence[RankReport]) -> Cut:
         error=errors[0] if errors else "",
         carried=has_carried,
     )
+
+
+def _operation_spans(reports: Sequence[RankReport]) -> list[tuple[int, int]]:
+    """Return when each operation that has ended began at the first rank, and ended at the last one, ns."""
+    starts_ns = [min(row) for row in zip(*(report.starts_ns for report in reports), strict=False)]
+    ends_ns = [max(row) for row in zip(*(report.ends_ns for report in reports), strict=False)]
+    return list(zip(starts_ns, ends_ns, strict=False))
 
 
 def _first_migrations(injected: InjectedFault, reports: Sequence[RankReport]) -> list[Migration]:
