@@ -70,7 +70,7 @@ def run_experiment(
         run.duration_s = time.monotonic() - begun_s
         if journal:
             journal.flush(has_ended=True)
-        has_records = bool(run.fabrics or run.measurements or run.recoveries or run.replacements or run.rails)
+        has_records = _has_records(run)
         analysis = Analysis(run)
         if has_records:
             analysis, saved = save(run, folder, spare)
@@ -82,6 +82,10 @@ def run_experiment(
     if console:
         report.print_summary(analysis, console)
     return 0 if analysis.passed and saved else 1
+
+
+def _has_records(run: Run) -> bool:
+    return bool(run.fabrics or run.measurements or run.recoveries or run.replacements or run.rails)
 
 
 def _print_interruption(console: Console | None, interruption: watch.Interruption) -> None:
