@@ -89,16 +89,22 @@ def _redo(states_by_rank: Mapping[int, JobState], nodes: int, some_not_begun: bo
         return [] if is_complete else whole_job
     if job.length == 0 and not complete_ranks:
         return whole_job
-    end = job.start + job.length
-    incomplete = [state for state in states_by_rank.values() if not state.done]
-    lacking = merged(span for state in incomplete for span in missing(job.start, end, state.final))
     # a node that does not report the job has nothing of it; a broadcast's root has all of it before the others begin
     some_have_nothing = some_not_begun if complete_ranks else len(states_by_rank) < nodes
     if some_have_nothing:
-        lacking = merged([(job.start, end)])
+        lacking = merged([(job.start, job.start + job.length)])
+    else:
+        lacking = _lacking(job, states_by_rank.values())
     if complete_ranks:
         job = job._replace(action="broadcast", root=min(complete_ranks))
     return [(job._replace(start=start, length=stop - start), itemsize) for start, stop in lacking]
+
+
+def _lacking(job: Job, states: Iterable[JobState]) -> list[tuple[int, int]]:
+    """Return the parts of a job that any node which reports it has not received in full."""
+    incomplete = [state for state in states if not state.done]
+    end = job.start + job.length
+    return merged(span for state in incomplete for span in missing(job.start, end, state.final))
 
 
 @dataclass
