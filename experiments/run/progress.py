@@ -17,7 +17,7 @@ from railyard.experiments.live import page
 from railyard.experiments.live.words import sentence_names, words
 from railyard.experiments.spec.faults import ATTEMPTS
 from railyard.results.analysis.aggregate import TIME_METRICS
-from railyard.results.analysis.fidelity import disturbance, judge
+from railyard.results.analysis.fidelity import Judgement, disturbance, judge
 from railyard.results.analysis.findings import load_findings
 from railyard.results.analysis.recovery_states import first_packets_text
 from railyard.results.format import digits, how_often, percent, rate, seconds
@@ -77,12 +77,7 @@ def outcome(run: Run, measured: Run) -> tuple[str, str]:
         verdict = worst_verdict(judgement.intervals.values())
         if verdict != "ok":
             reasons = [finding.text for finding in judgement.evidence if finding.verdict == verdict]
-    times = [row for row in measured.measurements if not row.phase and row.metric in TIME_METRICS]
-    if times:
-        row_verdict = judgement.of_row(times[0]) if judgement else "ok"
-        parts.append(_time_text(times[0], row_verdict))
-    if len(times) > 1:
-        parts.append(f"and {len(times) - 1} more times")
+    parts += _times_texts(measured, judgement)
     if measured.recoveries:
         parts.append(first_packets_text(measured.recoveries))
     if measured.links and not measured.loads:
@@ -92,6 +87,17 @@ def outcome(run: Run, measured: Run) -> tuple[str, str]:
         parts.append(f"measured again {how_often(len(repeats))} ({repeats[-1]})")
     parts += reasons[:1]
     return verdict, ", ".join(parts).replace("\u00a0", " ")
+
+
+def _times_texts(measured: Run, judgement: Judgement | None) -> list[str]:
+    """Return the first time that was measured of a whole, and how many more there are."""
+    rows = [row for row in measured.measurements if not row.phase and row.metric in TIME_METRICS]
+    if not rows:
+        return []
+    texts = [_time_text(rows[0], judgement.of_row(rows[0]) if judgement else "ok")]
+    if len(rows) > 1:
+        texts.append(f"and {len(rows) - 1} more times")
+    return texts
 
 
 def _time_text(row: Measurement, verdict: str) -> str:
