@@ -89,8 +89,7 @@ def tables_of(
     usual = uplinks_to(rank, living_uplinks, spines)
     flows.add(Flow(*ANY_GPU, UPLINK_PRIORITY, None, UPLINK_GROUP))
     groups = {UPLINK_GROUP: usual}
-    other_ranks = {port - 1 for spine_ports in spines.values() for port in spine_ports}
-    for other_rank in sorted(other_ranks):
+    for other_rank in _ranks_of(spines):
         rank_uplinks = uplinks_to(other_rank, usual, spines)
         if rank_uplinks != usual:
             flows.add(Flow(*rank_mac(other_rank), RANK_PRIORITY, None, RANK_GROUP + other_rank))
@@ -98,6 +97,11 @@ def tables_of(
     if assigned:
         flows |= _assigned_flows(assigned, usual, spines)
     return Tables(frozenset(flows), groups)
+
+
+def _ranks_of(spines: Mapping[int, Ports]) -> list[int]:
+    """Return the ranks to whose rails any of these spines has a cable."""
+    return sorted({port - 1 for ports in spines.values() for port in ports})
 
 
 def _assigned_flows(assigned: Mapping[Gpu, int], usual: tuple[int, ...], spines: Mapping[int, Ports]) -> set[Flow]:
