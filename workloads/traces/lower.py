@@ -54,27 +54,28 @@ def steps(trace: Trace) -> list[Step]:
     units = [(node_id,) for node_id in after if not isinstance(trace.node(node_id).action, Call)]
     units += collective_units
     unit_of = {node_id: number for number, members in enumerate(units) for node_id in members}
-    edges = [(unit_of[upstream], unit_of[node_id]) for node_id in after for upstream in after[node_id]]
-    edges += [(unit_of[send], unit_of[receive]) for receive, send in sent.items()]
+    waits = {node_id: list(upstream_ids) for node_id, upstream_ids in after.items()}
+    edges = [(unit_of[upstream], unit_of[node_id]) for node_id in waits for upstream in waits[node_id]]
+    for receive, send in sent.items():
+        waits[receive].append(send)
+        edges.append((unit_of[send], unit_of[receive]))
     keys = [(max(order_index[node_id] for node_id in members), members[0]) for members in units]
 
     def describe_units(earlier: int, later: int) -> str:
         """Name the operations of the rank on which one unit waits for another, or the receive and its send."""
         for node_id in units[later]:
-            upstream_ids = list(after[node_id])
-            if node_id in sent:
-                upstream_ids.append(sent[node_id])
-            for upstream in upstream_ids:
+            for upstream in waits[node_id]:
                 if unit_of[upstream] == earlier:
                     return _describe_wait((trace.node(upstream).where, trace.node(node_id).where), 0, 1)
         raise AssertionError("an edge has two operations")
 
-    all_steps = []
-    for number in _topological_order(edges, keys, describe_units):
-        members = units[number]
-        dependencies = tuple(tuple(after[node_id]) for node_id in members)
-        all_steps.append(Step(members, dependencies, sent.get(members[0])))
-    return all_steps
+    ordered_units = [units[number] for number in _topological_order(edges, keys, describe_units)]
+    return [_step(members, after, sent) for members in ordered_units]
+
+
+def _step(members: tuple[NodeId, ...], after: Mapping[NodeId, Sequence[NodeId]], sent: Mapping[NodeId, NodeId]) -> Step:
+    dependencies = tuple(tuple(after[node_id]) for node_id in members)
+    return Step(members, dependencies, sent.get(members[0]))
 
 
 def _rank_order(nodes: Sequence[Node]) -> list[int]:
