@@ -198,21 +198,17 @@ class UnevenExchange:
     def emit(self, program: Program, phase: int, in_flight: int | None = None) -> None:
         in_flight = rounds_in_flight(len(self.rounds), in_flight)
         slices = {pair: sliced(size) for pair, size in self.pair_sizes.items()}
-        max_slices = max((len(parts) for parts in slices.values()), default=0)
+        max_slices = max(map(len, slices.values()), default=0)
         rounds = [pairs.tolist() for pairs in self.rounds]
         gpus = dict.fromkeys(gpu for pairs in rounds for pair in pairs for gpu in pair)
         slots = {gpu: _SlotsOfGpu(in_flight) for gpu in gpus}
         for part in range(max_slices):
             for pairs in rounds:
-                sizes = {}
-                for pair in map(tuple, pairs):
-                    parts = slices.get(pair, [])
-                    if part < len(parts):
-                        sizes[pair] = parts[part]
+                parts_of = {(src, dst): slices.get((src, dst), []) for src, dst in pairs}
+                sizes = {pair: parts[part] for pair, parts in parts_of.items() if part < len(parts)}
                 _emit_slot(program, phase, slots, sizes)
         for gpu, gpu_slots in slots.items():
-            last = [task for slot in gpu_slots.done[-in_flight:] for task in slot]
-            program.wait_for(gpu, last or program.last(gpu))
+            program.wait_for(gpu, gpu_slots.last_tasks() or program.last(gpu))
 
 
 class _SlotsOfGpu:
@@ -229,6 +225,10 @@ class _SlotsOfGpu:
         if len(self.done) < self._in_flight:
             return program.last(gpu)
         return self.done[-self._in_flight]
+
+    def last_tasks(self) -> list[int]:
+        """Return the tasks of the slots that are still in flight."""
+        return list(chain.from_iterable(self.done[-self._in_flight :]))
 
     def earlier_send(self) -> tuple[int, ...]:
         """Return the send that must have left before the next one; none while few are waiting."""
