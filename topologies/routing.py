@@ -8,7 +8,7 @@ destination if that is on the rail, else to the GPU of the destination's domain.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final, NamedTuple
@@ -98,17 +98,24 @@ def source_routes(plan: Plan, gpu: Gpu) -> list[Route]:
     routes = [Route(host_prefix(Gpu(gpu.domain, rank)), ON_HB) for rank in other_ranks]
     routes += [Route(prefix, ON_RAIL) for prefix in rank_prefixes(gpu.rank, domains)]
     hops_by_rank = {rank: _next_hops_by_domain(plan, gpu, rank, other_domains) for rank in other_ranks}
-    if all(set(hops) == {ON_RAIL} for hops in hops_by_rank.values()):
+    all_hops = set(chain.from_iterable(hops_by_rank.values()))
+    if all_hops <= {ON_RAIL}:
         routes += [Route(block, ON_RAIL) for block in BLOCK_PREFIXES[: len(rank_prefixes(0, domains))]]
         return over_planes(routes, plan)
     for rank, hops_by_domain in hops_by_rank.items():
         usual_hops = _usual_hops(gpu, hops_by_domain)
         if usual_hops:
             routes += [Route(prefix, usual_hops) for prefix in rank_prefixes(rank, domains)]
-        for domain, hops in zip(other_domains, hops_by_domain, strict=True):
-            if hops != usual_hops:
-                routes.append(Route(host_prefix(Gpu(domain, rank)), hops))
+        routes += _routes_besides(usual_hops, rank, dict(zip(other_domains, hops_by_domain, strict=True)))
     return over_planes(routes, plan)
+
+
+def _routes_besides(
+    usual_hops: tuple[Hop, ...], rank: int, hops_of_domain: Mapping[int, tuple[Hop, ...]]
+) -> list[Route]:
+    """Return a route to each GPU of a rank whose next hops are not the usual ones."""
+    unusual = {domain: hops for domain, hops in hops_of_domain.items() if hops != usual_hops}
+    return [Route(host_prefix(Gpu(domain, rank)), hops) for domain, hops in unusual.items()]
 
 
 def _usual_hops(gpu: Gpu, hops_by_domain: Sequence[tuple[Hop, ...]]) -> tuple[Hop, ...]:
