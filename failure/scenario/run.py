@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from railyard.core import watch
@@ -24,6 +25,7 @@ from railyard.failure.probes.sites import Site
 from railyard.failure.probes.traffic import Traffic, TrafficJob
 from railyard.failure.scenario.pairs import PairSelection
 from railyard.failure.scenario.script import NO_PHASES, Action, PhaseEnds, Player, Script
+from railyard.topologies.addresses import Pair
 from railyard.topologies.build.network import FabricNet
 
 DRAIN_S: Final = 20.0
@@ -76,8 +78,8 @@ def run_script(
         raise ValueError(f"script {script.name}: each fault needs a selection of pairs, not {len(selections)} in all")
     if any(timed.at_s <= WARM_UP_S for timed in script.faults if not timed.after):
         raise ValueError(f"script {script.name}: at_s must be above {WARM_UP_S}")
-    streams = tuple(dict.fromkeys(pair for selection in selections for pair in selection.streams))
-    probes = tuple(dict.fromkeys(pair for selection in selections for pair in selection.probes))
+    streams = _each_once(selection.streams for selection in selections)
+    probes = _each_once(selection.probes for selection in selections)
     player = Player(operator or net, script, phases)
     check_s = duration_s(net.plan)
     numbers = range(len(selections))
@@ -105,6 +107,10 @@ def run_script(
     runs, total_goodput = evaluate_all(observed, selections)
     late_s = tuple(player.late_ns[number] / 1e9 for number in numbers)
     return ScriptRun(begun_ns, runs, tuple(checks), total_goodput, late_s)
+
+
+def _each_once(pairs: Iterable[Iterable[Pair]]) -> tuple[Pair, ...]:
+    return tuple(dict.fromkeys(chain.from_iterable(pairs)))
 
 
 def outage_s(injected_ns: Iterable[int], fault_end_ns: Iterable[int]) -> float:
