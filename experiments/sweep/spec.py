@@ -243,9 +243,7 @@ class _Condition:
                 right = self._value(node.right, values)
                 return _computed(node.op, left, right)
             case ast.Compare() if all(type(op) in _OPERATORS for op in node.ops):
-                sides = [self._value(part, values) for part in (node.left, *node.comparators)]
-                comparisons = zip(node.ops, sides, sides[1:], strict=False)
-                return all(_OPERATORS[type(op)](left, right) for op, left, right in comparisons)
+                return _compared(node.ops, [self._value(part, values) for part in (node.left, *node.comparators)])
         allowed = f"may have {', '.join(self._names)}, numbers, text, + - * / %, comparisons, and, or, not, in"
         raise BadInput("where", self._text, allowed)
 
@@ -255,3 +253,9 @@ def _computed(operator: ast.operator, left: Any, right: Any) -> Any:
     if not (isinstance(left, int | float) and isinstance(right, int | float)):
         raise TypeError(f"{left!r} and {right!r} are not both numbers")
     return _OPERATORS[type(operator)](left, right)
+
+
+def _compared(operators: Sequence[ast.cmpop], sides: Sequence[Any]) -> bool:
+    """Return whether each comparison of a chain such as 2 <= x < 4 holds."""
+    comparisons = zip(operators, sides, sides[1:], strict=False)
+    return all(_OPERATORS[type(operator)](left, right) for operator, left, right in comparisons)
