@@ -99,41 +99,19 @@ class Part:
 
     def _reply(self, command: messages.ToPart) -> Any:
         match command:
-            case messages.Prepare(underlay=underlay):
-                self._underlay = underlay
-                self._closing.enter_context(guarded(underlay, self._machine_net))
-                with namespaces.inside_machine(self._machine_net):
-                    return messages.Port(number=_echo(self._address))
-            case messages.Build(placement=placement, backups=backups):
-                relayed = RelayedController(self)
-                self.net = PartNet(placement, self._underlay, self._machine_net, self._datapath, relayed, backups)
-                self.net.start()
-                return messages.Built(datapath=self.net.datapath, switch_buffers=self.net.switch_buffers)
-            case messages.TakeDown() if self.net is not None:
+            case messages.Prepare():
+                return self._prepare(command)
+            case messages.Build():
+                return self._build(command)
+            case messages.RelaxTimers() if self.net is None or not command.on:
                 self._relaxed.close()
-                self.net.stop()
-                self.net = None
-            case messages.RelaxTimers(on=True, longest_queue_s=queue_s) if self.net is not None:
-                gpus = [host.name for host in self.net.hosts]
-                self._relaxed.enter_context(namespaces.relaxed_tcp_timers(gpus, queue_s))
-            case messages.RelaxTimers():
-                self._relaxed.close()
-            case messages.ReadCounters() if self.net is not None:
-                sent = interface_bytes(self._machine_net, self._underlay.interface)
-                return messages.Counted(counters=count(self.net), underlay_bytes=sent)
             case messages.Meter(on=True, late_s=late_s):
                 self._meter = LoadMeter(late_s)
                 self._meter.__enter__()
             case messages.Meter():
-                self._meter.__exit__()
-                own = [(step.at, step.ours) for step in self._meter.steps]
-                return messages.Metered(load=self._meter.load, own=own, own_s=self._meter.own_s)
+                return self._metered()
             case messages.StartWorker(number=number, module=module, name=name):
                 return messages.Started(pid=self._start_worker(number, module, name))
-            case messages.ActOnFault(operation=operation, fault=fault) if self.net is not None:
-                return act(Operator(self.net), operation, fault)
-            case messages.TakeSnapshot() if self.net is not None:
-                return messages.Snapshot(state=dict(snapshot_state(self.net.node_names)))
             case messages.ReadClock():
                 return messages.Clock(ns=time.monotonic_ns())
             case messages.ServeIperf(gpu=gpu, ip=ip):
@@ -142,8 +120,50 @@ class Part:
                 with namespaces.inside(gpu):
                     return messages.Port(number=_echo(ip))
             case _:
-                raise RailyardError(f"{command.__class__.__name__} came without a fabric")
+                if self.net is None:
+                    raise RailyardError(f"{command.__class__.__name__} came without a fabric")
+                return self._reply_of_fabric(command, self.net)
         return None
+
+    def _reply_of_fabric(self, command: messages.ToPart, net: PartNet) -> Any:
+        """Execute a command that needs a fabric which is up."""
+        match command:
+            case messages.TakeDown():
+                self._relaxed.close()
+                net.stop()
+                self.net = None
+            case messages.RelaxTimers(longest_queue_s=queue_s):
+                gpus = [host.name for host in net.hosts]
+                self._relaxed.enter_context(namespaces.relaxed_tcp_timers(gpus, queue_s))
+            case messages.ReadCounters():
+                sent = interface_bytes(self._machine_net, self._underlay.interface)
+                return messages.Counted(counters=count(net), underlay_bytes=sent)
+            case messages.ActOnFault(operation=operation, fault=fault):
+                return act(Operator(net), operation, fault)
+            case messages.TakeSnapshot():
+                return messages.Snapshot(state=dict(snapshot_state(net.node_names)))
+            case _:
+                raise AssertionError(f"{command.__class__.__name__} has no handler")
+        return None
+
+    def _prepare(self, command: messages.Prepare) -> messages.Port:
+        self._underlay = command.underlay
+        self._closing.enter_context(guarded(command.underlay, self._machine_net))
+        with namespaces.inside_machine(self._machine_net):
+            return messages.Port(number=_echo(self._address))
+
+    def _build(self, command: messages.Build) -> messages.Built:
+        relayed = RelayedController(self)
+        self.net = PartNet(
+            command.placement, self._underlay, self._machine_net, self._datapath, relayed, command.backups
+        )
+        self.net.start()
+        return messages.Built(datapath=self.net.datapath, switch_buffers=self.net.switch_buffers)
+
+    def _metered(self) -> messages.Metered:
+        self._meter.__exit__()
+        own = [(step.at, step.ours) for step in self._meter.steps]
+        return messages.Metered(load=self._meter.load, own=own, own_s=self._meter.own_s)
 
     def _start_worker(self, number: int, module: str, name: str) -> int:
         sock = self.dial({"role": "worker", "number": number})
