@@ -2,10 +2,10 @@
 
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import psutil
 import typer
@@ -32,6 +32,7 @@ from railyard.experiments.options import (
     experiment_of,
 )
 from railyard.experiments.run import folder
+from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.loading import command_line, load_any
 from railyard.experiments.sweep import access
 from railyard.topologies.measure import other_programs
@@ -108,6 +109,27 @@ def _killed(where: Folder) -> str:
     return f"{killed}, before it recorded anything: start it again"
 
 
+def _cluster_of(
+    spec: ExperimentSpec, on: str, keys: Path | None, insecure: bool, live: str | None
+) -> tuple[Mapping[str, Any] | None, AbstractContextManager[object]]:
+    """Return what the sandbox needs to know of the other machines, None without any, and what starts their agents."""
+    from railyard.experiments.machines import dask, joining  # slow to load
+
+    if on and spec.machine_count == 1:
+        raise BadInput("--on", on, "is for hosts of 2 or more: their agents are started there")
+    access.check(on or access.LOCAL, keys, insecure)
+    if on:
+        dask.require()
+        dask.ensure_token()
+    loaded_keys = access.load_keys(keys)
+    cluster = joining.prepare(spec)
+    if cluster and live is not None:
+        joining.refuse_several(spec, "--live")
+    if not (cluster and on):
+        return cluster, nullcontext()
+    return cluster, dask.agents(on, loaded_keys, spec, *joining.address_and_token(cluster, spec))
+
+
 def run(
     name: str,
     overrides: Sequence[str] = (),
@@ -135,7 +157,6 @@ def run(
     """
     # slow to load, and shell completion needs neither
     from railyard.experiments.live.launch import opened_page
-    from railyard.experiments.machines import dask, joining
     from railyard.experiments.run.sandboxed import check_machine, own_command
     from railyard.topologies.topology_kind import hosts_line, hosts_of
 
@@ -147,19 +168,7 @@ def run(
     choices = [out] if out else folder.default_choices(spec.name)
     folder.check(choices[0])
     machine = check_machine(spec)
-    if on and spec.machine_count == 1:
-        raise BadInput("--on", on, "is for hosts of 2 or more: their agents are started there")
-    access.check(on or access.LOCAL, keys, insecure)
-    if on:
-        dask.require()
-        dask.ensure_token()
-    loaded_keys = access.load_keys(keys)
-    cluster = joining.prepare(spec)
-    if cluster and live is not None:
-        joining.refuse_several(spec, "--live")
-    agents: AbstractContextManager[object] = nullcontext()
-    if cluster and on:
-        agents = dask.agents(on, loaded_keys, spec, *joining.address_and_token(cluster, spec))
+    cluster, agents = _cluster_of(spec, on, keys, insecure, live)
     runs_at_once = 0
     if not no_queue:
         runs_at_once = run_queue.runs_at_once(machine.cores, psutil.virtual_memory().total)
@@ -195,18 +204,22 @@ def run(
             inherited=inherited,
         )
         others = other_load.end()
-        problem = spare.problem(run_folder)
-        if status == 128 + signal.SIGKILL:
-            problem = _killed(run_folder)
+        problem = _killed(run_folder) if status == 128 + signal.SIGKILL else spare.problem(run_folder)
         folder.write_outputs(run_folder, junit, markdown, as_json, problem or f"ended with exit status {status}")
         has_report = run_folder.has("report.html")
     if problem:
         return print_error(problem, status or 1)
     if status == 128 + signal.SIGINT and not has_report:
         print(f"{crash.STOPPED}: nothing was measured yet", file=sys.stderr)
-    report = run_folder.path / "report.html"
-    if is_text_wanted and report.exists():  # without one, nothing was measured that they could disturb
-        if others.disturb:
-            print(f"other programs used {others.amount}, while it ran")
-        print(f"{report}")
+    if is_text_wanted:
+        _print_report(run_folder.path / "report.html", others)
     return status
+
+
+def _print_report(report: Path, others: other_programs.OtherPrograms) -> None:
+    """Print the path of the report, and whether other programs disturbed the run."""
+    if not report.exists():
+        return  # nothing was measured that they could disturb
+    if others.disturb:
+        print(f"other programs used {others.amount}, while it ran")
+    print(f"{report}")
