@@ -199,16 +199,7 @@ def _line_rate(
     schedule: Schedule, rates: Rates, fabric: FabricSpec | None, with_ports: bool
 ) -> Iterator[tuple[float, list[tuple[_Port, float, float]]]]:
     """Yield the end of each task at line rate, and, `with_ports`, from when to when it has which ports."""
-    fabric = fabric or _rail_only(schedule)
-    hops: defaultdict[tuple[int, int], list[tuple[float, float, _Port, _Port]]] = defaultdict(list)
-    sizes = Sizes.of(schedule.matrix)
-    for way in ways(sizes.src, sizes.dst, schedule.rails, fabric):
-        nodes = zip(sizes.src.tolist(), way.enter.tolist(), way.leave.tolist(), sizes.dst.tolist(), strict=True)
-        for share, (src, enter, leave, dst) in zip(way.share.tolist(), nodes, strict=True):
-            steps = ((src, enter, 0, rates.hb), (enter, leave, 2, rates.rail), (leave, dst, 0, rates.hb))
-            hops[src, dst] += [
-                (share, rate, 4 * a + link, 4 * b + link + 1) for a, b, link, rate in steps if share and a != b
-            ]
+    hops = _pair_hops(schedule, rates, fabric or _rail_only(schedule))
     free_at = [0.0] * (4 * schedule.gpus)  # of ports
     ends: list[float] = []
     for task in schedule.tasks:
@@ -236,6 +227,22 @@ def _line_rate(
                 end = done
         ends.append(end)
         yield end, used
+
+
+def _pair_hops(
+    schedule: Schedule, rates: Rates, fabric: FabricSpec
+) -> defaultdict[tuple[int, int], list[tuple[float, float, _Port, _Port]]]:
+    """Return the hops of each pair, way by way: their share of its bytes, their rate, and the ports at both ends."""
+    hops: defaultdict[tuple[int, int], list[tuple[float, float, _Port, _Port]]] = defaultdict(list)
+    sizes = Sizes.of(schedule.matrix)
+    for way in ways(sizes.src, sizes.dst, schedule.rails, fabric):
+        nodes = zip(sizes.src.tolist(), way.enter.tolist(), way.leave.tolist(), sizes.dst.tolist(), strict=True)
+        for share, (src, enter, leave, dst) in zip(way.share.tolist(), nodes, strict=True):
+            steps = ((src, enter, 0, rates.hb), (enter, leave, 2, rates.rail), (leave, dst, 0, rates.hb))
+            for a, b, link, rate in steps:
+                if share and a != b:
+                    hops[src, dst].append((share, rate, 4 * a + link, 4 * b + link + 1))
+    return hops
 
 
 Matrix = npt.NDArray[np.int64]
