@@ -39,15 +39,9 @@ class Step:
 
 def steps(trace: Trace) -> list[Step]:
     """Return all operations as steps, each after what it waits for. BadInput if there is no such order."""
-    order_index: dict[NodeId, int] = {}  # the place of an operation in the order in which its rank comes to it
-    in_order: list[tuple[NodeId, Action]] = []
-    after: dict[NodeId, list[NodeId]] = {}
-    for rank, nodes in enumerate(trace.ranks):
-        for position, node in enumerate(nodes):
-            after[rank, position] = [(rank, upstream) for upstream in node.after]
-        for index, position in enumerate(_rank_order(nodes)):
-            order_index[rank, position] = index
-            in_order.append(((rank, position), nodes[position].action))
+    after = _dependencies(trace)
+    order_index = _order_index(trace)
+    in_order = [(node_id, trace.node(node_id).action) for node_id in order_index]
     collective_units = _collectives(trace, in_order, after)
     sent = _messages(trace, in_order)
     units: list[tuple[NodeId, ...]]
@@ -76,6 +70,24 @@ def steps(trace: Trace) -> list[Step]:
 def _step(members: tuple[NodeId, ...], after: Mapping[NodeId, Sequence[NodeId]], sent: Mapping[NodeId, NodeId]) -> Step:
     dependencies = tuple(tuple(after[node_id]) for node_id in members)
     return Step(members, dependencies, sent.get(members[0]))
+
+
+def _dependencies(trace: Trace) -> dict[NodeId, list[NodeId]]:
+    """Return for each operation those that it waits for on its own rank."""
+    after: dict[NodeId, list[NodeId]] = {}
+    for rank, nodes in enumerate(trace.ranks):
+        for position, node in enumerate(nodes):
+            after[rank, position] = [(rank, upstream) for upstream in node.after]
+    return after
+
+
+def _order_index(trace: Trace) -> dict[NodeId, int]:
+    """Return the place of each operation in the order in which its rank comes to it, rank by rank in that order."""
+    order_index: dict[NodeId, int] = {}
+    for rank, nodes in enumerate(trace.ranks):
+        for index, position in enumerate(_rank_order(nodes)):
+            order_index[rank, position] = index
+    return order_index
 
 
 def _rank_order(nodes: Sequence[Node]) -> list[int]:
