@@ -169,9 +169,6 @@ def cut(injected: InjectedFault, reports: Sequence[RankReport]) -> Cut:
         migrate_ms = max(migration.decided_at for migration in migrations) * 1e3 - t_fault / 1e6
     times = latencies_s(reports)
     spans = _operation_spans(reports)
-    before = [time for time, (_, end_ns) in zip(times, spans, strict=True) if end_ns < t_fault]
-    if not before:
-        before = times[:1]
     errors = [error for report in reports for error in report.errors]
     has_carried = _has_carried(injected, reports[0])
     return Cut(
@@ -186,7 +183,7 @@ def cut(injected: InjectedFault, reports: Sequence[RankReport]) -> Cut:
         migrate_ms=migrate_ms,
         # a rail that a policy left idle has no share to get back
         home_ms=_return_ms(injected, reports[0]) if has_carried else None,
-        median_s=median(before) if before else 0.0,
+        median_s=_median_before_s(times, spans, t_fault),
         worst_s=max(times, default=0.0),
         operations=len(times),
         wrong=sum(report.wrong for report in reports),
@@ -201,6 +198,14 @@ def _operation_spans(reports: Sequence[RankReport]) -> list[tuple[int, int]]:
     starts_ns = [min(row) for row in zip(*(report.starts_ns for report in reports), strict=False)]
     ends_ns = [max(row) for row in zip(*(report.ends_ns for report in reports), strict=False)]
     return list(zip(starts_ns, ends_ns, strict=False))
+
+
+def _median_before_s(times: Sequence[float], spans: Sequence[tuple[int, int]], t_fault: int) -> float:
+    """Return the median time of the operations that ended before the fault, else that of the first; 0 without any."""
+    before = [time for time, (_, end_ns) in zip(times, spans, strict=True) if end_ns < t_fault]
+    if not before:
+        before = list(times[:1])
+    return median(before) if before else 0.0
 
 
 def _first_migrations(injected: InjectedFault, reports: Sequence[RankReport]) -> list[Migration]:
