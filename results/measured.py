@@ -1,4 +1,4 @@
-"""Registry of measures as results see them: the checks and sections of the report that each adds.
+"""Registry of measures as results see them: the checks, targets and sections of the report that each adds.
 
 A measure is defined in experiments/measures; the registry here is how results find it, without naming one.
 """
@@ -43,6 +43,10 @@ class MeasuredResults:
 
     def checks(self, analysis: Any) -> Iterable[Check]:
         """Return the checks of the measure for which the run of an Analysis has records."""
+        return ()
+
+    def targets(self, analysis: Any) -> Iterable[Any]:
+        """Return an Outcome for each target of the measure and fabric; one without samples if nothing was measured."""
         return ()
 
     def sections(self) -> Mapping[str, type[Any]]:

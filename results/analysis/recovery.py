@@ -1,4 +1,4 @@
-"""Recovery from faults: repeats together by kind, target and fabric, failure scripts, replacements, statistics.
+"""Recovery from faults: repeats together by kind, target and fabric, failure scripts, statistics.
 
 None is "never", and later than any time. The confidence intervals are of the percentile bootstrap (Efron and
 Tibshirani, An Introduction to the Bootstrap, 13.3), not taken from scipy: its percentiles interpolate and its BCa
@@ -14,15 +14,13 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from railyard.core.records import ConnectivityCheck, Record, Recovered, Recovery
 from railyard.failure.faults import definition_of
-from railyard.results.analysis.aggregate import grouped, labels, none_if_nan
+from railyard.results.analysis.aggregate import grouped, labels
 from railyard.results.analysis.fidelity import Judgement
 from railyard.results.format import NOTHING, milliseconds
-from railyard.results.runs.record_files import columns_of
-from railyard.results.runs.records import GoodputTrace, Replacement, Run, Verdict, worst_verdict
+from railyard.results.runs.records import GoodputTrace, Run, Verdict, worst_verdict
 
 MIN_REPEATS_FOR_MEDIAN: Final = 5  # of fewer, an interval would be no more than the least and the most
 MIN_REPEATS_FOR_P95: Final = 20  # of fewer, it is the slowest one, and nothing says how slow others may be
@@ -291,69 +289,3 @@ def median_and_p95(found: Figure) -> tuple[str, str]:
 
 def _ms(ms: float | None) -> str:
     return milliseconds(ms).removesuffix("\u00a0ms")
-
-
-# Replacements of failed GPUs and domains under a running job (Rail-only IV-C) -----------------------------------------
-
-SPREAD_COLUMNS: Final = {
-    "replaced_ms": "replaced",
-    "state_transfer_ms": "state transfer",
-    "interruption_ms": "interruption",
-    "after_s": "iteration after",
-}
-"""Fields whose median and 95th percentile are shown, and how sure those are."""
-INTERVAL_PARTS: Final = ("before", "replacement", "after")
-_MEDIANS: Final = [
-    name for name, kind in columns_of(Replacement).items() if kind is not str and name not in ("repeat", "t_fault")
-]
-
-
-@dataclass(frozen=True)
-class ReplacementRow:
-    """The repeats of a case; `medians` by field, None where no repeat has a value."""
-
-    case: str
-    method: str
-    fabric: str
-    n: int
-    failed: str
-    replaced_by: str
-    verdict: Verdict
-    medians: dict[str, float | None]
-    figures: dict[str, Figure]  # of `SPREAD_COLUMNS`, all in ms
-    slowdown: float | None  # an iteration after, over one before
-    predicted_slowdown: float | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain data, for summary.json."""
-        head = {name: getattr(self, name) for name in ("case", "method", "fabric", "failed", "replaced_by", "verdict")}
-        ratios = {"after_over_before": self.slowdown, "after_over_before_predicted": self.predicted_slowdown}
-        spread = {f"{name.rpartition('_')[0]}_ms": found.as_dict() for name, found in self.figures.items()}
-        medians = {f"{name}_median": value for name, value in self.medians.items()}
-        return {**head, "repeats": self.n, **medians, **spread, **ratios}
-
-
-def replacement_rows(run: Run, judgement: Judgement) -> tuple[ReplacementRow, ...]:
-    """Return rows in the order in which they were first run, each with its worst verdict before, during and after."""
-    names, found = labels(run), []
-    for (case, method, fabric, policy, failed), group in grouped(
-        run.replacements, "case", "method", "fabric", "policy", "failed"
-    ).items():
-        frame = pd.DataFrame(group)
-        medians = frame[_MEDIANS].astype(float).median()
-        intervals = (replace(t.interval, part=part) for t in group for part in INTERVAL_PARTS)
-        in_ms = {name: frame[name] * (1e3 if name.endswith("_s") else 1.0) for name in SPREAD_COLUMNS}
-        found.append(
-            ReplacementRow(
-                *(case, method, names.get((fabric, policy), fabric)),
-                n=len(group),
-                failed=failed,
-                replaced_by=", ".join(frame.replaced_by.unique()),
-                verdict=worst_verdict(judgement.intervals.get(i, "ok") for i in intervals),
-                medians={str(name): none_if_nan(value) for name, value in medians.items()},
-                figures={name: made for name, values in in_ms.items() if (made := figure(values))},
-                slowdown=none_if_nan(medians.after_s / medians.before_s),
-                predicted_slowdown=none_if_nan(medians.after_predicted_s / medians.before_predicted_s),
-            )
-        )
-    return tuple(found)

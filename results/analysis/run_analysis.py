@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import pandas as pd
 
@@ -12,7 +12,7 @@ from railyard.core.records import IntervalId, Recovered, Recovery
 from railyard.failure.faults import definition_of
 from railyard.results.analysis import aggregate, allreduce, recovery, spine_condition, steering
 from railyard.results.analysis.fidelity import INTERRUPTED, Judgement, judge
-from railyard.results.analysis.targets import Outcome, recovery_outcomes
+from railyard.results.analysis.targets import Outcome, measured_targets, recovery_outcomes
 from railyard.results.format import interval_label, size, workload_label
 from railyard.results.measured import MEASURED, Check
 from railyard.results.runs.allreduce import AllreduceResults, Skipped
@@ -33,6 +33,13 @@ class Analysis:
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self._derived: dict[Callable[[Analysis], Any], Any] = {}
+
+    def derived(self, compute: "Callable[[Analysis], T]") -> T:
+        """Return what a measure computes of the run, computed once. `compute`: a function, not a lambda."""
+        if compute not in self._derived:
+            self._derived[compute] = compute(self)
+        return cast(T, self._derived[compute])
 
     judgement: cached_property[Judgement] = _of(lambda a: judge(a.run))  # the verdict of fidelity, with its evidence
     labels = _of(lambda a: aggregate.labels(a.run))  # (fabric, policy) -> the label in tables
@@ -44,8 +51,6 @@ class Analysis:
     rows = _of(lambda a: aggregate.rows_of(a.run, a.measurements))  # measurements, repeats together
     policy_rows = _of(lambda a: steering.policy_rows(a.run, a.measurements, a.intervals))  # by fabric and workload
     cells = _of(lambda a: spine_condition.cells(a.run, a.intervals, a.judgement.intervals))  # of the papers' condition
-    replacement_rows = _of(lambda a: recovery.replacement_rows(a.run, a.judgement))  # of GPUs and domains
-    outcomes = _of(lambda a: recovery_outcomes(a.run, a.recovery_rows, a.script_rows, a.judgement))
     performance = _of(
         lambda a: allreduce.outcomes(a.allreduce, a.judgement.intervals) if a.allreduce else ()
     )  # targets
@@ -80,9 +85,19 @@ class Analysis:
 
     @cached_property
     def target_outcomes(self) -> tuple[Outcome, ...]:
-        """The recovery targets; none where nothing failed, or rerouting was off."""
-        has_targets = any(r.reroute == "on" for r in self.run.recoveries) or self.run.replacements
-        return self.outcomes if has_targets else ()
+        """All targets; none where nothing failed, or rerouting was off."""
+        has_rerouted = any(recovery.reroute == "on" for recovery in self.run.recoveries)
+        if has_rerouted or measured_targets(self.outcomes):
+            return self.outcomes
+        return ()
+
+    @cached_property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """The targets of recovery from faults, and those of measures, measured or not."""
+        outcomes = list(recovery_outcomes(self.recovery_rows, self.script_rows, self.judgement))
+        for measure in MEASURED.values():
+            outcomes += measure.targets(self)
+        return tuple(outcomes)
 
 
 def _without_success(run: Run, checks: Sequence[Check]) -> tuple[Check, ...]:

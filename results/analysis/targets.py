@@ -17,10 +17,9 @@ from railyard.core.records import IntervalId, Recovered, Recovery
 from railyard.failure.faults import FAULTS, definition_of, fault_kinds
 from railyard.results import format as fmt
 from railyard.results.analysis import recovery as stats
-from railyard.results.analysis.aggregate import labels
 from railyard.results.analysis.fidelity import Judgement
 from railyard.results.analysis.recovery import Figure, RecoveryRow, ScriptRow, Side
-from railyard.results.runs.records import Run, Verdict, worst_verdict
+from railyard.results.runs.records import Verdict, worst_verdict
 
 MAX_RETURN_MS: Final = 500
 _STATISTICS: Final = ("median", "p95", "most", "least")
@@ -215,37 +214,22 @@ NO_LOSS_ON_RETURN: Final = Target(
     claim="no packet is lost while traffic returns",
     source="traffic moves back to what forwards already",
 )
-OPTICAL_REPLACEMENT: Final = Target(
-    quantity="optical replacement by an idle GPU, beyond the time its links are down",
-    most=50,
-    source="a lost carrier, a decision, ports that an optical switch moves one by one, the spare's addresses and "
-    "routes",
-)
 Found = Iterator[tuple[str, str, Sample]]
 """Samples with their fabric, and the fault's target where the fabric had several of that kind."""
 
 
 def recovery_outcomes(
-    run: Run,
     rows: Sequence[RecoveryRow],
     scripts: Sequence[ScriptRow],
     judgement: Judgement,
 ) -> tuple[Outcome, ...]:
-    """Return every target, for each fabric on which it was measured with rerouting on; else once, without figures.
-
-    Samples of disturbed intervals are not judged; the others have the verdicts of theirs.
-    """
-    rows, names = [row for row in rows if row.reroute == "on"], labels(run)
+    """Return every target of recovery from faults, of those with rerouting on."""
+    rows = [row for row in rows if row.reroute == "on"]
     alone = [(row.fabric, r) for row in sorted(rows, key=lambda row: row.fabric) for r in row.repeats]
     in_scripts = [(script.fabric, r) for script in scripts if script.reroute == "on" for r in script.repaired_alone]
     returned = [*(found for found in alone if stats.traffic_returns(found[1])), *in_scripts]
     moved = [(fabric, r) for fabric, r in alone if not (r.recovered is Recovered.UNAFFECTED and _restored_ms(r) == 0)]
     crashes = ((fabric, r) for fabric, r in alone if definition_of(r.fault).stops_controller)
-    replaced = (
-        (t, names.get((t.fabric, t.policy), t.fabric), f"{t.failed}, repeat {t.repeat}")
-        for t in run.replacements
-        if (t.case, t.method) == ("idle-gpu", "optical")
-    )
     measured: list[tuple[Target, Found]] = [
         *((target, _first_packets(rows, *key)) for key, target in first_packet_targets().items()),
         (NO_LOSS_WITHOUT_CONTROLLER, ((fabric, "", _sample(r.probes_lost, r)) for fabric, r in crashes)),
@@ -253,22 +237,27 @@ def recovery_outcomes(
         (SOURCE_SIDE_WITHOUT_CONTROLLER, _without_controller(scripts, "source")),
         (TRAFFIC_RESTORED, ((fabric, "", _sample(_restored_ms(r), r)) for fabric, r in moved)),
         (NO_LOSS_ON_RETURN, ((fabric, "", _sample(r.probes_lost_after_repair, r)) for fabric, r in returned)),
-        (
-            OPTICAL_REPLACEMENT,
-            ((f, "", Sample(t.replaced_ms - t.optical_links_down_ms, of, t.interval)) for t, f, of in replaced),
-        ),
     ]
     outcomes: list[Outcome] = []
-    for target, found in measured:
-        places: defaultdict[tuple[str, str], list[Sample]] = defaultdict(list)
-        for fabric, part, sample in found:
-            places[fabric, part].append(sample)
-        for place, samples in places.items():
-            judged = tuple(sample for sample in samples if sample.interval not in judgement.disturbed)
-            verdict = worst_verdict(judgement.intervals.get(sample.interval, "ok") for sample in judged)
-            outcomes.append(Outcome(target, *place, judged, len(samples) - len(judged), verdict))
-        outcomes += [] if places else [Outcome(target)]
+    for target, samples in measured:
+        outcomes += outcomes_of(target, samples, judgement)
     return tuple(outcomes)
+
+
+def outcomes_of(target: Target, samples: Found, judgement: Judgement) -> list[Outcome]:
+    """Return a target for each fabric, and part of it, on which it was measured; else once, without samples.
+
+    Samples of disturbed intervals are not judged; the others have the verdicts of theirs.
+    """
+    places: defaultdict[tuple[str, str], list[Sample]] = defaultdict(list)
+    for fabric, part, sample in samples:
+        places[fabric, part].append(sample)
+    outcomes: list[Outcome] = []
+    for (fabric, part), in_place in places.items():
+        judged = tuple(sample for sample in in_place if sample.interval not in judgement.disturbed)
+        verdict = worst_verdict(judgement.intervals.get(sample.interval, "ok") for sample in judged)
+        outcomes.append(Outcome(target, fabric, part, judged, len(in_place) - len(judged), verdict))
+    return outcomes or [Outcome(target)]
 
 
 def _first_packets(rows: Sequence[RecoveryRow], fault: str, side: Side | None) -> Found:

@@ -1,8 +1,7 @@
-"""Faults over time: steps of recovery and goodput around a fault, replacements, whole failure scripts."""
+"""Faults over time: steps of recovery and goodput around a fault, whole failure scripts."""
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from statistics import median
 from typing import Any, Final
@@ -29,18 +28,18 @@ from railyard.results.analysis.recovery_states import first_packets_text
 from railyard.results.format import milliseconds, rate
 from railyard.results.plots import style
 from railyard.results.plots.svg import mark
-from railyard.results.runs.records import Event, GoodputTrace
+from railyard.results.runs.records import GoodputTrace
 
 COLOUR: Final = {"on": style.INK, "off": style.MUTED}
 """Colours by rerouting. Neither is a fabric's; lines are also dashed with rerouting off."""
 _DASHES: Final[dict[str, Any]] = {"on": "-", "off": (0, (4, 2))}
 _SHIFT: Final = {"on": -0.2, "off": 0.2}  # from the line of a step, in lines, where both are drawn
 _CONTROLLER_STEPS: Final = ("decided_ms", "reroute_ms", "primary_path_ms")
-_LINE: Final = 0.25  # inches a step
+STEP_LINE: Final = 0.25  # inches a step
 _SPAN: Final = (0.1, 3000.0)  # ms: what is sooner stands at the left edge, what never came beyond the right one
 _NEVER: Final = 5500.0
 _LATE_MS: Final = 200.0  # times above stand left of their dots
-_REPEATS: Final[dict[str, Any]] = {"ls": "none", "marker": "|", "ms": 9, "mew": 0.8, "alpha": 0.45}
+REPEAT_MARKS: Final[dict[str, Any]] = {"ls": "none", "marker": "|", "ms": 9, "mew": 0.8, "alpha": 0.45}
 
 
 def steps_shown(rows: Sequence[RecoveryRow]) -> tuple[str, ...]:
@@ -72,7 +71,7 @@ def _steps(axes: Axes, rows: Sequence[RecoveryRow], names: bool) -> None:
     axes.axvline(_SPAN[1], color=style.GRID, lw=0.7)
     axes.set_xlim(_SPAN[0] * 0.85, _NEVER * 1.5)
     ticks = {0.1: "≤ 0.1", 1: "1", 10: "10", 100: "100", 1000: "1000", _NEVER: "never"}
-    _step_axes(axes, [STEP_NAMES[s] for s in steps], names, ticks)
+    step_axes(axes, [STEP_NAMES[s] for s in steps], names, ticks)
     axes.set_xlabel("ms after the fault; below the dashed line: after the repair")
 
 
@@ -83,7 +82,7 @@ def _draw_repeats(axes: Axes, row: RecoveryRow, steps: Sequence[str], shift: flo
     for number, step in enumerate(steps):
         times = [(repeat.repeat, getattr(repeat, step)) for repeat in row.repeats if _is_known(repeat, step)]
         places = [_place(ms) for _, ms in times]
-        marks = axes.plot(places, [number + shift] * len(places), color=colour, **_REPEATS)
+        marks = axes.plot(places, [number + shift] * len(places), color=colour, **REPEAT_MARKS)
         title = f"{STEP_NAMES[step]}, {series}"
         mark(marks, series, *(f"{title}, repeat {repeat}: {milliseconds(ms)}" for repeat, ms in times))
 
@@ -111,11 +110,11 @@ def _draw_median_repeat(axes: Axes, row: RecoveryRow, steps: Sequence[str], shif
         y = number + shift
         marker = "o" if ms is not None else "x"
         dot = axes.plot([x], [y], ls="none", marker=marker, ms=5, mew=1.4, color=colour)
-        label = _annotate_time(axes, x, y, ms, is_left=x > _LATE_MS)
+        label = annotate_time(axes, x, y, ms, is_left=x > _LATE_MS)
         mark([*dot, label], series, f"{STEP_NAMES[step]}, {series}, median repeat: {milliseconds(ms)}")
 
 
-def _step_axes(axes: Axes, steps: Sequence[str], names: bool, ticks: Mapping[float, str]) -> None:
+def step_axes(axes: Axes, steps: Sequence[str], names: bool, ticks: Mapping[float, str]) -> None:
     """Set up a logarithmic axis of ms over a line for each step, named or not."""
     axes.set_xscale("log")
     axes.set_ylim(len(steps) - 0.5, -0.5)
@@ -126,7 +125,7 @@ def _step_axes(axes: Axes, steps: Sequence[str], names: bool, ticks: Mapping[flo
     style.quiet(axes, grid="x")
 
 
-def _annotate_time(axes: Axes, x: float, y: float, ms: float | None, is_left: bool) -> Annotation:
+def annotate_time(axes: Axes, x: float, y: float, ms: float | None, is_left: bool) -> Annotation:
     """Write a time beside its dot, left of it where there is no room at the right."""
     place = {"xytext": (-6, 0), "ha": "right"} if is_left else {"xytext": (6, 0), "ha": "left"}
     look: dict[str, Any] = {**place, "textcoords": "offset points", "va": "center", "fontsize": 9, "zorder": 5}
@@ -167,7 +166,7 @@ _GOODPUT: Final = 1.6  # inches each
 def recovery(rows: Sequence[RecoveryRow], traces: Sequence[GoodputTrace], fault: str) -> style.Plot:
     """A column a fabric; `rows` and `traces` of this fault, rerouting on and off. Either may be empty, not both."""
     fabrics = list(dict.fromkeys([*(row.repeats[0].fabric for row in rows), *(t.fabric for t in traces)]))
-    line = _LINE if len({row.reroute for row in rows}) < 2 else 0.34
+    line = STEP_LINE if len({row.reroute for row in rows}) < 2 else 0.34
     steps_height = line * (len(steps_shown(rows)) + 1)
     heights = [steps_height] * bool(rows) + [_GOODPUT, _GOODPUT] * bool(traces)
     with style.drawing(sum(heights) + 1.1) as figure:
@@ -257,66 +256,6 @@ def _alt(rows: Sequence[RecoveryRow], traces: Sequence[GoodputTrace], fabrics: S
             if low := [min(rates, default=0.0) for rates in while_failed]:
                 alt_text.append(f"{fabric}, reroute {reroute}: goodput falls to {rate(median(low))} before the repair")
     return f"Steps of recovery, and goodput around {fault}. {'; '.join(alt_text)}"
-
-
-Timeline = Mapping[str, float]  # time of each step of one replacement, in ms after its fault
-STEPS: Final = (
-    "detected", "decided", "optical-links-down", "adopted", "optical-links-up", "replaced", "state-moved",
-    "job-resumed",
-)  # fmt: skip
-"""As events.jsonl has them."""
-_LAST_STEP: Final = STEPS[-1]
-_REPLACEMENT_CAPTION: Final = (
-    "All repeats are thin marks; dots joined by a line are the repeat with the median interruption, with its times."
-)
-_MIN_MS: Final = 1.0  # ms: what is sooner stands there
-
-
-def replacements(events: Iterable[Event]) -> list[style.Plot]:
-    """Return a figure a case of replacement, in the order in which the cases were first run.
-
-    A column is a fabric, method and failed part.
-    """
-    at: defaultdict[tuple[str, str, int], dict[str, int]] = defaultdict(dict)
-    for event in events:
-        if event.source == "replacement":
-            detail = event.detail
-            column = f"{detail['fabric']}, {detail['way']}, {detail['failed']}"
-            at[detail["case"], column, detail["repeat"]][event.what] = event.monotonic_ns
-    cases: defaultdict[str, defaultdict[str, list[Timeline]]] = defaultdict(lambda: defaultdict(list))
-    for (case, column, _), times in at.items():
-        timeline: Timeline = {step: (times[step] - times["fault"]) / 1e6 for step in STEPS if step in times}
-        cases[case][column].append(timeline)
-    return [_case(case, columns) for case, columns in cases.items()]
-
-
-def _case(case: str, columns: Mapping[str, Sequence[Timeline]]) -> style.Plot:
-    known = [timeline for timelines in columns.values() for timeline in timelines]
-    steps = [step for step in STEPS if any(step in timeline for timeline in known)]
-    ticks = {10.0**power: f"{'≤ ' if not power else ''}{10**power:,}" for power in range(6)}
-    longest_ms = max(timeline[_LAST_STEP] for timeline in known)
-    alt_parts = []
-    with style.drawing(_LINE * (len(steps) + 1) + 0.9) as figure:
-        grid = figure.subplots(1, len(columns), squeeze=False)
-        for number, (column, timelines) in enumerate(columns.items()):
-            axes = grid[0][number]
-            axes.set_title(column)
-            for y, step in enumerate(steps):
-                times_ms = [max(line[step], _MIN_MS) for line in timelines if step in line]
-                axes.plot(times_ms, [y] * len(times_ms), color=style.BLUE, **_REPEATS)
-            # the repeat in the middle by how long the job stood
-            middle = sorted(timelines, key=lambda timeline: timeline[_LAST_STEP])[(len(timelines) - 1) // 2]
-            reached = {y: middle[step] for y, step in enumerate(steps) if step in middle}
-            at = [max(ms, _MIN_MS) for ms in reached.values()]
-            axes.plot(at, list(reached), color=style.BLUE, lw=1.1, marker="o", ms=5, alpha=0.8)
-            for y, ms in reached.items():
-                _annotate_time(axes, max(ms, _MIN_MS), y, ms, is_left=ms > longest_ms / 30)
-            _step_axes(axes, steps, number == 0, ticks)
-            axes.set(xlabel="ms after the fault", xlim=(_MIN_MS * 0.85, longest_ms * 1.5))
-            times = ", ".join(f"{step} {milliseconds(ms)}" for step, ms in middle.items())
-            alt_parts.append(f"median repeat of {column}: {times}")
-        alt_text = f"Steps of replacements, {case}. {'; '.join(alt_parts)}"
-        return style.finish(figure, f"replacement-{case}", alt_text, _REPLACEMENT_CAPTION)
 
 
 _PART_COLOUR: Final = {

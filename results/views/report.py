@@ -16,7 +16,7 @@ from markupsafe import Markup
 from rich.console import Console
 from rich.text import Text
 
-from railyard.core.installation import data_file
+from railyard.core.installation import PROJECT, data_file
 from railyard.core.records import IntervalId
 from railyard.core.registry import Registry
 from railyard.results import format as fmt
@@ -60,7 +60,7 @@ class Section:
     title: ClassVar[str] = ""
     order: ClassVar[int] = 75  # its place in the report and on the terminal, lowest first
     template: ClassVar[str] = "section.html.j2"
-    """A file of sections/ with its content below the title; the default shows `tables`."""
+    """A file of sections/, or of the measure's folder, with its content below the title; the default shows `tables`."""
     is_page_part: ClassVar[bool] = True
     """Whether the page makes its element and title; False where the template has several of them."""
 
@@ -121,8 +121,10 @@ def sections() -> list[tuple[str, Section]]:
 @cache
 def templates() -> Environment:
     """Return the templates of pages, which are compiled when a page first needs them."""
+    folders = [_FOLDER, _FOLDER / "sections"]
+    folders += [(PROJECT / MEASURED.source(name).file).parent for name in MEASURED.names()]
     return Environment(
-        loader=FileSystemLoader((_FOLDER, _FOLDER / "sections")),
+        loader=FileSystemLoader(folders),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -7,11 +7,11 @@ from xml.etree import ElementTree
 import pytest
 
 from railyard.core.records import IntervalId
+from railyard.experiments.measures.replacement import section
+from railyard.experiments.measures.replacement.analysis import replacement_rows
+from railyard.experiments.measures.replacement.plot import replacement_plots
 from railyard.results.analysis.fidelity import judge
-from railyard.results.analysis.recovery import replacement_rows
-from railyard.results.plots import recovery
 from railyard.results.runs.records import Load, Run
-from railyard.results.views.sections import scripts
 from tests.unit.recovery_sample import recovery_run, screen
 from tests.unit.replaced import replaced
 
@@ -22,7 +22,7 @@ def run() -> Run:
 
 
 def test_replacement_steps_are_drawn_by_method_and_fabric(run: Run) -> None:
-    (plot,) = recovery.replacements(run.events)
+    (plot,) = replacement_plots(run.events)
     ElementTree.fromstring(plot.svg)
     optical, direct = plot.alt.replace("\u00a0", " ").split("; ")
     light = ", optical-links-down 9.0 ms, adopted 14.0 ms, optical-links-up 20.0 ms"
@@ -31,7 +31,7 @@ def test_replacement_steps_are_drawn_by_method_and_fabric(run: Run) -> None:
         steps = f"detected 7.0 ms, decided 8.0 ms{light_off}, replaced {over}.0 ms, state-moved 440.0 ms"
         assert message.endswith(f"median repeat of {way}, d0g1: {steps}, job-resumed 899.0 ms")
     assert plot.svg.count(">optical-links-down<") == 1
-    assert recovery.replacements([e for e in run.events if e.source != "replacement"]) == []
+    assert replacement_plots([e for e in run.events if e.source != "replacement"]) == []
 
 
 def load(part: str, repeat: int, lag_ms: float = 9.0, failed: str = "") -> Load:
@@ -50,7 +50,7 @@ def test_replacement_medians_are_beside_their_predictions(run: Run) -> None:
     rows = replacement_rows(run, judge(run))
     assert [row.verdict for row in rows] == ["degraded", "ok"]
     assert rows[0].predicted_slowdown is None
-    steps, iterations = scripts.replacement_steps_table(rows), scripts.iterations_table(rows)
+    steps, iterations = section.replacement_steps_table(rows), section.iterations_table(rows)
     assert all(len(line) == len(table.shown) for table in (steps, iterations) for line in table.cells)
     assert (iterations.cells[0][5], iterations.cells[0][-1]) == ("–", "–")
 
@@ -64,7 +64,7 @@ def test_replacements_have_a_spread_and_a_verdict(run: Run) -> None:
     found = row.figures["replaced_ms"]
     assert (found.n, found.median, found.p95) == (20, 49.5, 58.0)
     assert row.figures["after_s"].median == 100.0  # ms
-    first, *_, last = scripts.spread_table([row]).cells
+    first, *_, last = section.spread_table([row]).cells
     assert re.fullmatch(r"49\.5\u00a0ms \[\d+\.\d, \d+\.\d\]", first[6])
     assert re.fullmatch(r"58\.0\u00a0ms \[\d+\.\d, 59\.0\]", first[7])
     assert last[4] == "iteration after"
@@ -77,7 +77,7 @@ def test_two_replacements_of_one_case_are_two_rows(run: Run) -> None:
     one = run.replacements[0]
     rows = replacement_rows(replace(run, replacements=[one, replace(one, failed="d2g2")]), judge(run))
     assert [(row.failed, row.n) for row in rows] == [("d0g1", 1), ("d2g2", 1)]
-    assert [row[3] for row in scripts.iterations_table(rows).cells] == ["d0g1", "d2g2"]
+    assert [row[3] for row in section.iterations_table(rows).cells] == ["d0g1", "d2g2"]
 
 
 def test_two_replacements_of_one_case_have_their_own_verdicts(run: Run) -> None:

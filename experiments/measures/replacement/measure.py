@@ -1,6 +1,6 @@
 """GPUs and HB domains that fail for good under a running job, and their replacement by spares."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -14,6 +14,9 @@ from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.topologies.fabric_kinds import FabricPlan
 
 if TYPE_CHECKING:
+    from railyard.results.analysis.run_analysis import Analysis
+    from railyard.results.analysis.targets import Outcome
+    from railyard.results.views.report import Section
     from railyard.topologies.capacity import Capacity
     from railyard.topologies.plan import Plan
 
@@ -102,3 +105,15 @@ class ReplacementMeasure(Measure[ReplacementSpec]):
         from railyard.experiments.measures.replacement.run import run_replacements
 
         run_replacements(context, self)
+
+    def targets(self, analysis: "Analysis") -> "Iterable[Outcome]":
+        """Return the target of optical replacements by idle GPUs."""
+        from railyard.experiments.measures.replacement.analysis import target_outcomes
+
+        return target_outcomes(analysis)
+
+    def sections(self) -> "Mapping[str, type[Section]]":
+        """Return its section of the report."""
+        from railyard.experiments.measures.replacement.section import ReplacementSection
+
+        return {"replacements": ReplacementSection}

@@ -22,6 +22,7 @@ from railyard.core.records import IntervalId
 from railyard.core.wait import sleep_until, wait_until
 from railyard.experiments.live import page
 from railyard.experiments.measures.definition import Measure, RunContext
+from railyard.experiments.measures.replacement.analysis import INTERVAL_PARTS
 from railyard.experiments.measures.replacement.job import ReplacementJob, replacement_job
 from railyard.experiments.measures.replacement.planning import planned_replacements
 from railyard.experiments.measures.replacement.spec import ReplacementSpec
@@ -36,7 +37,6 @@ from railyard.experiments.run.session import (
 from railyard.failure.active import ActiveFault
 from railyard.failure.faults import Fault
 from railyard.failure.probes.replacement import Prober, taken_over_ns
-from railyard.results.analysis.recovery import INTERVAL_PARTS
 from railyard.results.runs.records import Event, Replacement, Run
 from railyard.topologies.build.gpu_replacement import HIGH_PRIORITY_NICENESS, GpuReplacement
 from railyard.topologies.build.namespaces import relaxed_tcp_timers

@@ -110,7 +110,10 @@ class _Failures(Section):
             console.print(Text(f"heartbeats on {fabric}: {figures_text}", style="dim"), highlight=False)
 
     def summary(self, analysis: Analysis) -> dict[str, Any]:
-        run, rows = analysis.run, []
+        rows: list[dict[str, Any]] = []
+        outcomes: Sequence[Outcome] = ()
+        if analysis.run.recoveries or goals.measured_targets(analysis.outcomes):
+            outcomes = analysis.outcomes
         totals = ("lost_bytes", "probes_lost", "probes_lost_after_repair", "above_max_flow", "connections_lost")
         for row in analysis.recovery_rows:
             first = row.steps["first_packet_ms"].median
@@ -131,7 +134,7 @@ class _Failures(Section):
             })  # fmt: skip
         return {
             "recovery": rows,
-            "recovery_targets": [o.as_dict() for o in analysis.outcomes] if run.recoveries or run.replacements else [],
+            "recovery_targets": [outcome.as_dict() for outcome in outcomes],
             "heartbeats": _heartbeat_medians(analysis.heartbeat_rows),
         }
 

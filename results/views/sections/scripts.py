@@ -1,8 +1,6 @@
-"""Failure scripts and replacements of GPUs and domains in the report."""
+"""Failure scripts in the report."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Any
 
@@ -13,12 +11,11 @@ from railyard.results import format as fmt
 from railyard.results.analysis import recovery as stats
 from railyard.results.analysis.aggregate import grouped
 from railyard.results.analysis.fidelity import Judgement
-from railyard.results.analysis.recovery import ReplacementRow, ScriptRow, checks_text
+from railyard.results.analysis.recovery import ScriptRow, checks_text
 from railyard.results.analysis.recovery_states import first_packet_text
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.plots import recovery
 from railyard.results.plots import recovery as fault_script
-from railyard.results.views.report import SPREAD_UNKNOWN, Card, Section, section
+from railyard.results.views.report import Card, Section, section
 from railyard.results.views.sections.faults import CONTROLLER_STEPS
 from railyard.results.views.table import Column, Table, text, texts
 
@@ -134,119 +131,3 @@ def worst_repeats(scripts: Sequence[ScriptRow]) -> Iterator[tuple[ScriptRow, int
 
     for group in grouped(scripts, "script", "fabric", "reroute").values():
         yield max(group, key=severity), len(group)
-
-
-@section("replacements")
-class _Replacements(Section):
-    """GPUs and domains that failed under a running job and were replaced."""
-
-    title = "Replacements"
-    order = 64
-    template = "replacements.html.j2"
-
-    def applies(self, analysis: Analysis) -> bool:
-        return bool(analysis.replacement_rows)
-
-    def cards(self, analysis: Analysis) -> Iterator[Card]:
-        for row in analysis.replacement_rows:
-            found = row.figures["interruption_ms"]
-            known = found.n > 1 and found.least is not None and found.most is not None
-            yield Card(
-                f"{row.case} on {row.fabric}, replaced by {row.method}: interruption of the job",
-                fmt.milliseconds(found.median),
-                f"iteration after / before {fmt.ratio(_slowdown(row))}, theory {fmt.ratio(row.predicted_slowdown)}",
-                f"{_ms(found.least)} to {_ms(found.most)}, {found.n} runs" if known else SPREAD_UNKNOWN,
-                row.verdict,
-            )
-
-    def parts(self, analysis: Analysis) -> dict[str, Any]:
-        rows = analysis.replacement_rows
-        return {
-            "steps": [replacement_steps_table(rows), iterations_table(rows), spread_table(rows)],
-            "plots": recovery.replacements(analysis.run.events),
-        }
-
-    def show(self, analysis: Analysis, console: Console) -> None:
-        if analysis.replacement_rows:
-            console.print(replacements_table(analysis.replacement_rows).to_terminal())
-
-    def summary(self, analysis: Analysis) -> dict[str, Any]:
-        return {"replacements": [row.as_dict() for row in analysis.replacement_rows]}
-
-
-_ms = fmt.or_dash(fmt.milliseconds)
-_NAMES = (text("case"), text("way", "method"), *texts("fabric", "failed"))
-
-
-def _median(title: str, field: str, show: Callable[[Any], str], group: str = "") -> Column:
-    return Column(title, lambda row: row.medians[field], show, group=group)
-
-
-def replacement_steps_table(rows: Sequence[ReplacementRow]) -> Table:
-    """Return the replacement of each failure, its steps from the fault on, and its cost."""
-    columns = (
-        *_NAMES,
-        *(text("replaced by"), text("fidelity", "verdict")),
-        *(Column("n"), _median("detected", "detect_ms", _ms)),
-        *(_median("links off", "optical_links_down_ms", _ms), _median("replaced", "replaced_ms", _ms)),
-        _median("interruption", "interruption_ms", _ms),
-        *(_median("iterations lost", "iterations_lost", "{:g}".format), _median("moved", "moved_bytes", fmt.size)),
-    )
-    return Table(columns, rows)
-
-
-def _slowdown(row: ReplacementRow) -> float | None:
-    """Return an iteration's time after the replacement over that before; None if one of them is invalid."""
-    return None if row.verdict == "invalid" else row.slowdown
-
-
-def iterations_table(rows: Sequence[ReplacementRow]) -> Table:
-    """Return times of the state transfer and of an iteration, beside the model."""
-    transfer, iteration = "state transfer", "iteration time"
-    columns = (
-        *_NAMES,
-        _median("measured", "state_transfer_ms", _ms, transfer),
-        _median("predicted", "state_transfer_predicted_ms", _ms, transfer),
-        _median("before", "before_s", fmt.seconds, iteration),
-        _median("predicted", "before_predicted_s", fmt.seconds, iteration),
-        _median("after", "after_s", fmt.seconds, iteration),
-        _median("predicted", "after_predicted_s", fmt.seconds, iteration),
-        Column("after / before", _slowdown, fmt.ratio, group=iteration),
-        Column("predicted", "predicted_slowdown", fmt.ratio, group=iteration),
-    )
-    return Table(columns, rows)
-
-
-def spread_table(rows: Sequence[ReplacementRow]) -> Table:
-    """Return a row for each figure: median and 95th percentile with their 95% confidence intervals."""
-
-    def of_first(column: Column) -> Column:
-        return replace(column, value=lambda x: column.get(x[0]))
-
-    columns = (
-        *map(of_first, _NAMES),
-        text("figure", lambda x: stats.SPREAD_COLUMNS[x[1]]),
-        Column("n", lambda x: x[2].n),
-        Column("median", lambda x: stats.median_and_p95(x[2])[0]),
-        Column("p95", lambda x: stats.median_and_p95(x[2])[1]),
-    )
-    return Table(columns, [(row, name, found) for row in rows for name, found in row.figures.items()])
-
-
-def replacements_table(rows: Sequence[ReplacementRow]) -> Table:
-    """Return medians for the terminal; the failed part where rows differ in that alone."""
-    alike = Counter((row.case, row.method, row.fabric) for row in rows)
-    columns = (
-        *_NAMES[:3],
-        text("failed", lambda r: r.failed if alike[r.case, r.method, r.fabric] > 1 else ""),
-        Column("replaced\nms", lambda r: stats.median_p95_ms(r.figures["replaced_ms"])),
-        Column("interruption\nms", lambda r: stats.median_p95_ms(r.figures["interruption_ms"])),
-        _median("iter.\nlost", "iterations_lost", "{:g}".format),
-        _median("moved", "moved_bytes", fmt.size),
-        _median("iteration\nbefore", "before_s", fmt.seconds),
-        _median("after", "after_s", fmt.seconds),
-        Column("after /\nbefore", _slowdown, fmt.ratio),
-        Column("pre-\ndicted", "predicted_slowdown", fmt.ratio),
-        Column("fidelity", lambda r: "" if r.verdict == "ok" else r.verdict),
-    )
-    return Table(columns, rows, "GPU and domain replacements (median / p95; else medians)").without_empty()
