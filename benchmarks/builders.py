@@ -16,13 +16,11 @@ from mininet.topo import Topo
 from railyard.controller.processes.clients import ADDRESS, ControllerProcess
 from railyard.core.host import Datapath
 from railyard.core.installation import PROJECT
-from railyard.topologies.build import namespaces, ovs
+from railyard.topologies.build import shared_ovs
 from railyard.topologies.build.network import FabricNet
 from railyard.topologies.mininet_topos import FabricTopo, HbBridge
 from railyard.topologies.plan import Plan
 
-OVS_RUNDIR: Final = Path("/run/openvswitch")
-"""Open vSwitch's default, where stock Mininet looks for it. Here it is the sandbox's own."""
 CONTROLLER_LOG: Final = Path("/run/controller.serve.log")
 WAIT_S: Final = 60.0
 
@@ -100,7 +98,7 @@ class Stock:
 
     def prepare(self) -> None:
         """Start Open vSwitch, as a distribution's service does it, and the controller."""
-        self._start_open_vswitch()
+        self._daemons += [psutil.Process(number) for number in shared_ovs.start()]
         with CONTROLLER_LOG.open("w") as log:
             serve = [sys.executable, "-m", "railyard.controller.processes.openflow_main"]
             self._daemons.append(psutil.Popen(serve, cwd=PROJECT, stdout=log, stderr=log))
@@ -134,25 +132,10 @@ class Stock:
             controller.terminate()  # Mininet leaves a remote controller's shell until it ends itself
         while self._daemons:
             self._end(self._daemons.pop())
-        shutil.rmtree(OVS_RUNDIR)
+        shutil.rmtree(shared_ovs.RUNDIR)
 
     def _topo(self) -> Any:
         return FabricTopo(plan=self._plan)
-
-    def _start_open_vswitch(self) -> None:
-        """At the default paths. `--detach` returns when the daemon is ready."""
-        ovs.prepare()
-        OVS_RUNDIR.mkdir()
-        database, socket = OVS_RUNDIR / "conf.db", OVS_RUNDIR / "db.sock"
-        shutil.copy(ovs.EMPTY_DATABASE, database)
-        self._start_daemon("ovsdb-server", str(database), f"--remote=punix:{socket}")
-        namespaces.run(["ovs-vsctl", "--no-wait", "init"])
-        self._start_daemon("ovs-vswitchd", f"unix:{socket}")
-
-    def _start_daemon(self, program: str, *arguments: str) -> None:
-        log = f"--log-file={OVS_RUNDIR}/{program}.log"
-        namespaces.run([program, *arguments, "--pidfile", "--detach", log, "--verbose=console:off"])
-        self._daemons.append(psutil.Process(int((OVS_RUNDIR / f"{program}.pid").read_text())))
 
     @staticmethod
     def _end(process: psutil.Process) -> None:

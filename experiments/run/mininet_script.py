@@ -16,10 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from railyard.core import plugins
+from railyard.core.errors import RailyardError
 from railyard.core.host import Datapath
 from railyard.core.sandbox import init
 from railyard.experiments.run import reference_controller
-from railyard.topologies.build import namespaces, ovs
+from railyard.topologies.build import ovs, shared_ovs
 from railyard.topologies.build.mininet_import import without_setuptools
 
 with without_setuptools():
@@ -27,8 +29,6 @@ with without_setuptools():
 
     from railyard.topologies.build.iperf import iperf
 
-OVS_RUNDIR: Final = Path("/run/openvswitch")
-"""Open vSwitch's default folder, where stock Mininet looks for it. In a sandbox it is the run's own."""
 CONTROLLER: Final = "ovs-testcontroller"
 PROTOCOLS: Final = "OpenFlow10,OpenFlow11,OpenFlow12,OpenFlow13"  # it ends at the first packet of a switch with 1.5
 _PROGRAMS: Final = Path("/run/railyard/mininet-programs")  # before all others in PATH
@@ -38,31 +38,11 @@ def main() -> int:
     """Run the script of the task; return its exit status."""
     task = init.prepare()
     init.install_signal_handlers(interactive=True)
-    start_open_vswitch(task["datapath"])
+    shared_ovs.start(tso=task["datapath"] == "netdev-tso", options=[ovs.NO_ROUTES])
     for line in adapt(task["datapath"], task["datapath_reason"], task["has_netem"]):
         print(f"railyard: {line}", file=sys.stderr)
     os.chdir(task["folder"])
     return run_script(task["script"], task["arguments"])
-
-
-def start_open_vswitch(datapath: Datapath) -> None:
-    """Start one Open vSwitch for all switches at its default paths, as a distribution's service does."""
-    ovs.prepare()
-    OVS_RUNDIR.mkdir(parents=True)
-    shutil.copy(ovs.EMPTY_DATABASE, OVS_RUNDIR / "conf.db")
-    socket = f"{OVS_RUNDIR}/db.sock"
-    _start_daemon("ovsdb-server", f"{OVS_RUNDIR}/conf.db", f"--remote=punix:{socket}")
-    namespaces.run(["ovs-vsctl", "--no-wait", "init"])
-    if datapath == "netdev-tso":
-        tso = "other_config:userspace-tso-enable=true"
-        namespaces.run(["ovs-vsctl", "--no-wait", "set", "Open_vSwitch", ".", tso])
-    _start_daemon("ovs-vswitchd", f"unix:{socket}", ovs.NO_ROUTES)
-
-
-def _start_daemon(program: str, *arguments: str) -> None:
-    log = f"--log-file={OVS_RUNDIR}/{program}.log"
-    # --detach returns when the daemon is ready
-    namespaces.run([program, *arguments, "--pidfile", "--detach", log, *ovs.QUIET[:2]])
 
 
 def adapt(datapath: Datapath, reason: str, has_netem: bool) -> list[str]:
@@ -75,7 +55,7 @@ def adapt(datapath: Datapath, reason: str, has_netem: bool) -> list[str]:
         notes.append(f"switches use Open vSwitch in userspace ({reason})")
         forced["datapath"] = "user"
     _set_switch_defaults({"protocols": PROTOCOLS}, forced)
-    if datapath == "netdev":
+    if datapath != "system":
         _turn_checksum_offload_off()
     if shutil.which("ofdatapath") is None:
         notes.append("UserSwitch is Open vSwitch in userspace (the reference switch ofdatapath is not installed)")
@@ -111,7 +91,10 @@ def _set_switch_defaults(defaults: Mapping[str, str], forced: Mapping[str, str])
 
 
 def _turn_checksum_offload_off() -> None:
-    """Let hosts finish checksums themselves: a userspace switch without TSO would pass unfinished ones on."""
+    """Let hosts finish checksums themselves, as the switch would pass unfinished ones on.
+
+    In userspace with TSO it does so for frames that pass through a controller, as the first of each connection does.
+    """
     stock: Callable[..., Any] = node.Host.config
 
     def configure(self: Any, **params: Any) -> Any:
@@ -133,6 +116,9 @@ def run_script(script: str, arguments: Sequence[str]) -> int:
     sys.path[0] = str(Path(script).parent)
     try:
         runpy.run_path(script, run_name="__main__")
+    except RailyardError as error:
+        print(f"error: {Path(script).name}: {plugins.error_line(error, Path(script))}", file=sys.stderr)
+        return 1
     except SystemExit as stop:
         if isinstance(stop.code, str):
             print(stop.code, file=sys.stderr)

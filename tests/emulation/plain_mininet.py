@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from railyard.topologies.build import namespaces
-from railyard.topologies.build.ovs import EMPTY_DATABASE, prepare
+from railyard.topologies.build.shared_ovs import RUNDIR
 from tests.emulation.fabrics import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
-RUNDIR = Path("/run/openvswitch")
 LISTENS_S = 60.0
 MN_S = 120
 # typed first: Mininet's own waitConnected takes seconds, and then the flows may not be there yet
@@ -21,15 +20,6 @@ WAIT_FOR_FLOWS = (
     "sh timeout 60 sh -c 'for switch in $(ovs-vsctl list-br); do"
     " until ovs-ofctl -O OpenFlow13 dump-flows $switch | grep -q cookie; do sleep 0.05; done; done'"
 )
-
-
-def start_open_vswitch() -> None:
-    """As a distribution's service does it, at the default paths, which are the sandbox's own."""
-    prepare()
-    RUNDIR.mkdir()
-    namespaces.run(["ovsdb-server", str(EMPTY_DATABASE), f"--remote=punix:{RUNDIR}/db.sock", "--pidfile", "--detach"])
-    namespaces.run(["ovs-vsctl", "--no-wait", "init"])
-    namespaces.run(["ovs-vswitchd", f"unix:{RUNDIR}/db.sock", "--pidfile", "--detach", "--log-file=/run/vswitchd.log"])
 
 
 def start_controller(argv: Sequence[str]) -> "subprocess.Popen[str]":
@@ -63,6 +53,7 @@ def mn(topo: str, *commands: str) -> str:
         check=False,
     )
     if done.returncode:
-        logs = "".join(f"\n== {log}\n{log.read_text()[-4000:]}" for log in sorted(Path("/run").glob("*.log")))
+        files = [*Path("/run").glob("*.log"), *RUNDIR.glob("*.log")]
+        logs = "".join(f"\n== {log}\n{log.read_text()[-4000:]}" for log in sorted(files))
         pytest.fail(done.stdout + done.stderr + logs)
     return done.stdout + done.stderr

@@ -145,6 +145,7 @@ def _be_unshare(
     forked.call(forked.libc.unshare(forked.NAMESPACES | _NEW_UTS_IPC), "unshare")
     child = os.fork()
     if child:
+        signal.set_wakeup_fd(-1)  # the launcher's, which is closed now; the child's end is a signal
         os.closerange(3, max(inherited) + 1)
         _, status = os.waitpid(child, 0)
         os._exit(1 if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))  # 1, as `unshare` itself

@@ -6,7 +6,8 @@ import pytest
 
 from railyard.controller.openflow.flows import tables_of
 from railyard.topologies.addresses import RAIL_DPID, UPLINK_PORT, Gpu
-from tests.emulation.plain_mininet import mn, start_controller, start_open_vswitch
+from railyard.topologies.build import shared_ovs
+from tests.emulation.plain_mininet import mn, start_controller
 from tests.emulation.ryu_venv import CannotMake, ryu_manager
 
 
@@ -21,7 +22,7 @@ def manager() -> Path:
 
 @pytest.mark.sandbox
 def test_ryu_manager_runs_the_app(manager: Path) -> None:
-    start_open_vswitch()
+    shared_ovs.start()
     start_controller([str(manager), "controller/openflow/app.py"])
     message = mn("rail-optimized,2,2,optical=rail", "pingall", "sh ovs-ofctl -O OpenFlow13 --no-stats dump-flows rail0")
     assert "0% dropped (12/12 received)" in message

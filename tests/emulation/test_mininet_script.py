@@ -33,6 +33,7 @@ sys.exit(7 if lost == 0 else 8)
 
 CHAIN = """
 import subprocess
+import sys
 from mininet.net import Mininet
 from mininet.node import Controller
 from mininet.topo import LinearTopo
@@ -40,6 +41,12 @@ from mininet.topo import LinearTopo
 net = Mininet(LinearTopo(k=17), controller=Controller, waitConnected=True)
 net.start()
 print("lost", net.ping([net["h1"], net["h17"]]))
+socket = "import socket; s = socket.socket(2, 2); s.bind(('', 9)); s.settimeout(30); print(1, flush=True)"
+program = f"{socket}; print(s.recv(9))"
+receiver = net["h17"].popen([sys.executable, "-c", program], text=True)
+receiver.stdout.readline()
+net["h1"].cmd(f"echo -n datagram | timeout 5 bash -c 'cat >/dev/udp/{net['h17'].IP()}/9'")
+print("received", receiver.stdout.read().strip())
 net.stop()
 print("controllers", subprocess.run(["pgrep", "-c", "testcontroller"], capture_output=True, text=True).stdout.strip())
 """
@@ -72,4 +79,4 @@ def test_reference_controller_takes_more_than_16_switches(tmp_path: Path) -> Non
     script = tmp_path / "chain.py"
     script.write_text(CHAIN)
     done = finished([*RUN_EXPERIMENT, "mininet", str(script)], 120.0)
-    assert done.stdout == "lost 0.0\ncontrollers 0\n", done.stderr
+    assert done.stdout == "lost 0.0\nreceived b'datagram'\ncontrollers 0\n", done.stderr

@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from railyard.core.errors import RailyardError
 from railyard.topologies.build.mininet_import import without_setuptools
 
 with without_setuptools():
     from mininet.log import output
+
+CONNECT_MS: Final = 30_000  # the first frame over 80 switches with a reactive controller takes seconds on two cores
 
 
 def iperf(
@@ -29,7 +31,8 @@ def iperf(
     server_process = server.popen("iperf3 -s -1 --forceflush")
     server_process.stdout.readline()
     protocol = f"-u -b {udpBw}" if l4Type == "UDP" else ""
-    report = json.loads(client.cmd(f"iperf3 -J -t {seconds} {protocol} --connect-timeout 5000 -c {server.IP()}"))
+    timeout = f"--connect-timeout {CONNECT_MS}"
+    report = json.loads(client.cmd(f"iperf3 -J -t {seconds} {protocol} {timeout} -c {server.IP()}"))
     server_process.terminate()  # it waits for good if the client's arguments were refused
     server_process.wait()
     received, sent = _rates(report)
