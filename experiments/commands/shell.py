@@ -1,6 +1,7 @@
 """`shell`: Mininet's command line on a built fabric."""
 
 import re
+from functools import partial
 from typing import Annotated, Final
 
 import typer
@@ -45,7 +46,13 @@ def command(
 
     if run_name and not _RUN_NAME.fullmatch(run_name):
         raise BadInput("--name", run_name, "must have 1 to 64 letters, digits and ._-, a letter or _ first")
-    spec = load_any(experiment_of(name, topo), overrides, topo=topo, controller=controller)
+    load = partial(load_any, experiment_of(name, topo), topo=topo, controller=controller)
+    try:
+        spec = load(overrides)
+    except BadInput as error:
+        if not error.field.startswith(("faults.", "scripts.")):
+            raise
+        spec = load([*overrides, "faults=[]", "scripts=[]"])  # a shell injects none, so they need not suit the fabric
     refuse_several(spec, "shell")
     check_machine(spec)
     run = f"{spec.name} {run_name or f'shell-{spec.name}'}"
