@@ -51,9 +51,8 @@ RECOVERY_COLUMNS: Final = (
     "source_side_probed", "far_side_probed", "above_max_flow", "workload", "part", "first_packet", "goodput",
     "goodput_after_repair",
 )  # fmt: skip
-_OPTIONAL: Final = frozenset(
-    {"connectivity.csv", "replacement.csv", "health.parquet", "choices.parquet", "machine.parquet"}
-)
+_IN_EVERY_RUN: Final = frozenset({"recovery.csv", "results.parquet", "flows.parquet"})
+_OPTIONAL: Final = frozenset(file for file, _ in TABLES.values()) - _IN_EVERY_RUN
 """Files that only some runs have."""
 
 

@@ -85,7 +85,7 @@ def run_experiment(
 
 
 def _has_records(run: Run) -> bool:
-    return bool(run.fabrics or run.measurements or run.recoveries or run.replacements or run.rails)
+    return bool(run.fabrics or run.measurements or run.recoveries or run.rails)
 
 
 def _print_interruption(console: Console | None, interruption: watch.Interruption) -> None:
