@@ -7,6 +7,7 @@
   h1  h2  h3  h4
 """
 
+import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ from railyard.controller.processes.clients import ControllerProcess
 from railyard.core.host import Datapath
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.experiments.spec.loading import load_any
+from railyard.results import run_folder
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.network import FabricNet
 from tests.emulation.fabrics import datapath, eventually
-from tests.emulation.programs import ROOT
+from tests.emulation.programs import ROOT, RUN_EXPERIMENT, finished
 
 EXAMPLES = Path(ROOT) / "docs/examples/mininet"
 TOPO = f"{EXAMPLES}/two_racks.py:TwoRacks"
@@ -82,3 +84,25 @@ def test_frames_that_an_app_floods_arrive_also_after_its_exception(tmp_path: Pat
 def test_switches_in_userspace_without_tso_carry_tcp() -> None:
     net = built("netdev", "", [])
     assert_connection_carries(net, "d0g0", "d2g0")
+
+
+def test_run_delivers_all_bytes_and_names_the_app_and_its_exception(tmp_path: Path, slow: float) -> None:
+    folder = tmp_path / "out"
+    app = raising_app(tmp_path)
+    argv = [*RUN_EXPERIMENT, "run", "--topo", f"{TOPO},bw=10", "--controller", str(app), "--out", str(folder)]
+    options = ["attempts=1", "workloads.*.duration=200ms", "faults=[]"]
+    for option in options:
+        argv += ["-o", option]
+    done = finished(argv, 240.0 * slow)
+    assert (folder / "summary.json").exists(), done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    run = run_folder.load(folder)
+    assert run.flows
+    assert all(flow.delivered == flow.bytes for flow in run.flows)
+    assert str(app) in (folder / "provenance.json").read_text()
+    summary = json.loads((folder / "summary.json").read_text())["headline"]["controller"]
+    assert summary["app"] == "raises_once.py"
+    assert "ZeroDivisionError: division by zero" in str(summary["messages"])
+    assert (folder / "controller/raises_once.py").read_text() == app.read_text()
+    assert "raises_once.py" in done.stdout
+    assert "ZeroDivisionError: division by zero" in done.stdout
