@@ -270,7 +270,7 @@ def test_workers_of_a_dask_cluster_start_the_agents(
         assert [machine["name"] for machine in provenance["machines"]] == keys["hosts"]
         soon = {"underlay": SMALL["underlay"] | {"wait": "2s"}}
         (tmp_path / "more").mkdir()
-        run = start(three, stack, tmp_path / "more", soon | {"hosts": 4}, "--on", SCHEDULER)
+        run = start(three, stack, tmp_path / "more", soon | {"hosts": 4}, "--on", SCHEDULER, "--insecure")
         assert run.end(RUN_S) == 3
         line = f"error: --on: {SCHEDULER} has workers on 2 other machines, and hosts needs 3"
         assert run.output.splitlines()[-1].startswith(line), run.output
