@@ -142,6 +142,17 @@ class Registry(Generic[T]):
         """Yield each definition."""
         return (definition for _, definition in self.items())
 
+    def name_of(self, definition: T) -> str:
+        """Return the name under which an object is registered. LookupError for any other."""
+        for name, (registered, _) in self._entries.items():
+            if registered is definition:
+                return name
+        raise LookupError(f"{definition!r} is no {self.sort}")
+
+    def registered(self) -> dict[str, T]:
+        """Return what is registered so far, by name, without loading anything."""
+        return {name: definition for name, (definition, _) in self._entries.items()}
+
     def source(self, name: str) -> Source:
         """Return where a definition was registered."""
         self._load()

@@ -3,9 +3,10 @@
 A measure is defined in experiments/measures; the registry here is how results find it, without naming one.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, ClassVar, Final
 
 from railyard.core.records import IntervalId
 from railyard.core.registry import Registry
@@ -41,6 +42,22 @@ class MeasuredResults:
     Measures are registered in `MEASURED` and defined in experiments/measures: nothing here names one.
     """
 
+    sentences: ClassVar[Mapping[str, Sequence[str]]] = MappingProxyType({})
+    """Its events in words, on the terminal and on the live page: `SOURCE-WHAT` -> sentences with {details}.
+
+    Of each event the first sentence whose details are all there, as in experiments/live/static/words.js.
+    """
+
+    has_recovery_targets: ClassVar[bool] = False
+    """Whether its targets are among those of recovery, which the section on failures shows."""
+
+    def outcome_text(self, measured: Any) -> str:
+        """Return the result of a step in a few words, for its progress line.
+
+        `measured`: a Run with the records of the step.
+        """
+        return ""
+
     def checks(self, analysis: Any) -> Iterable[Check]:
         """Return the checks of the measure for which the run of an Analysis has records."""
         return ()
@@ -53,12 +70,21 @@ class MeasuredResults:
         """Return its sections of the report, each a subclass of results.views.report.Section, by their id in it."""
         return {}
 
+    def problems(self, registered: Mapping[str, "MeasuredResults"]) -> Iterator[str]:
+        """Yield what is wrong with the definition, a phrase each. `registered`: the measures before it, by name."""
+        yield from ()
+
+
+def _problems(name: str, measure: MeasuredResults) -> Iterator[str]:
+    return measure.problems(MEASURED.registered())
+
 
 MEASURED: Final = Registry[MeasuredResults](
     "measure",
     "railyard.experiments.measures",
     MeasuredResults,
     ["key", "Spec", "run(context)"],
+    _problems,
     part="measure",
 )
 """Every measure by its name, in the order in which they run."""

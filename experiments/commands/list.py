@@ -30,6 +30,10 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast whe
 
 
 def command(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME|FILE]...", show_default=False, help="List these experiments alone."),
+    ] = None,
     kinds: Annotated[
         bool, typer.Option("--kinds", help="List every definition instead: faults, policies, workloads, ...")
     ] = False,
@@ -45,7 +49,7 @@ def command(
             table.add_row(*definition)
         out.print(table)
         return
-    specs = [_read(name) for name in loading.names()]
+    specs = [_read(name) for name in files or loading.names()]
     if as_json:
         print(json.dumps([_plain(spec) for spec in specs], indent=1))
         return
@@ -67,7 +71,10 @@ def _read(name: str) -> "ExperimentSpec":
     """Return an experiment, of which each key was checked, but not whether its fabrics can have its items."""
     from railyard.experiments.spec.parsing import parse_keys
 
-    data = yaml.load(loading.path_of(name).read_text(encoding="utf-8"), _Loader)
+    if name in loading.names():
+        return parse_keys(yaml.load(loading.path_of(name).read_text(encoding="utf-8"), _Loader))
+    data = loading.read(name)
+    loading.load_plugins(data, name)
     return parse_keys(data)
 
 

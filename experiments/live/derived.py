@@ -23,6 +23,7 @@ from railyard.experiments.live.paths import ALL_PAIRS_GPUS, Links
 from railyard.experiments.live.phases import MAX_NAMED
 from railyard.experiments.live.recorded import PAGE, page_of
 from railyard.experiments.live.sampler import structure
+from railyard.experiments.live.words import sentences_of_measures
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.parsing import parse
 from railyard.results.runs.records import LIVE, Event, Flow, Run
@@ -52,6 +53,7 @@ def record_of(run: Run) -> bytes:
     """
     spec = parse({**run.spec, "plugins": []})
     title = {"title": run.name, "active": [], "derived": True, "begin_ns": _zero_ns(run)}
+    title["sentences"] = sentences_of_measures()
     messages: list[tuple[str, Any]] = [("run", title), *_steps(run), *_phases(run)]
     for row in run.fabrics:
         fabric = _Fabric(run, row.label, _plan_of(spec, row.label, row.rail_bps))

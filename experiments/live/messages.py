@@ -17,7 +17,7 @@ class Serve(ToPage):
 
     `diagnosis`: an inherited socket for NETLINK_SOCK_DIAG of the machine's namespace; `users`: who may connect;
     `record`: an open file for what the page shows, or -1; `choices`: what the page offers to start (choices.py);
-    `begin_ns`: the run's time zero, monotonic.
+    `begin_ns`: the run's time zero, monotonic; `sentences`: events of measures in words, by name (words.py).
     """
 
     listener: int
@@ -30,6 +30,7 @@ class Serve(ToPage):
     choices: dict[str, dict[str, str]]
     begin_ns: int
     title: str
+    sentences: dict[str, list[str]]
 
 
 class ShowFabric(ToPage):

@@ -26,6 +26,7 @@ from railyard.experiments.live.controls import Controls
 from railyard.experiments.live.first_packets import FIRST_PACKET
 from railyard.experiments.live.messages import RECORD_ENDED, Answer, HideFabric, Serve, Show, ShowFabric, ToPage
 from railyard.experiments.live.phases import PHASE, PhaseProgress
+from railyard.experiments.live.words import sentences_of_measures
 from railyard.failure.active import Operation
 from railyard.failure.faults import Fault
 from railyard.results.runs.records import LIVE, Event
@@ -130,7 +131,14 @@ def served(task: Mapping[str, Any] | None, experiment: dict[str, Any], folder: F
     record = folder.open_to_append(recorded.RECORD) if folder else -1
     given = {key: value for key, value in task.items() if key != "script"}
     offered = choices(experiment) if given["control"] else {}
-    serve = Serve(title=experiment["name"], record=record, choices=offered, begin_ns=time.monotonic_ns(), **given)
+    serve = Serve(
+        title=experiment["name"],
+        record=record,
+        choices=offered,
+        begin_ns=time.monotonic_ns(),
+        sentences=sentences_of_measures(),
+        **given,
+    )
     page = Page(serve, Controls(show, experiment, task["script"], has_probes=serve.control))
     for fd in (serve.listener, serve.diagnosis, *([record] if folder else [])):
         os.close(fd)

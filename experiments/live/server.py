@@ -169,7 +169,7 @@ class Live:
         self._sampler: Sampler | None = None
         self._plan: object = None
         self._run: dict[str, Any] = {"title": serve.title, "control": serve.control, "active": []}
-        self._run |= {"choices": serve.choices, "begin_ns": serve.begin_ns}
+        self._run |= {"choices": serve.choices, "begin_ns": serve.begin_ns, "sentences": serve.sentences}
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._numbers = count()
         self._record = os.fdopen(serve.record, "w", buffering=1) if serve.record >= 0 else None

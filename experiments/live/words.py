@@ -1,4 +1,4 @@
-"""Events in the words of the live page, for the terminal: the sentences are those of static/words.js."""
+"""Events in the words of the live page, for the terminal: sentences of static/words.js, and those of measures."""
 
 import json
 import re
@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, Final
 
 from railyard.core.installation import data_file
+from railyard.results.measured import MEASURED
 
 _SENTENCES: Final = re.compile(r"const SENTENCES = (\{.*?\n\});", re.DOTALL)
 _BLANK: Final = re.compile(r"\{(\*|[\w-]+)(!?)(?::(\w+))?\}")
@@ -21,14 +22,27 @@ def _sentences() -> dict[str, list[str]]:
     return sentences
 
 
+def sentences_of_measures() -> dict[str, list[str]]:
+    """Return the sentences of events that measures emit, by the names of the events, for the page too."""
+    sentences: dict[str, list[str]] = {}
+    for measure in MEASURED.values():
+        for name, choices in measure.sentences.items():
+            sentences[name] = list(choices)
+    return sentences
+
+
+def _all_sentences() -> dict[str, list[str]]:
+    return sentences_of_measures() | _sentences()
+
+
 def sentence_names() -> frozenset[str]:
     """Return the names of all events that have a sentence."""
-    return frozenset(_sentences())
+    return frozenset(_all_sentences())
 
 
 def words(what: str, detail: Mapping[str, Any]) -> str:
     """Return an event in words; one that has no sentence by its name and its plain details."""
-    for sentence in _sentences().get(what, []):
+    for sentence in _all_sentences().get(what, []):
         if text := _filled(sentence, detail):
             return text
     plain = [f"{key} {value}" for key, value in detail.items() if _is_plain(value)]

@@ -5,9 +5,11 @@ registry: parsing, `list`, `describe`, `dry-run`, the runner, the report. A meas
 specification; its methods import what is slow to load.
 """
 
+import re
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast
 
 from rich.console import Console
 
@@ -87,8 +89,15 @@ class Measure(MeasuredResults, Generic[Item]):
             return 1
         return cast(int, getattr(spec, self.repeats_key))
 
+    def item_label(self, item: Item) -> str:
+        """Return what tells an item from others of its section, for intervals and steps; equal ones get numbers."""
+        return ""
+
     def check(self, spec: ExperimentSpec, plans: Sequence[FabricPlan]) -> None:
-        """Raise BadInput for items that the fabrics can't have. `plans`: of the fabrics, at nominal rates."""
+        """Raise BadInput for items that the fabrics can't have. `plans`: of the fabrics, at nominal rates.
+
+        The numbers under `on` of each item are checked before.
+        """
 
     def missing_requirements(self, spec: ExperimentSpec) -> Iterator[RailyardError]:
         """Yield an error for each program or library that the machine lacks for the items."""
@@ -102,23 +111,65 @@ class Measure(MeasuredResults, Generic[Item]):
         return ()
 
     def steps(self, spec: ExperimentSpec) -> int:
-        """Return how many steps `run` has, for the progress bar."""
-        return 0
+        """Return how many steps `run` has, for the progress bar: those of `experiments.run.items.run_items`."""
+        steps = 0
+        for number in range(len(spec.fabrics)):
+            items = self.items_on(spec, number)
+            if items:
+                steps += 1 + len(items) * self.repeats(spec)
+        return steps
 
     def seconds(self, spec: ExperimentSpec) -> float | None:
         """Return about how long `run` takes, s; None where that doesn't follow from the specification."""
         return None
 
     def counts(self, spec: ExperimentSpec) -> Counts:
-        """Return how many replays and faults it has, for `list`."""
-        return Counts()
+        """Return how many replays and faults it has, for `list`: by default each repeat of an item is a replay."""
+        items = [item for number in range(len(spec.fabrics)) for item in self.items_on(spec, number)]
+        return Counts(replays=len(items) * self.repeats(spec))
 
     def dry_run(self, spec: ExperimentSpec, console: Console) -> None:
-        """Print what `run` would do, without doing it."""
+        """Print what `run` would do, without doing it: by default the items of each fabric."""
+        for number, label in enumerate(spec.labels):
+            for item in self.items_on(spec, number):
+                keys = item.model_dump(mode="json", exclude={"on"})
+                values = ", ".join(f"{key} {value}" for key, value in keys.items())
+                console.print(f"[bold]{self.key}[/] on {label}: {values}; times {self.repeats(spec)}", highlight=False)
 
     def run(self, context: RunContext) -> None:
         """Measure all items, in a sandbox, and add the records to the run."""
         raise NotImplementedError
+
+    def problems(self, registered: Mapping[str, MeasuredResults]) -> Iterator[str]:
+        """Yield parts that are missing, and keys that are taken or can't be keys."""
+        parts = {"key": self.key, "Spec": self.Spec, "run(context)": type(self).run is not Measure.run}
+        missing = [part for part, value in parts.items() if not value]
+        yield from (f"{part} is missing" for part in missing)
+        if missing:
+            return
+        if not _has_items(self.Spec):
+            yield "Spec must be a tuple of items, each of a subclass of OnFabrics: tuple[MySpec, ...]"
+        taken = dict.fromkeys(ExperimentSpec.model_fields, "a key of every experiment")
+        for name, measure in registered.items():
+            if isinstance(measure, Measure):
+                taken[measure.key] = taken[measure.repeats_key] = f"a key of the measure {name!r}"
+        for key in filter(None, (self.key, self.repeats_key)):
+            if not re.fullmatch(r"[a-z]+(_[a-z]+)*", key):
+                yield f"{key!r} can't be a key: words of lower-case letters, joined by _"
+            elif key in taken:
+                yield f"{key!r} is taken: it is {taken[key]}"
+        if self.key == self.repeats_key:
+            yield f"{self.key!r} is both key and repeats_key"
+
+
+def _has_items(section_type: Any) -> bool:
+    """Return whether the type of a section is a tuple of items that name their fabrics."""
+    if typing.get_origin(section_type) is Annotated:
+        section_type = typing.get_args(section_type)[0]
+    arguments = typing.get_args(section_type)
+    if typing.get_origin(section_type) is not tuple or len(arguments) != 2 or arguments[1] is not Ellipsis:
+        return False
+    return isinstance(arguments[0], type) and issubclass(arguments[0], OnFabrics)
 
 
 MEASURES: Final = cast("Registry[Measure[Any]]", MEASURED)

@@ -21,6 +21,7 @@ from railyard.results.analysis.fidelity import Judgement, disturbance, judge
 from railyard.results.analysis.findings import load_findings
 from railyard.results.analysis.recovery_states import first_packets_text
 from railyard.results.format import digits, how_often, percent, rate, seconds
+from railyard.results.measured import MEASURED
 from railyard.results.runs.records import (
     NOT_COMPARED,
     REPEATED,
@@ -80,6 +81,8 @@ def outcome(run: Run, measured: Run) -> tuple[str, str]:
     parts += _times_texts(measured, judgement)
     if measured.recoveries:
         parts.append(first_packets_text(measured.recoveries))
+    measure_texts = (measure.outcome_text(measured) for measure in MEASURED.values())
+    parts += filter(None, measure_texts)
     if measured.links and not measured.loads:
         parts.append(_links_text(measured.links))
     repeats = [str(event.detail["text"]) for event in measured.events if event.what == REPEATED]

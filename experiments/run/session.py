@@ -236,6 +236,15 @@ class FabricSession(Session):
         run.events.append(Event(repaired_ns, "fault", "repair", detail))
         self.faults.append((fault, injected_ns, repaired_ns))
 
+    def record_event(self, interval: IntervalId, source: str, what: str, **detail: Any) -> None:
+        """Record an event of an interval, now, and show it on the live page. `detail`: of its sentence, as plain data.
+
+        `source`: the measure; `what`: a word. Measure.sentences has its sentence by the name `SOURCE-WHAT`.
+        """
+        now_ns = time.monotonic_ns()
+        self.recorded.append(Event(now_ns, source, what, {**interval.as_dict(), **detail}))
+        page.show(f"{source}-{what}", detail, now_ns)
+
     @property
     def windows(self) -> Windows:
         """TCP windows of transfers on its links."""

@@ -103,6 +103,8 @@ class ExperimentSpec(ConfigModel):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
     plugins: Annotated[tuple[str, ...], Items] = ()
     controller: InputPath | None = None
+    plugin_sections: ClassVar[Mapping[str, str]] = {}
+    """The sections of measures that are plugins, each with its repeats key, or "" (parsing.experiment_model)."""
 
     @field_validator("fabrics", mode="before")
     @classmethod
@@ -168,7 +170,12 @@ class ExperimentSpec(ConfigModel):
     def resolved(self) -> dict[str, Any]:
         """Return plain data with every default filled in, of which `parse` makes the same experiment."""
         data: dict[str, Any] = self.model_dump(mode="json", exclude_none=True)
-        resolved = {key: data[key] for key in self.ordered_keys() if key in data}
+        # processes without the plugin read it where the section is empty
+        unused: set[str] = set()
+        for section, repeats in self.plugin_sections.items():
+            if not data[section]:
+                unused |= {section, repeats}
+        resolved = {key: data[key] for key in self.ordered_keys() if key in data and key not in unused}
         return resolved | {"plugins": list(plugins.copies())}
 
     @classmethod

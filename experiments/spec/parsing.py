@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from pydantic import create_model
 
-from railyard.core.config import parse_model
+from railyard.core.config import check_numbers, parse_model
 from railyard.core.errors import BadInput
 from railyard.experiments.measures.definition import MEASURES, Measure, measures_of, section_keys
 from railyard.experiments.spec.experiment import ExperimentSpec, family_of, nominal_plans
@@ -58,7 +58,13 @@ def _model_with(measures: tuple[Measure[Any], ...]) -> type[ExperimentSpec]:
         fields[measure.key] = (measure.Spec, ())
         if measure.repeats_key:
             fields[measure.repeats_key] = (Repeats, 1)
-    return cast(type[ExperimentSpec], create_model("ExperimentSpec", __base__=ExperimentSpec, **fields))
+    model = cast(type[ExperimentSpec], create_model("ExperimentSpec", __base__=ExperimentSpec, **fields))
+    plugin_sections: dict[str, str] = {}
+    for name, measure in MEASURES.items():
+        if MEASURES.source(name).origin != "built-in":
+            plugin_sections[measure.key] = measure.repeats_key
+    model.plugin_sections = plugin_sections
+    return model
 
 
 def parse_keys(data: object) -> ExperimentSpec:
@@ -79,6 +85,8 @@ def parse(data: object) -> ExperimentSpec:
     _check_sections(spec)
     spec.family.check(spec)
     for measure in measures_of(spec):
+        for i, item in enumerate(measure.items(spec)):
+            check_numbers(item.on, len(spec.fabrics), f"{measure.key}.{i}.on")
         measure.check(spec, nominal_plans(spec))
     return spec
 

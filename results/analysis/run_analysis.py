@@ -54,6 +54,7 @@ class Analysis:
     performance = _of(
         lambda a: allreduce.outcomes(a.allreduce, a.judgement.intervals) if a.allreduce else ()
     )  # targets
+    measure_outcomes = _of(lambda a: _measure_outcomes(a))  # targets of measures, by the measure's name
     heartbeat_rows = _of(lambda a: tuple(r for r in a.rows if r.work.workload == aggregate.HEARTBEATS))  # their cost
     slowdowns = _of(lambda a: aggregate.slowdowns(a.run, a.times))  # rail-only over rail-optimized
     agreement = _of(lambda a: aggregate.agreement(a.times))  # of measured times with the formulas
@@ -73,6 +74,7 @@ class Analysis:
             *(*_too_fast(run), *_claims(self.outcomes), *_losses(run), *_dwell(run, self.intervals)),
             *(*_claims(self.performance), *_policies(run, self.allreduce.skipped)),
             *(check for measure in MEASURED.values() for check in measure.checks(self)),
+            *(check for outcomes in self.measure_outcomes.values() for check in _claims(outcomes)),
         )
         return _without_success(run, found) if run.is_interactive else found
 
@@ -93,11 +95,22 @@ class Analysis:
 
     @cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
-        """The targets of recovery from faults, and those of measures, measured or not."""
+        """The targets of recovery from faults, and of measures that recover, measured or not."""
         outcomes = list(recovery_outcomes(self.recovery_rows, self.script_rows, self.judgement))
         for measure in MEASURED.values():
-            outcomes += measure.targets(self)
+            if measure.has_recovery_targets:
+                outcomes += measure.targets(self)
         return tuple(outcomes)
+
+
+def _measure_outcomes(analysis: Analysis) -> dict[str, tuple[Outcome, ...]]:
+    """Return the targets of each measure that has any for this run, by its name."""
+    outcomes: dict[str, tuple[Outcome, ...]] = {}
+    for name, measure in MEASURED.items():
+        of_measure = () if measure.has_recovery_targets else tuple(measure.targets(analysis))
+        if of_measure:
+            outcomes[name] = of_measure
+    return outcomes
 
 
 def _without_success(run: Run, checks: Sequence[Check]) -> tuple[Check, ...]:

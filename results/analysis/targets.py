@@ -260,6 +260,12 @@ def outcomes_of(target: Target, samples: Found, judgement: Judgement) -> list[Ou
     return outcomes or [Outcome(target)]
 
 
+def outcomes_by_fabric(target: Target, samples: Iterable[Sample], judgement: Judgement) -> list[Outcome]:
+    """Return a target for each fabric that its samples are of, by the samples' intervals."""
+    placed = [(sample.interval.fabric, "", sample) for sample in samples]
+    return [outcome for outcome in outcomes_of(target, iter(placed), judgement) if outcome.fabric]
+
+
 def _first_packets(rows: Sequence[RecoveryRow], fault: str, side: Side | None) -> Found:
     """Yield samples of faults that affected another GPU: of the others there was nothing to recover."""
     for row in rows:

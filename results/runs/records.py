@@ -357,6 +357,10 @@ class Run:
         """True if the fabric was changed by hand while it was measured. Steps that were held change nothing."""
         return any(event.source == LIVE and event.what not in HOLDS for event in self.events)
 
+    def measured(self, metric: str) -> list[Measurement]:
+        """Return the measurements of a metric, in their order."""
+        return [row for row in self.measurements if row.metric == metric]
+
     def sizes(self) -> dict[str, int]:
         """Return the number of records of each kind so far, for `since` and `discard`."""
         return {name: len(getattr(self, name)) for name in KINDS}

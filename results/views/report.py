@@ -215,7 +215,7 @@ def summarise(analysis: Analysis) -> dict[str, Any]:
         "agreement": analysis.agreement.as_dict(),
         "passed": analysis.passed,
         "checks": [check.as_dict() for check in analysis.checks],
-        "targets_missed": missed_targets(analysis.target_outcomes),
+        "targets_missed": missed_targets((*analysis.target_outcomes, *_outcomes_of_measures(analysis))),
         "headline": headline,
     }
 
@@ -246,13 +246,22 @@ def _present_verdict(analysis: Analysis, interval: IntervalId) -> Verdict:
     return analysis.judgement.intervals.get(interval, "invalid")
 
 
-def _targets_line(outcomes: Sequence[Outcome]) -> Text:
-    """Return how many of the targets in the table are met, which are not, and which could not be judged."""
+def _outcomes_of_measures(analysis: Analysis) -> Iterator[Outcome]:
+    """Yield the targets of all measures."""
+    for outcomes in analysis.measure_outcomes.values():
+        yield from outcomes
+
+
+def _targets_line(outcomes: Sequence[Outcome], name: str) -> Text:
+    """Return how many of the targets in the table are met, which are not, and which could not be judged.
+
+    `name`: what the targets are of, such as `recovery`.
+    """
     met = sum(o.met is True for o in outcomes)
     missed = [f"{o.name}, on {o.fabric}" for o in outcomes if o.met is False]
     values = sum(o.not_judged for o in outcomes)
     unjudged = sum(o.met is None for o in outcomes)
-    line = Text(f"recovery targets met: {met} of {len(outcomes)}")
+    line = Text(f"{name} targets met: {met} of {len(outcomes)}")
     line.append(f"; not: {'; '.join(missed)}" if missed else "", "bold red")
     if values:
         line.append(f"; not judged: {unjudged} targets, {values} values, the machine was disturbed", "yellow")
@@ -289,4 +298,6 @@ def print_summary(analysis: Analysis, console: Console) -> None:
     if analysis.agreement.compared or analysis.agreement.invalid:
         print_line(Text.assemble(("agreement with theory: ", "dim"), analysis.agreement.text))
     if any(o.samples for o in analysis.target_outcomes):
-        print_line(_targets_line(measured_targets(analysis.target_outcomes)))
+        print_line(_targets_line(measured_targets(analysis.target_outcomes), "recovery"))
+    for name, outcomes in analysis.measure_outcomes.items():
+        print_line(_targets_line(measured_targets(outcomes), name))

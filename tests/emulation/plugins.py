@@ -33,7 +33,7 @@ def run_with_plugin(plugin: str, spec: dict[str, Any], folder: Path, slow: float
     argv += ["--out", str(folder / "out")]
     done = finished(argv, RUN_S * slow)
     assert (folder / "out/summary.json").exists(), done.stdout + done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr, done.stdout + done.stderr
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return run_folder.load(folder / "out")
 

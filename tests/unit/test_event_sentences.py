@@ -19,7 +19,9 @@ from tests.emulation.programs import ROOT
 
 EMITTERS = frozenset({"emit", "_emit", "_emit_port", "show", "_show", "_note", "_on_event"})
 """Functions that emit an event: its name is the first argument, or the second one after a time in ns."""
-FOLDERS = ("controller", "experiments/live", "experiments/run", "experiments/families", "results/runs")
+FOLDERS = (
+    "controller", "experiments/live", "experiments/run", "experiments/measures", "experiments/families", "results/runs",
+)  # fmt: skip
 """Folders of the modules that emit events."""
 CONSTANT = re.compile(r'^([A-Z_]+)(?:: Final)? = "([^"]*)"', re.MULTILINE)
 EMITS = re.compile(r"\bEvent\(|emit|_?show\(|_note\(|_on_event\(")
@@ -42,6 +44,7 @@ DYNAMIC = {
         )
     ),
     "f'replacement-{what}'": (),  # the same
+    "f'{source}-{what}'": (),  # of measures, which have sentences of their own
     "f'{what}-failed'": ("workload-failed", "background-failed", "policy-failed"),
     "[]": (),  # of phases: a callback that is called show too
     "what": (),  # passed on by a function that is listed above

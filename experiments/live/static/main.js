@@ -3,7 +3,7 @@
 import { Drawing } from "./fabric.js";
 import { describe, requestText, showActions, showActive, showBusy, showLinks, showTraffic, tipText } from "./panel.js";
 import { Strips, valuesOf } from "./strips.js";
-import { isJump, sortOf, words } from "./words.js";
+import { addSentences, isJump, sortOf, words } from "./words.js";
 
 const MAX_SAMPLES = 6000; // of a fabric, 20 minutes at 5 per second; a recorded run has all
 const MAX_EVENTS = 5000;
@@ -302,6 +302,7 @@ let eventsDue = false;
 const handlers = {
   run(run) {
     page.run = run;
+    addSentences(run.sentences ?? {});
     byId("title").textContent = run.title;
     document.title = `${run.title}, ${page.record ? "recorded" : "live"} — Railyard`;
     if (!page.record) setState(`live, ${run.control ? "with controls" : "read-only"}${run.paused ? ", held" : ""}`, true);

@@ -106,9 +106,15 @@ function filled(sentence, detail) {
   return isWhole ? words : "";
 }
 
+let sentencesOfMeasures = {};
+/** Take in the sentences of events that measures emit, those of plugins too. */
+export function addSentences(sentences) {
+  sentencesOfMeasures = sentences;
+}
+
 /** Return an event in words; one that has no sentence by its name and its plain details. */
 export function words({ what, detail }) {
-  for (const sentence of SENTENCES[what] ?? []) {
+  for (const sentence of SENTENCES[what] ?? sentencesOfMeasures[what] ?? []) {
     const text = filled(sentence, detail);
     if (text) return text;
   }

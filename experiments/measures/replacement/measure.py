@@ -31,6 +31,7 @@ class ReplacementMeasure(Measure[ReplacementSpec]):
     key = "replacements"
     Spec = Replacements
     repeats_key = "replacement_repeats"
+    has_recovery_targets = True
     short_keys = frozenset(ReplacementSpec.model_fields) - {"on"}
 
     def check(self, spec: ExperimentSpec, plans: Sequence[FabricPlan]) -> None:

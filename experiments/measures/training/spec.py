@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator
 
-from railyard.core.config import ConfigModel, OnFabrics, check_numbers, parse_model
+from railyard.core.config import ConfigModel, OnFabrics, parse_model
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import Time, time_between
 from railyard.experiments.spec.faults import BaseFaultSpec
@@ -78,7 +78,6 @@ def check_trainings(trainings: Sequence[TrainingSpec], plans: Sequence[FabricPla
     """Raise BadInput for a GPU or a target that a fabric doesn't have, and for what is given twice."""
     for i, training in enumerate(trainings):
         field = f"trainings.{i}"
-        check_numbers(training.on, len(plans), f"{field}.on")
         for number, plan in enumerate(plans):
             if not training.is_on(number):
                 continue
