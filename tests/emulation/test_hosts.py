@@ -275,7 +275,7 @@ def test_workers_of_a_dask_cluster_start_the_agents(
         line = f"error: --on: {SCHEDULER} has workers on 2 other machines, and hosts needs 3"
         assert run.output.splitlines()[-1].startswith(line), run.output
         (tmp_path / "other").mkdir()
-        run = start(three, stack, tmp_path / "other", soon | {"hosts": ["m1", "m9"]}, "--on", SCHEDULER)
+        run = start(three, stack, tmp_path / "other", soon | {"hosts": ["m1", "m9"]}, "--on", SCHEDULER, "--insecure")
         assert run.end(RUN_S) == 3
         line = f"error: --on: {SCHEDULER} has workers on 0 other machines of m9, and hosts needs 1"
         assert run.output.splitlines()[-1].startswith(line), run.output
