@@ -25,7 +25,7 @@ FOLDERS = (
 """Folders of the modules that emit events."""
 CONSTANT = re.compile(r'^([A-Z_]+)(?:: Final)? = "([^"]*)"', re.MULTILINE)
 EMITS = re.compile(r"\bEvent\(|emit|_?show\(|_note\(|_on_event\(")
-INTERNAL = frozenset({"control", "process-interrupted", "interruption", "presence"})
+INTERNAL = frozenset({"control", "record-ended", "process-interrupted", "interruption", "presence"})
 """Messages between processes of Railyard that no run records and no page shows."""
 DYNAMIC = {
     "act": ("inject", "repair", "start", "stop", "pause", "resume"),  # passed on by _note of live/controls.py
