@@ -72,7 +72,7 @@ def _received(receiver: socket.socket) -> list[bytes]:
 
 
 @pytest.mark.sandbox
-def test_frames_that_an_app_floods_arrive_also_after_its_exception(tmp_path: Path) -> None:
+def test_flooded_frames_arrive_after_an_exception_too(tmp_path: Path) -> None:
     events = list[tuple[str, dict[str, Any]]]()
     net = built(datapath(), str(raising_app(tmp_path)), events)
     assert_connection_carries(net, "d0g0", "d2g0")  # each switch floods the first frame, through the controller
@@ -86,7 +86,7 @@ def test_switches_in_userspace_without_tso_carry_tcp() -> None:
     assert_connection_carries(net, "d0g0", "d2g0")
 
 
-def test_run_delivers_all_bytes_and_names_the_app_and_its_exception(tmp_path: Path, slow: float) -> None:
+def test_run_delivers_all_bytes_and_names_the_exception(tmp_path: Path, slow: float) -> None:
     folder = tmp_path / "out"
     app = raising_app(tmp_path)
     argv = [*RUN_EXPERIMENT, "run", "--topo", f"{TOPO},bw=10", "--controller", str(app), "--out", str(folder)]

@@ -7,7 +7,7 @@ import pytest
 from railyard.experiments.run.mininet_script import run_script
 
 
-def test_error_of_a_replacement_is_one_line_with_the_scripts_line(
+def test_error_of_a_script_is_one_line_with_its_number(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", [])

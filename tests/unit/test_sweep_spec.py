@@ -118,7 +118,7 @@ def test_cells_of_more_values_include_those_of_fewer(tiny: str, domains: list[in
         (["--axis", "hosts=1,2"], "hosts: 2 is for run: a run of a sweep is on one machine"),
         (
             ["--axis", "domains=2,4", "--dry-run", "--on", "foo"],
-            "--on: 'foo' must be local, tcp://SCHEDULER:PORT or ssh:",
+            "--on: 'foo' must be local, tls://SCHEDULER:PORT, tcp://SCHEDULER:PORT or ssh:",
         ),
         (["--axis", "domains=2,4", "--retry", "ok"], "--retry: 'ok' must be of degraded, invalid, failed"),
         (["--axis", "domains=2,4", "--on", "there"], "--on: 'there' must be local"),
@@ -153,7 +153,7 @@ def test_machines_without_dask_here_give_one_line(
     tiny: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)  # as if it were not installed
-    assert cli.main(["sweep", tiny, "--seeds", "1..2", "--on", "tcp://127.0.0.1:9"]) == 3
+    assert cli.main(["sweep", tiny, "--seeds", "1..2", "--on", "tcp://127.0.0.1:9", "--insecure"]) == 3
     error = capsys.readouterr().err
     assert error.startswith("error: --on: this machine lacks Dask's package distributed; ")
     assert error.count("\n") == 1
