@@ -6,12 +6,13 @@ Of experiments, only the keys are checked: to check whether fabrics can have the
 import ast
 import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
+from rich.console import Console
 
 from railyard.core.installation import PACKAGE, PROJECT
 from railyard.core.units import format_time
@@ -44,27 +45,38 @@ def command(
     """List the named experiments, and the figures and tables that `predict` computes."""
     out = console()
     if kinds:
-        table = plain_table("SORT", "NAME", "WHAT IT IS", "SOURCE")
-        for definition in definitions():
-            table.add_row(*definition)
-        out.print(table)
+        _print_definitions(out)
         return
     specs = [_read(name) for name in files or loading.names()]
     if as_json:
         print(json.dumps([_plain(spec) for spec in specs], indent=1))
         return
-    for topic in dict.fromkeys(spec.topic or OWN for spec in specs):
-        table = plain_table("RUN", "SHOWS", *NUMBERS, right=NUMBERS, title=topic)
-        for spec in specs:
-            if (spec.topic or OWN) == topic:
-                _, gpus, counts = facts(spec)
-                numbers = [str(number or "-") for number in counts]
-                table.add_row(spec.name, spec.title, takes(spec), ", ".join(map(str, gpus)), *numbers)
-        out.print(table, "")
+    _print_by_topic(specs, out)
     figures = plain_table("PREDICT", "SHOWS, WITH THE VALUES THAT THE PAPERS STATE")
     for name in FIGURES:
         figures.add_row(name, describe(name))
     out.print(figures)
+
+
+def _print_definitions(out: Console) -> None:
+    table = plain_table("SORT", "NAME", "WHAT IT IS", "SOURCE")
+    for definition in definitions():
+        table.add_row(*definition)
+    out.print(table)
+
+
+def _print_by_topic(specs: "Sequence[ExperimentSpec]", out: Console) -> None:
+    """Print a table of experiments for each topic."""
+    topics = dict.fromkeys(spec.topic or OWN for spec in specs)
+    for topic in topics:
+        table = plain_table("RUN", "SHOWS", *NUMBERS, right=NUMBERS, title=topic)
+        for spec in specs:
+            if (spec.topic or OWN) != topic:
+                continue
+            _, gpus, counts = facts(spec)
+            numbers = [str(number or "-") for number in counts]
+            table.add_row(spec.name, spec.title, takes(spec), ", ".join(map(str, gpus)), *numbers)
+        out.print(table, "")
 
 
 def _read(name: str) -> "ExperimentSpec":

@@ -20,12 +20,12 @@ FAULTS_IN_TURN = (
     {"kind": "link-down", "target": "d0g0", "at": "2500ms", "repair": "1s"},
     {"kind": "rail-switch-crash", "target": "leaf1", "at": "4500ms", "repair": "1500ms"},
 )
+SPEC = recovery_spec({"kind": "leaf-spine"}, FAULTS_IN_TURN)
 
 
 @pytest.mark.long
 def test_plugin_graph_carries_traffic_and_recovers(tmp_path: Path, slow: float) -> None:
-    spec = recovery_spec({"kind": "leaf-spine"}, FAULTS_IN_TURN)
-    run = run_with_plugin("leaf_spine.py", spec, tmp_path, slow)
+    run = run_with_plugin("leaf_spine.py", SPEC, tmp_path, slow)
     assert {fabric.kind for fabric in run.fabrics} == {"leaf-spine"}
     assert {link.link_class for link in run.links} == {"hb", "rail", "uplink"}
     assert_recovered(run, faults=3)

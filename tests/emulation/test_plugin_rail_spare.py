@@ -17,11 +17,12 @@ FAULTS_IN_TURN = (
     {"kind": "rail-switch-crash", "target": "rail1", "at": "500ms", "repair": "1500ms"},
     {"kind": "link-down", "target": "d0g0", "at": "3s", "repair": "1s"},
 )
+SPEC = recovery_spec({"kind": "rail-spare"}, FAULTS_IN_TURN)
 
 
 @pytest.mark.long
 def test_plugin_fabric_carries_traffic_and_recovers(tmp_path: Path, slow: float) -> None:
-    run = run_with_plugin("rail_spare.py", recovery_spec({"kind": "rail-spare"}, FAULTS_IN_TURN), tmp_path, slow)
+    run = run_with_plugin("rail_spare.py", SPEC, tmp_path, slow)
     assert {fabric.kind for fabric in run.fabrics} == {"rail-spare"}
     assert_recovered(run, faults=2)
 

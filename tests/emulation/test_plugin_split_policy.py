@@ -13,11 +13,11 @@ FAULTS_IN_TURN = (
     {"kind": "link-down", "target": "d0g1", "at": "500ms", "repair": "1s"},
     {"kind": "rail-switch-crash", "target": "rail2", "at": "2500ms", "repair": "1500ms"},
 )
+SPEC = recovery_spec({"kind": "rail-only", "rails": 3, "policy": "split"}, FAULTS_IN_TURN, algorithm="direct")
 
 
 @pytest.mark.long
 def test_plugin_policy_carries_traffic_and_recovers(tmp_path: Path, slow: float) -> None:
-    spec = recovery_spec({"kind": "rail-only", "rails": 3, "policy": "split"}, FAULTS_IN_TURN, algorithm="direct")
-    run = run_with_plugin("split_policy.py", spec, tmp_path, slow)
+    run = run_with_plugin("split_policy.py", SPEC, tmp_path, slow)
     assert {fabric.policy for fabric in run.fabrics} == {"split"}
     assert_recovered(run, faults=2)

@@ -176,7 +176,8 @@ scripts:
     faults: [{kind: controller-crash, target: controller}, {kind: registry-crash, target: registry, at: 5s}]
   - name: wild
     random_faults:
-      {count: 7, mix: {link-down: 2, gpu-crash: 1}, together: 0, down: [300ms, 1s], every: 250ms, at_once: 1}
+      {count: 7, mix: {link-down: 2, gpu-crash: 1}, group_share: 0, duration: [300ms, 1s],
+       mean_interval: 250ms, max_concurrent: 1}
 heartbeats: {period: 50ms}
 script_repeats: 2
 """
@@ -236,7 +237,7 @@ def test_a_storm_is_drawn_from_its_seed_and_its_mix() -> None:
 @given(seed=st.integers(0, 2**32), every=st.sampled_from(["50ms", "400ms", "3s"]))
 def test_what_a_storm_breaks_can_be_played_as_a_list_of_faults(seed: int, every: str) -> None:
     data: dict[str, Any] = {"name": "mine", "fabrics": [{"kind": "rail-only"}]}
-    short = {"count": 30, "down": ["200ms", "200ms"], "every": every, "at_once": 8}
+    short = {"count": 30, "duration": ["200ms", "200ms"], "mean_interval": every, "max_concurrent": 8}
     spec = parse({**data, "scripts": [{"name": "a", "random_faults": short}]})
     drawn = spec.scripts[0].script(nominal_plan(spec.gpu_fabrics[0]), seed)
     listed = parse({**data, "scripts": [{"name": "a", "faults": [fault_dict(timed) for timed in drawn.faults]}]})

@@ -2,12 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from railyard.results.format import milliseconds
 from railyard.results.plots import style
 from railyard.results.plots.recovery import REPEAT_MARKS, STEP_LINE, annotate_time, step_axes
 from railyard.results.runs.records import Event
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Timeline = Mapping[str, float]  # time of each step of one replacement, in ms after its fault
 STEPS: Final = (
@@ -40,6 +43,27 @@ def replacement_plots(events: Iterable[Event]) -> list[style.Plot]:
     return [_case(case, columns) for case, columns in cases.items()]
 
 
+def _plot_repeats(axes: "Axes", steps: Sequence[str], timelines: Sequence[Timeline]) -> None:
+    for y, step in enumerate(steps):
+        times_ms = [max(line[step], _MIN_MS) for line in timelines if step in line]
+        axes.plot(times_ms, [y] * len(times_ms), color=style.BLUE, **REPEAT_MARKS)
+
+
+def _middle_repeat(timelines: Sequence[Timeline]) -> Timeline:
+    """Return the repeat in the middle by how long the job stood."""
+    by_last_step = sorted(timelines, key=lambda timeline: timeline[_LAST_STEP])
+    return by_last_step[(len(timelines) - 1) // 2]
+
+
+def _plot_middle(axes: "Axes", steps: Sequence[str], timeline: Timeline, longest_ms: float) -> None:
+    """Plot a repeat as a line, with the time of each step."""
+    reached = {y: timeline[step] for y, step in enumerate(steps) if step in timeline}
+    at = [max(ms, _MIN_MS) for ms in reached.values()]
+    axes.plot(at, list(reached), color=style.BLUE, lw=1.1, marker="o", ms=5, alpha=0.8)
+    for y, ms in reached.items():
+        annotate_time(axes, max(ms, _MIN_MS), y, ms, is_left=ms > longest_ms / 30)
+
+
 def _case(case: str, columns: Mapping[str, Sequence[Timeline]]) -> style.Plot:
     known = [timeline for timelines in columns.values() for timeline in timelines]
     steps = [step for step in STEPS if any(step in timeline for timeline in known)]
@@ -51,16 +75,9 @@ def _case(case: str, columns: Mapping[str, Sequence[Timeline]]) -> style.Plot:
         for number, (column, timelines) in enumerate(columns.items()):
             axes = grid[0][number]
             axes.set_title(column)
-            for y, step in enumerate(steps):
-                times_ms = [max(line[step], _MIN_MS) for line in timelines if step in line]
-                axes.plot(times_ms, [y] * len(times_ms), color=style.BLUE, **REPEAT_MARKS)
-            # the repeat in the middle by how long the job stood
-            middle = sorted(timelines, key=lambda timeline: timeline[_LAST_STEP])[(len(timelines) - 1) // 2]
-            reached = {y: middle[step] for y, step in enumerate(steps) if step in middle}
-            at = [max(ms, _MIN_MS) for ms in reached.values()]
-            axes.plot(at, list(reached), color=style.BLUE, lw=1.1, marker="o", ms=5, alpha=0.8)
-            for y, ms in reached.items():
-                annotate_time(axes, max(ms, _MIN_MS), y, ms, is_left=ms > longest_ms / 30)
+            _plot_repeats(axes, steps, timelines)
+            middle = _middle_repeat(timelines)
+            _plot_middle(axes, steps, middle, longest_ms)
             step_axes(axes, steps, number == 0, ticks)
             axes.set(xlabel="ms after the fault", xlim=(_MIN_MS * 0.85, longest_ms * 1.5))
             times = ", ".join(f"{step} {milliseconds(ms)}" for step, ms in middle.items())
