@@ -158,8 +158,8 @@ def test_fault_of_the_fixture_lasts_until_repaired(fabric: ry.Fabric, fault: ry.
         (lambda fabric: fabric.ranks(["true"], gpus=5), "gpus: 5 must be a list of GPUs"),
         (lambda fabric: fabric.ranks(["true"], gpus="d0g0"), "gpus: 'd0g0' must be a list of GPUs"),
         (
-            lambda fabric: fabric.processes("d0g0").popen("true", cwd="/nonexistent"),
-            "cwd: '/nonexistent' is not visible",
+            lambda fabric: fabric.processes("d0g0").popen("true", cwd="/dev/null/nowhere"),
+            "cwd: '/dev/null/nowhere' is not visible",
         ),
     ],
 )

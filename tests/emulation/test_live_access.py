@@ -135,7 +135,7 @@ def test_namespaces_of_the_wrong_owner_are_refused(way: str, why: str) -> None:
         assert message.startswith(f"RUN: 'quickstart' {why} (process ")
         assert message.endswith(" of nobody)")
         listed = command("ps")
-        assert listed.stdout == "no run is alive\n"
+        assert listed.stdout == "no other run is alive\n"
         assert why in listed.stderr
 
 

@@ -173,7 +173,7 @@ def test_refused_route_is_named_and_others_are_installed() -> None:
     assert outcome.done == 299
     assert outcome.refused.keys() == {SRC}
     assert outcome.refused[SRC].errno == errno.EINVAL
-    assert str(outcome.refused[SRC]) == f"[Errno 22] d0g0: route {bad[0]}: Invalid argument (and 1 more)"
+    assert str(outcome.refused[SRC]) == f"[Errno 22] d0g0: route to {bad[0].prefix}: Invalid argument (and 1 more)"
     assert {entry["dst"] for entry in there(SRC)} == {route.prefix.removesuffix("/32") for route in good}
     assert len(there(Gpu(1, 0))) == 1  # what was put took the place of what was to go
     with pytest.raises(OSError, match=r"d0g0: route .*: Invalid argument$"):
