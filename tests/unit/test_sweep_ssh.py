@@ -30,7 +30,7 @@ class Server(asyncssh.SSHServer):
 
 
 class Host:
-    """An ssh server that behaves as it is told to, and notes what it is asked to do."""
+    """An ssh server with a given behaviour, which notes the commands that it gets."""
 
     def __init__(self, folder: Path) -> None:
         self.behaviour: Behaviour = silent
