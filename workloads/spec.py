@@ -84,6 +84,7 @@ class Workload(ConfigModel):
     is_iteration: ClassVar[bool] = True
     """Whether it is the iteration of a training job (or a trace of one), and not plain traffic."""
     is_independent: ClassVar[bool] = False  # whether no pair waits for another pair
+    takes_its_bytes: ClassVar[bool] = False  # whether its time follows from bytes also where none are stated
     fabric_spec: ClassVar[type[BaseFabricSpec]] = FabricSpec  # the specification of the fabrics that it is for
 
     kind: str

@@ -12,7 +12,6 @@ from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.scripts import ScriptSpec
 from railyard.workloads.background.spec import BackgroundSpec
-from railyard.workloads.jobs.trace import TraceSpec
 from railyard.workloads.spec import Workload
 
 START_S: Final = 3.0  # to measure what the machine carries
@@ -55,7 +54,7 @@ def workload_is_on(workload: Workload, fabric: int) -> bool:
 
 def _takes_its_bytes(workload: Workload) -> bool:
     """Return whether the time of a workload follows from bytes."""
-    return getattr(workload, "bytes", None) is not None or isinstance(workload, TraceSpec)
+    return workload.takes_its_bytes or getattr(workload, "bytes", None) is not None
 
 
 def stated_duration_s(workload: Workload) -> float:

@@ -30,6 +30,8 @@ class TraceSpec(spec.Workload):
     Chakra node with `num_ops`.
     """
 
+    takes_its_bytes = True
+
     path: InputPath
     format: Annotated[str, AfterValidator(common.check_format)] = "auto"
     groups: InputPath | None = None
