@@ -37,7 +37,7 @@ READERS: Final[Mapping[str, tuple[str, ...]]] = {
     "*.py": ("tests/unit/test_imports.py", "tests/unit/test_docstrings.py", "tests/unit/test_vocabulary.py"),
     "docs/examples/*": ("tests/unit/test_docs.py",),
     "experiments/*.yaml": ("tests/unit/test_docs.py", GOLDEN[0]),
-    "labs/*": ("tests/unit/test_labs.py",),
+    "labs/*": ("tests/unit/experiments/labs/test_labs.py",),
     "tests/golden/report/*": (GOLDEN[1],),
     "tests/golden/[!r]*": (GOLDEN[0],),
     "tests/data/runs/*": (GOLDEN[1],),
@@ -69,7 +69,7 @@ def is_test(path: str) -> bool:
 def carries_name(test: str, module: str) -> bool:
     """Whether a test file is named after a module: its words end with the module's and are words of the module's path.
 
-    `tests/unit/test_sweep_folder.py` and `tests/unit/experiments/test_folder.py` carry the name of
+    `tests/unit/experiments/sweep/test_folder.py` and `tests/unit/experiments/test_folder.py` carry the name of
     `experiments/sweep/folder.py`.
     """
     file = PurePosixPath(module)

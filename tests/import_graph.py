@@ -26,7 +26,7 @@ def modules() -> dict[str, Path]:
 
 
 def module_name(path: Path) -> str:
-    """`tests/unit/test_units.py` -> `tests.unit.test_units`."""
+    """`tests/unit/core/test_units.py` -> `tests.unit.core.test_units`."""
     return ".".join(path.with_suffix("").parts)
 
 

@@ -42,7 +42,7 @@ def bottleneck_s(
       "expected" each pair is one flow on one of them, and the result is the mean over random hashes;
     - a GPU sends and receives its own bytes stage by stage, each stage at the rate of its busiest port.
 
-    With uniform stages it equals Rail-only Eq. 1, 2 and 3 (tests/unit/test_bottleneck.py). Every pair takes the path
+    With uniform stages it equals Rail-only Eq. 1, 2 and 3 (tests/unit/results/theory/test_bottleneck.py). Every pair takes the path
     of the fabric's forwarding policy from its first byte to its last. Where a rail has several planes, or the policy
     several paths for a pair, each pair is one flow on one of them (planes at the plane's rate): the result is then the
     mean over random hashes, from a fixed seed.

@@ -330,7 +330,7 @@ def test_the_page_is_the_only_listener(live: tuple[Program, Page, Path]) -> None
 
 
 def test_the_page_is_accessible_at_every_width(live: tuple[Program, Page, Path], chromium: Any) -> None:
-    for width, scheme in zip(WIDTHS, ("dark", "light", "dark"), strict=True):  # test_live_recorded.py has the rest
+    for width, scheme in zip(WIDTHS, ("dark", "light", "dark"), strict=True):  # live/test_recorded.py has the rest
         check_page(chromium, live[1].url, width, scheme)
 
 

@@ -25,7 +25,7 @@ from railyard.results import run_folder
 from tests.emulation import preloaded
 from tests.emulation.fabrics import eventually
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT, Program, finished
-from tests.unit.test_sweep_spec import TINY
+from tests.unit.experiments.sweep.test_spec import TINY
 
 SWEEP_S = 240.0  # for some short runs on a slow machine
 RUNS = 2

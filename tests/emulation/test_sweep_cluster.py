@@ -32,8 +32,8 @@ from railyard.core.host import SEARCH_PATH
 from railyard.results import run_folder
 from tests.emulation.fabrics import eventually
 from tests.emulation.programs import RUN_EXPERIMENT, Program, command_line
+from tests.unit.experiments.sweep.test_spec import TINY
 from tests.unit.results_sample import sample_run
-from tests.unit.test_sweep_spec import TINY
 
 pytest.importorskip("distributed", reason="needs Dask: script/bootstrap cluster")
 from distributed.comm import CommClosedError

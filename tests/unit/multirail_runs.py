@@ -25,7 +25,7 @@ from railyard.topologies.measure.counters import Counters
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.workloads.allreduce.engine.jobs import Migration, Operations, RankReport
 from railyard.workloads.allreduce.peers.training import TrainingResult
-from tests.unit.test_machine import FULL
+from tests.unit.core.test_machine import FULL
 
 MS = 1_000_000
 EXPERIMENT: dict[str, Any] = {

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import idle_worker, pairs
-from tests.unit.test_comparison import repeated, save
+from tests.unit.results.analysis.test_comparison import repeated, save
 
 pytest.importorskip("distributed", reason="needs Dask: script/bootstrap cluster")
 PAIRS = 5

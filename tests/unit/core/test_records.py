@@ -1,0 +1,61 @@
+"""Identity of measurement intervals: two defects that came of labels as identity."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from railyard.core.records import IntervalId
+from railyard.experiments.run import session
+from railyard.experiments.run.session import built
+from railyard.results import run_folder
+from railyard.results.analysis.fidelity import judge
+from railyard.results.analysis.recovery import verdict
+from railyard.results.runs import record_files
+from railyard.results.runs.records import Load
+from tests.unit.experiments.run.test_stage import Controller, Net
+from tests.unit.recovery_sample import recovery_run
+from tests.unit.replaced import replaced
+from tests.unit.stand_ins import plan_of, run_of
+
+pytestmark = pytest.mark.usefixtures("figures_as_text")
+
+TEXT = st.text(max_size=12)
+IDENTITIES = st.builds(IntervalId, TEXT, TEXT, TEXT, TEXT, TEXT, st.integers(0, 99), TEXT, TEXT)
+
+
+def test_invalid_interval_of_label_with_with_is_shown() -> None:
+    """A workload called `gpt with experts` beside a script: its invalid verdict was lost, and shown as `ok`."""
+    run = recovery_run()
+    faults = [replaced(r, workload="gpt with experts") for r in run.recoveries if r.script == "storm"]
+    run.loads = [Load(r.interval, 0.99, 0.0, 1.0, 0, 1, 0, transfers_faulted=True) for r in faults]
+    assert verdict(faults, judge(run)) == "invalid"
+
+
+def test_fabric_is_recorded_whose_label_begins_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`rail-only`, built after `rail-only 2x4`, was not recorded."""
+    monkeypatch.setattr(session, "FabricNet", Net)
+    monkeypatch.setattr(session, "ControllerProcess", Controller)
+    run, plan = run_of(), plan_of("rail-only")
+    for label in ("rail-only 2x4", "rail-only"):
+        with built(label, plan, "netdev", True, run):
+            pass
+    assert [fabric.label for fabric in run.fabrics] == ["rail-only 2x4", "rail-only"]
+
+
+@given(IDENTITIES)
+def test_identity_survives_events_and_rows(interval: IntervalId) -> None:
+    load = Load(interval, 0.5, 0.0, 1.0, 0, 1, 0)
+    assert IntervalId.of(interval.as_dict()) == interval
+    assert record_files.from_plain(Load, [record_files.to_plain(load)]) == [load]
+
+
+def test_identity_survives_the_run_folder(tmp_path: Path) -> None:
+    run = recovery_run()
+    run.recoveries = [replaced(r, workload="gpt, with a comma") for r in run.recoveries]
+    run_folder.save(replace(run, files={}), tmp_path)
+    found = run_folder.load(tmp_path)
+    for name in ("measurements", "recoveries", "connectivity_checks", "replacements", "goodput", "loads", "bytes"):
+        assert getattr(found, name) == getattr(run, name), name

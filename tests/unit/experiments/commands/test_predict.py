@@ -1,0 +1,146 @@
+"""`predict` on the command line: rows and files of every experiment and figure, and what it never overwrites."""
+
+import csv
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from railyard.core.safe_files import Folder
+from railyard.experiments import cli
+from railyard.results.published.catalogue import FIGURES
+from tests.unit.loaded_experiments import load
+
+pytestmark = pytest.mark.usefixtures("figures_as_text")
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+@pytest.mark.parametrize("name", FIGURES.names())
+def test_every_figure_of_the_papers_is_computed(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["predict", name, "--out", str(tmp_path)]) == 0
+    rows = rows_of(tmp_path / f"{name}.csv")
+    assert len(rows) > 1
+    assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert f"{name}.csv" in capsys.readouterr().out
+
+
+def test_a_figure_is_as_the_paper_has_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["predict", "fig8", "-o", "domains=3"]) == 2
+    wanted = "error: -o: 'domains=3' fig8 is as the paper has it: nothing of it can be changed\n"
+    assert capsys.readouterr().err == wanted
+
+
+@pytest.mark.parametrize("name", ["quickstart", "gpt-iteration"])  # golden files have those of all experiments
+def test_predict_has_a_row_for_every_fabric_and_workload(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["predict", name, "--out", str(tmp_path)]) == 0
+    spec = load(name)
+    rows = rows_of(tmp_path / f"{name}.csv")
+    assert {row["fabric"] for row in rows} == set(spec.labels)
+    assert {row["workload"] for row in rows} == set(spec.workload_labels)
+    assert all(float(row["predicted"]) > 0 and row["equation"] for row in rows)
+    assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert spec.labels[0] in capsys.readouterr().out
+
+
+def test_the_slowdown_predicted_is_that_of_the_paper(tmp_path: Path) -> None:
+    """C_S/C_F on a grid of as many rails as domains (Rail-only section IV-B): a twelfth and a ninth."""
+    assert cli.main(["predict", "moe-slowdown", "--out", str(tmp_path)]) == 0
+    rows = rows_of(tmp_path / "moe-slowdown.csv")
+    a2a = {row["fabric"]: float(row["predicted"]) for row in rows if row["phase"] == "moe-a2a"}
+    for platform, ratio in (("a100", 12), ("h100", 9)):
+        slower = a2a[f"rail-only {platform}"] / a2a[f"rail-optimized {platform}"]
+        assert slower == pytest.approx(1 + 1 / ratio, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["moe-slowdown", "hot-rail", "multirail-quick", "table2"])
+def test_predict_json_has_the_rows_and_writes_no_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["predict", name, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["name"] == name
+    assert not list(tmp_path.iterdir())
+    assert cli.main(["predict", name, "--json", "--out", str(tmp_path)]) == 0
+    assert json.loads(capsys.readouterr().out) == found
+    with (tmp_path / f"{name}.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert rows == [{key: "" if value is None else str(value) for key, value in row.items()} for row in found["rows"]]
+    assert ("claims" in found) == (name == "table2")
+
+
+def test_a_prediction_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
+    line = ["predict", "moe-slowdown", "--out", str(tmp_path)]
+    assert cli.main(line) == 0
+    files = [tmp_path / "moe-slowdown.csv", tmp_path / "moe-slowdown.png"]
+    before = [file.read_bytes() for file in files]
+    assert cli.main([*line, "-o", "domains=8"]) == 0
+    for file, old in zip(files, before, strict=True):
+        assert file.read_bytes() != old
+    assert cli.main(line) == 0
+    assert [file.read_bytes() for file in files] == before
+
+
+@pytest.mark.parametrize("suffix", ["csv", "png"])
+@pytest.mark.parametrize("figure", ["collectives", "table2"])
+def test_a_prediction_never_overwrites_something_else(
+    figure: str, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / f"{figure}.{suffix}"
+    mine.write_text("my notes")
+    assert cli.main(["predict", figure, "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == (
+        f"error: --out: {str(mine)!r} is there already and no prediction like this one, "
+        "so it is left as it is: choose another --out\n"
+    )
+    assert mine.read_text() == "my notes"
+    assert list(tmp_path.iterdir()) == [mine]
+
+
+def in_the_way(kind: str, path: Path) -> None:
+    """Something at the path that can't be read as a file, by root either."""
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wording"),
+    [
+        ("folder", "is there already and no file: move it away, or choose another --out"),
+        ("pipe", "is there already and no file: move it away, or choose another --out"),
+        ("link", "is there already and no file: move it away, or choose another --out"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["csv", "png"])
+def test_what_is_in_a_predictions_way_is_one_line(
+    kind: str, wording: str, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / f"table2.{suffix}"
+    in_the_way(kind, path)
+    assert cli.main(["predict", "table2", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"error: --out: {str(path)!r} {wording}\n"
+
+
+@pytest.mark.parametrize("method", ["read", "write"])
+def test_a_file_that_is_not_yours_is_one_line(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def denied(folder: Folder, name: str, *_: object) -> bytes:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+
+    (tmp_path / "table2.csv").touch()
+    monkeypatch.setattr(Folder, method, denied)
+    assert cli.main(["predict", "table2", "--out", str(tmp_path)]) == 2
+    file = tmp_path / "table2.csv"
+    assert capsys.readouterr().err == f"error: --out: {str(file)!r} can't be used: permission denied\n"

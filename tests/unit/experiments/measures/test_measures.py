@@ -1,0 +1,219 @@
+"""Measures: what a registry refuses, and a plugin's measure in all that needs no packets."""
+
+import json
+from collections.abc import Iterator, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from railyard.core import plugins
+from railyard.core.config import OnFabrics
+from railyard.core.errors import BadInput
+from railyard.core.plugins import BadDefinition
+from railyard.core.records import IntervalId
+from railyard.experiments.api import specs
+from railyard.experiments.commands.describe import shown
+from railyard.experiments.commands.list import command as list_command
+from railyard.experiments.measures.definition import MEASURES, Measure, RunContext
+from railyard.experiments.run.progress import event_text, outcome
+from railyard.experiments.spec import loading
+from railyard.experiments.spec.parsing import parse, restored
+from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.runs.records import Event, Measurement, Run
+from railyard.results.views.report import render, summarise
+from tests.emulation.programs import ROOT
+from tests.unit.results_sample import sample_run
+
+PLUGIN = ROOT / "docs/examples/latency.py"
+SPEC = {
+    "name": "latency",
+    "fabrics": [{"kind": "rail-only", "domains": 2, "rails": 2}, {"kind": "rail-only", "domains": 2, "rails": 4}],
+    "latencies": [{"count": 20, "on": [0]}, {"src": "d1g0"}],
+    "latency_repeats": 3,
+}
+
+
+@pytest.fixture
+def latency(monkeypatch: pytest.MonkeyPatch) -> Iterator[Measure[Any]]:
+    """The measure of the example plugin, which is forgotten afterwards."""
+    monkeypatch.setattr(plugins, "_loaded", {})
+    monkeypatch.setenv(plugins.ENVIRONMENT, "")
+    specs.load_plugin(PLUGIN)
+    yield MEASURES["latency"]
+    MEASURES.remove("latency")
+
+
+def run_with_latencies(lost: int = 0, milliseconds: Sequence[float] = (1.0, 2.0)) -> Run:
+    """Return a sample run that has round trips, too, of two repeats."""
+    run = sample_run(2, 2, 1)
+    run.recoveries, run.goodput = [], []
+    fabric = run.fabrics[0].label
+    for repeat, value in enumerate(milliseconds):
+        interval = IntervalId(fabric, "latency from d0g0", "dr", repeat=repeat)
+        run.measurements.append(Measurement(interval, "rail", "round_trip", value / 1e3, "s"))
+        run.measurements.append(Measurement(interval, "rail", "lost", lost, "datagrams"))
+    return run
+
+
+def test_section_of_a_plugin_is_parsed_counted_and_shown(latency: Measure[Any]) -> None:
+    spec = parse(SPEC)
+    assert [item.src for item in latency.items_on(spec, 1)] == ["d1g0"]
+    assert latency.steps(spec) == 2 + 3 * 3
+    assert latency.counts(spec).replays == 3 * 3
+    console = Console(file=StringIO(), width=120)
+    latency.dry_run(spec, console)
+    assert console.file.getvalue().count("times 3") == 3  # type: ignore[attr-defined]
+    assert {"latencies", "latency_repeats"} <= set(shown(spec))
+    assert restored(spec.resolved()).model_dump(exclude={"plugins"}) == spec.model_dump(exclude={"plugins"})
+
+
+def test_list_counts_the_items_of_a_file(latency: Measure[Any], tmp_path: Path, capsys: Any) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump(SPEC))
+    list_command([str(file)], as_json=True, plugin_files=[])
+    (listed,) = json.loads(capsys.readouterr().out)
+    assert (listed["name"], listed["replays"], listed["takes"]) == ("latency", 9, "20s")
+
+
+def test_short_keys_of_a_plugin_need_no_section(latency: Measure[Any]) -> None:
+    assert loading.apply(SPEC, ["count=30"])["latencies"][0]["count"] == 30
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ({"src": "d9g0"}, "latencies.0.src: 'd9g0' is not known: did you mean 'd1g0'?"),
+        ({"src": "d0g3"}, "latencies.0.src: 'd0g3' is not known"),
+        ({"count": 1}, "latencies.0.count: 1 must be 10 or more"),
+        ({"counts": 20}, "latencies.0.counts: 20 is not a known key: did you mean 'count'?"),
+        ({"on": [2]}, "latencies.0.on: 2 is no fabric: the experiment has 2, counted from 0"),
+        (3, "latencies.0: 3 must be keys and values"),
+    ],
+)
+def test_wrong_item_of_a_plugin_gives_one_line(latency: Measure[Any], item: object, message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        parse({**SPEC, "latencies": [item]})
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_other_processes_read_experiments_without_the_plugin(latency: Measure[Any]) -> None:
+    without = {key: value for key, value in SPEC.items() if "latenc" not in key}
+    resolved = parse({**without, "workloads": [{"kind": "moe", "duration": "1s"}]}).resolved()
+    assert not {"latencies", "latency_repeats"} & set(resolved)
+
+
+def test_results_of_a_plugin_are_in_report_and_summary(latency: Measure[Any]) -> None:
+    analysis = Analysis(run_with_latencies())
+    summary = summarise(analysis)
+    (target,) = summary["headline"]["measure_targets"]["latency"]
+    assert (target["met"], target["value"]) == (True, 1.5)
+    assert "every datagram is sent back" in {check["name"] for check in summary["checks"]}
+    page = render(analysis)
+    assert '<section id="latency">' in page
+    assert '<section id="measure-targets">' in page
+
+
+def test_lost_datagrams_and_missed_targets_are_reported(latency: Measure[Any]) -> None:
+    summary = summarise(Analysis(run_with_latencies(lost=1, milliseconds=(6.0, 8.0))))
+    (check,) = [check for check in summary["checks"] if check["name"] == "every datagram is sent back"]
+    assert (check["passed"], check["value"]) == (False, 2)
+    assert [name for name in summary["targets_missed"] if name.startswith("median round trip")]
+
+
+def test_report_without_the_plugin_leaves_its_results_out() -> None:
+    run = run_with_latencies()
+    run.spec = {**run.spec, "latencies": SPEC["latencies"], "plugins": ["plugins/latency.py"]}
+    summary = summarise(Analysis(run))
+    assert "measure_targets" not in summary["headline"]
+    assert '<section id="latency">' not in render(Analysis(run))
+
+
+def test_step_and_events_of_a_plugin_are_in_words(latency: Measure[Any]) -> None:
+    run = run_with_latencies(milliseconds=(1.0,))
+    rows = [row for row in run.measurements if row.metric == "round_trip"]
+    measured = Run("latency", {}, {}, run.started_utc, measurements=rows)
+    assert outcome(run, measured) == ("", "rail 1.000 ms")
+    event = Event(1, "latency", "answered", {"fabric": "a", "src": "d0g0", "dst": "d0g1", "answers": 1})
+    assert event_text(event) == "d0g1 sent 1 datagram back to d0g0"
+
+
+class Item(OnFabrics):
+    """An item."""
+
+
+class Whole(Measure[Item]):
+    """A measure with all that it needs."""
+
+    key = "things"
+    Spec = tuple[Item, ...]
+
+    def run(self, context: RunContext) -> None:
+        """Do nothing."""
+
+
+class WithoutRun(Measure[Item]):
+    key = "things"
+    Spec = tuple[Item, ...]
+
+
+class WithoutKey(Whole):
+    key = ""
+
+
+class TakenKey(Whole):
+    key = "workloads"
+
+
+class TakenRepeats(Whole):
+    repeats_key = "repeats"
+
+
+class KeyOfAnother(Whole):
+    key = "trainings"
+
+
+class NoWord(Whole):
+    key = "My things"
+
+
+class NoItems(Whole):
+    Spec = list[int]
+
+
+@pytest.mark.parametrize(
+    ("measure", "problem"),
+    [
+        (WithoutRun, "run(context) is missing"),
+        (WithoutKey, "key is missing"),
+        (TakenKey, "'workloads' is taken: it is a key of every experiment"),
+        (TakenRepeats, "'repeats' is taken: it is a key of every experiment"),
+        (KeyOfAnother, "'trainings' is taken: it is a key of the measure 'training'"),
+        (NoWord, "'My things' can't be a key: words of lower-case letters, joined by _"),
+        (NoItems, "Spec must be a tuple of items, each of a subclass of OnFabrics: tuple[MySpec, ...]"),
+    ],
+)
+def test_incomplete_measure_is_refused_in_one_line(measure: type[Whole], problem: str) -> None:
+    with pytest.raises(BadDefinition) as caught:
+        MEASURES.register("mine")(measure)
+    assert str(caught.value).endswith(f"'mine' is not a whole measure: {problem}")
+    assert str(caught.value).startswith("tests/unit/experiments/measures/test_measures.py:")
+    assert "mine" not in MEASURES
+
+
+def test_two_plugins_cannot_have_the_same_key(latency: Measure[Any]) -> None:
+    class Again(Whole):
+        key = "latencies"
+
+    with pytest.raises(BadDefinition, match="'latencies' is taken: it is a key of the measure 'latency'"):
+        MEASURES.add("again", Again())
+
+
+def test_built_in_measures_are_whole() -> None:
+    for name, measure in MEASURES.items():
+        others: dict[str, Any] = {other: each for other, each in MEASURES.items() if other != name}
+        assert list(measure.problems(others)) == []

@@ -1,0 +1,230 @@
+"""`predict`, `dry-run`, `describe` and `list` of experiments that steer."""
+
+import csv
+import io
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from railyard.controller.health.policy import HEALTH_POLICIES
+from railyard.experiments import cli
+from railyard.experiments.commands import trace
+from railyard.experiments.commands.dry_run import describe_background, format_shares
+from railyard.experiments.predict.steered import EQUATIONS, SHARES, STEERED_COLUMNS, WHY_NOT, predictions
+from railyard.experiments.predict.steered_times import initial_states
+from railyard.experiments.spec import loading
+from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.experiments.spec.loading import read
+from railyard.experiments.spec.parsing import parse
+from railyard.results.runs.record_files import to_csv
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.forwarding import Path as Way
+from railyard.topologies.forwarding import Share
+from railyard.topologies.measure.capture import Probe
+from railyard.workloads.background.spec import BackgroundSpec
+from tests.unit.loaded_experiments import load
+from tests.unit.stand_ins import plan_of
+
+pytestmark = pytest.mark.usefixtures("figures_as_text")
+
+STEERED = [name for name in loading.names() if "routing" in loading.read(name)]
+HOT = {"rails": [0, 1], "load": 0.8}
+
+
+def spec_of(**keys: Any) -> ExperimentSpec:
+    """Four domains of four rails, of which 0 and 1 are hot; two GPUs send to each other's rank."""
+    transfers = {"kind": "transfers", "domains": [0], "ranks": [0, 1], "duration": "1s"}
+    fabric = {"kind": "rail-only", "domains": 4, "rails": 4, "rail_rate": "20Mbit", "hb_rate": "240Mbit"}
+    data = {"name": "mine", "fabrics": [fabric], "workloads": [transfers], "routing": {}, "background": [HOT]}
+    return parse(data | keys)
+
+
+def times_of(spec: ExperimentSpec) -> dict[str, list[float | None]]:
+    found: dict[str, list[float | None]] = {}
+    for row in predictions(spec):
+        found.setdefault(row.policy, []).append(row.predicted)
+    return found
+
+
+def test_best_fit_puts_both_transfers_on_one_idle_rail() -> None:
+    times = times_of(spec_of())
+    assert times["dr"] == times["rd"] == times["health"] == [pytest.approx(5.0, rel=1e-3)]
+    assert times["health-drd"] == [pytest.approx(2.0, rel=1e-3)]
+    assert times["health-best"] == times["oracle"] == [pytest.approx(1.0, rel=1e-3)]
+
+
+def test_there_is_a_row_for_each_policy_and_seed_in_their_order() -> None:
+    rows = predictions(spec_of(routing={"policies": ["rd", "random"]}, repeats=3, seed=7))
+    assert [(row.policy, row.seed) for row in rows] == [(p, s) for p in ("rd", "random") for s in (7, 8, 9)]
+    assert len({row.predicted for row in rows if row.policy == "random"}) > 1, "the draw depends on the seed"
+
+
+def test_what_is_not_known_says_why() -> None:
+    several = {row.policy: row for row in predictions(spec_of())}["ecmp"]
+    assert (several.predicted, several.equation, several.why) == (None, "", WHY_NOT["several"])
+    wave = HOT | {"duration": "1s", "period": "2s"}
+    assert {(row.predicted, row.why) for row in predictions(spec_of(background=[wave]))} == {(None, WHY_NOT["moving"])}
+
+
+def test_dependent_steps_have_equations_only_on_default_routes() -> None:
+    moe = {"kind": "moe", "skew": 1.0, "algorithm": "direct", "duration": "2s"}
+    policies = {"policies": ["dr", "rd", "health-best"]}
+    quiet = {row.policy: row for row in predictions(spec_of(workloads=[moe], background=[], routing=policies))}
+    assert quiet["dr"].equation == EQUATIONS
+    assert quiet["dr"].predicted is not None
+    assert {quiet[p].why for p in ("rd", "health-best")} == {WHY_NOT["dependent"]}
+    loaded = predictions(spec_of(workloads=[moe], routing=policies))
+    assert {row.why for row in loaded} == {WHY_NOT["dependent"]}
+
+
+def test_each_scene_is_predicted_with_its_own_background() -> None:
+    grid = {"rails": [0, 1], "loads": [0, 0.5, 0.8]}
+    rows = predictions(spec_of(background=[], grid=grid, routing={"policies": ["dr"]}))
+    assert [row.predicted for row in rows] == [pytest.approx(s, rel=1e-3) for s in (1, 2, 5)]
+    assert len({row.workload for row in rows}) == 3
+
+
+def test_the_table_as_csv_has_nothing_where_nothing_is_known() -> None:
+    rows = list(csv.DictReader(to_csv(STEERED_COLUMNS, predictions(spec_of())).decode().splitlines()))
+    known = {row["policy"]: row["predicted"] for row in rows}
+    assert known["ecmp"] == ""
+    assert float(known["dr"]) == pytest.approx(5.0, rel=1e-3)
+    assert {row["equation"] for row in rows if row["predicted"]} == {SHARES}
+
+
+@pytest.mark.parametrize("name", STEERED)
+def test_every_steered_experiment_is_predicted_with_each_policy(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["predict", name, "--out", str(tmp_path)]
+    assert cli.main(line) == 0
+    wording = capsys.readouterr().out
+    spec = load(name)
+    assert spec.routing
+    assert set(spec.routing.policies) <= set(wording.split())
+    files = [tmp_path / f"{name}.csv", tmp_path / f"{name}.png"]
+    before = [file.read_bytes() for file in files]
+    assert before[1].startswith(b"\x89PNG")
+    assert cli.main(line) == 0, "it takes the place of its own"
+    assert [file.read_bytes() for file in files] == before
+
+
+@pytest.mark.parametrize("name", STEERED)
+def test_dry_run_tells_the_background_and_the_first_paths(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["dry-run", name]) == 0
+    wording = capsys.readouterr().out
+    *_, (_, _, begin) = initial_states(load(name), seeds=1)
+    for item in begin.background:
+        assert f"background: {describe_background(item)}\n" in wording
+    for policy in begin.routing.policies:
+        assert f"\n{policy} " in wording
+    assert "scores as it begins: rails 0" in wording
+
+
+def test_the_first_paths_are_those_that_the_scores_give() -> None:
+    (_, _, begin), *_ = initial_states(spec_of(), seeds=1)
+    assert begin.scores.rails == (20, 20, 100, 100)
+    pair, back = begin.chosen("dr")
+    assert begin.chosen("health-drd")[pair] == begin.chosen("health-drd")[back] == (Share(Way("drd", 2)),)
+    assert {begin.chosen("oracle")[pair], begin.chosen("oracle")[back]} == {(Share(Way("drd", n)),) for n in (2, 3)}
+
+
+def test_paths_and_background_in_short() -> None:
+    assert format_shares((Share(Way("drd", 4)), Share(Way("drd", 5)))) == "drd 4, 5"
+    assert format_shares((Share(Way("dr", 1)), Share(Way("rd", 0)))) == "dr 1, rd 0"
+    assert format_shares(()) == "–"
+    assert describe_background(BackgroundSpec(rails=(0, 2), domains=(1,), load=0.5)) == "domain 1 and rails 0, 2 at 50%"
+    wave = BackgroundSpec.model_validate({"spine": True, "load": 0.9, "start": "4s", "duration": "2s", "period": "8s"})
+    assert describe_background(wave) == "spines at 90%, from 4s on, for 2s, every 8s"
+
+
+@pytest.mark.parametrize("name", STEERED)
+def test_what_is_described_is_the_experiment(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """No key of it is lost, and none is shown that this experiment has no use for."""
+    assert cli.main(["describe", name]) == 0
+    wording = capsys.readouterr().out
+    data = yaml.safe_load(wording[wording.index("\nname: ") : wording.index("\nrun it: ")])
+    above = {key: value for key, value in read(name).items() if key in ("title", "topic", "takes", "description")}
+    assert parse(data | above) == load(name)
+    assert "start: 0s" not in wording
+    assert "reroute" not in data
+
+
+def test_list_counts_a_replay_for_each_policy_and_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("hot-rail ")]
+    assert line.split()[-2:] == [str(3 * len(HEALTH_POLICIES)), "-"]
+
+
+@pytest.mark.parametrize("command", ["predict", "dry-run"])
+@pytest.mark.parametrize("change", ["routing.policies=[dr,rd]", "routing.health.registry=etcd", "background.0.load=.5"])
+def test_what_can_be_changed(
+    command: str, change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([command, "hot-rail", "-o", change]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("routing.policies=[health-bst]", "routing.policies.0: 'health-bst' is not known: did you mean 'health-best'? "
+            f"allowed are {', '.join(sorted(HEALTH_POLICIES))}"),
+        ("routing.policies=dr", "routing.policies: 'dr' must be a list"),
+        ("routing.policies=[dr,dr]", "routing.policies: ['dr', 'dr'] must name each policy once"),
+        ("routing.margin=some", "routing.margin: 'some' must be a whole number; or auto"),
+        ("routing.dwell=0s", "routing.dwell: '0s' is not a time above zero, such as 20ms; or none"),
+        ("routing.settle=2min", "routing.settle: '2min' must be 60s or less"),
+        ("routing.health.registry=zookeeper",
+            "routing.health.registry: 'zookeeper' is not known: allowed are embedded, etcd"),
+        ("routing.health.period=50", "routing.health.period: 50 is not a time: write a number and one of ns, us, ms, "
+            "s, min, such as 20ms"),
+        ("routing.polices=[dr]", "routing.polices: ['dr'] is not a known key: did you mean 'policies'? allowed are "
+            "delta, dwell, health, margin, noise, policies, settle"),
+        ("background.0.load=1", "background.0.load: 1 must be 0.95 or less"),
+        ("background.0.rails=[0,9]", "background.0.rails.1: 9 must be below 8: the fabric has no more"),
+        ("background.0.spine=true", "background.0.spine: True is not for kind rail-only, which has no spines"),
+        ("background.0.start=61min", "background.0.start: '61min' must be 3600s or less; or 0s"),
+        ("background.0.period=1s", "background.0.period: '1s' is only for what ends: give duration too"),
+        ("routing=null", "background: 1 is for experiments with routing: add {policies: [dr]}"),
+        ("faults=[{kind: gpu-crash, target: d0g0}]",
+            "faults: 1 can't be given together with routing: make two experiments of it"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("command", ["predict", "dry-run"])
+def test_what_is_wrong_is_one_line(
+    command: str, change: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([command, "hot-rail", "-o", change]) == 2
+    describe_background = capsys.readouterr()
+    assert (describe_background.err, describe_background.out) == (f"error: {message}\n", "")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "wording"),
+    [
+        ([Way("dr", 1)], [Way("drd", 2)], "its agent chose dr by rail 1 or drd by rail 2"),
+        ([Way("drd", 2)], None, "its agent chose drd by rail 2"),
+        (None, None, "policy dr: dr by rail 1"),
+    ],
+)
+def test_trace_takes_what_was_chosen_before_its_probes_and_after(
+    before: list[Way] | None, after: list[Way] | None, wording: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([before, after])
+    monkeypatch.setattr(trace, "ask", lambda src, dst: next(answers))
+    capture = SimpleNamespace(probe=lambda *_: [Probe(0, ())])
+    monkeypatch.setattr(trace, "Capture", lambda plan: nullcontext(capture))
+    text = io.StringIO()
+    status = trace.show(plan_of(domains=2, rails=4), Gpu(0, 0), Gpu(1, 1), 1, Console(file=text, width=200))
+    assert wording in text.getvalue().splitlines()[0]
+    assert status == 1, "a probe that nobody saw is lost"

@@ -1,0 +1,446 @@
+"""The command line: one line for whatever is wrong, the right exit status, and nothing built or lost before that."""
+
+import inspect
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from railyard.core.errors import unknown_name_hint
+from railyard.core.host import Machine, detect
+from railyard.core.installation import PROJECT
+from railyard.core.sandbox import launcher
+from railyard.experiments import cli, signatures
+from railyard.experiments.commands import describe, ps
+from railyard.experiments.commands.list import definitions, facts
+from railyard.experiments.measures.replacement.measure import ReplacementMeasure
+from railyard.experiments.measures.training.measure import Training
+from railyard.experiments.run import sandboxed
+from railyard.experiments.spec import loading
+from railyard.experiments.spec.parsing import parse, parse_keys
+from railyard.results import run_folder
+from railyard.results.published.catalogue import FIGURES
+from tests.unit.loaded_experiments import load
+from tests.unit.results_sample import sample_run
+
+ALL = f"{unknown_name_hint('', [*loading.names(), *FIGURES]).partition('are ')[2]}; or a file, such as ./mine.yaml"
+EXPERIMENTS = unknown_name_hint("", loading.names()).partition("are ")[2]
+ROOT = Path(__file__).parents[3]
+HERE = detect()
+ABLE = replace(
+    HERE,
+    root=True,
+    sandbox_error="",
+    tun_error="",
+    programs={name: f"/usr/bin/{name}" for name in ("unshare", "nsenter", "ip", "tc", "mnexec", "ethtool", "iperf3")}
+    | {name: name for name in ("ovs-vswitchd", "ovsdb-server", "ovsdb-tool", "ovs-vsctl", "ovs-ofctl", "ovs-appctl")},
+    ovs_version="3.1.0",
+    kernel="6.1.0",
+    kernel_datapath=False,
+    qdiscs=frozenset({"htb"}),
+    cores=2,
+    memory_bytes=8_000_000_000,
+)
+
+
+class Entered:
+    """Stands for the sandbox: notes what it was given."""
+
+    def __init__(self, status: int = 0) -> None:
+        self.status = status
+        self.task: Mapping[str, Any] | None = None
+
+    def __call__(self, argv: Sequence[str], task: Mapping[str, Any], run: str = "", **_: object) -> int:
+        self.task = task
+        return self.status
+
+
+@pytest.fixture
+def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entered:
+    """A machine that can do everything, somewhere to write, and no sandbox."""
+    stand_in = Entered()
+    monkeypatch.setattr(launcher, "enter", stand_in)
+    monkeypatch.setattr(sandboxed, "detect", lambda: ABLE)
+    monkeypatch.chdir(tmp_path)
+    return stand_in
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "message"),
+    [
+        ("rnu", 2, "No such command 'rnu'. Did you mean 'run'?; see run_experiment.py --help"),
+        ("quickstart", 2, "quickstart is an experiment, not a command; type: run_experiment.py run quickstart"),
+        ("run", 2, "Missing argument 'NAME|FILE'; see run_experiment.py run --help"),
+        ("--out /tmp/x", 2, "--out is an option of run, sweep, predict and capture: type run_experiment.py run "
+            "quickstart --out ..."),
+        ("--plugin x.py run quickstart", 2, "--plugin is an option of a command: write it after run, as in "
+            "run_experiment.py run ... --plugin; see run_experiment.py --help"),
+        ("--quiet", 2, "--quiet is an option of run: type run_experiment.py run quickstart --quiet"),
+        ("run quickstart --dry-run", 2, "--dry-run: dry-run is a command of its own, so type run_experiment.py dry-run "
+            "...; see run_experiment.py run --help"),
+        ("describe quickstart --json", 2, "No such option: --json; see run_experiment.py describe --help"),
+        ("run quickstart --live contrl", 2, "--live: 'contrl' is not known: did you mean 'control'? allowed is "
+            "control, or nothing; see run_experiment.py run --help"),
+        ("lab chek 3", 2, "lab: 'chek' is not known: did you mean 'check'? allowed are check, grade, or a lab's "
+            "number"),
+        ("run quickstart -o rail_rate=20Mbps", 2, "fabrics.0.rail_rate: '20Mbps' is not a rate: did you mean 20Mbit? "
+            "write a number and one of bit, kbit, Kbit, Mbit, Gbit, Tbit, such as 100Mbit; or auto"),
+        ("run quickstart more", 2, "Got unexpected extra argument(s) (more); see run_experiment.py run --help"),
+        ("run recovery-of", 2, "NAME: 'recovery-of' is not a known experiment: did you mean 'recovery-off'? allowed "
+            f"are {EXPERIMENTS}; "
+            "or a file, such as ./mine.yaml"),
+        ("run ./none.yaml", 2, "FILE: './none.yaml' can't be read: No such file or directory"),
+        ("run quickstart -o domains=1", 2, "fabrics.0.domains: 1 must be 2 or more"),
+        ("doctor --hosts 2 --underlay ../x", 2, "--underlay.interface: '../x' must be the name of a network interface"),
+        ("run quickstart -o rails=1", 2, "fabrics.0.rails: 1 must be 2 or more"),
+        ("run quickstart -o mtu=576", 2, "fabrics.0.mtu: 576 must be 1280 or more"),
+        ("run quickstart -o domains=0", 2, "fabrics.0.domains: 0 must be 2 or more"),
+        ("run quickstart -o domains=four", 2, "fabrics.0.domains: 'four' must be a whole number"),
+        ("run quickstart -o rail_rate=-1Mbit", 2,
+            "fabrics.0.rail_rate: '-1Mbit' is not a rate above zero, such as 100Mbit; or auto"),
+        ("run quickstart -o rail_rate=100", 2, "fabrics.0.rail_rate: 100 is not a rate: write a number and one of "
+            "bit, kbit, Kbit, Mbit, Gbit, Tbit, such as 100Mbit; or auto"),
+        ("run quickstart -o rail_rate=100Gbit", 2, "fabrics.0.rail_rate: '100Gbit' is more than this machine carries: "
+            "16 links share 25.6Gbit at best (2 cores), so 1.6Gbit or less; or auto"),
+        ("run quickstart -o rail_rate=50Mbit -o hb_rate=1Tbit", 2, "fabrics.0.hb_rate: '1Tbit' is more than this "
+            "machine carries: 16 links share 80Gbit at best (2 cores), so 5Gbit or less; or auto"),
+        ("run recovery -o domains=1000 -o rails=100", 2, "fabrics.0.domains: 1000 makes 100,000 GPUs with 100 rails, "
+            "which need 100GB of memory or more: this machine has 8GB free"),
+        ("run quickstart -o faults.0.target=d9g9", 2, "faults.0.target: 'd9g9' is no GPU of the rail-only fabric of 4 "
+            "domains x 4 rails: allowed are d0g0 to d3g3"),
+        ("run quickstart --seed -1", 2, "seed: -1 must be 0 or more"),
+        ("run quickstart --out full", 2,
+            "--out: 'full' exists and is not empty: choose another folder, or move this one away"),
+        ("run quickstart --out /run/x", 2, "--out: '/run/x' must not be under /run: a run has one of its own there"),
+        ("run bad.yaml", 2,
+            "FILE: 'bad.yaml' is not YAML: line 1, column 4: found character that cannot start any token"),
+        ("run latin.yaml", 2, "FILE: 'latin.yaml' is not text in UTF-8"),
+        ("dry-run pipeline", 2, "NAME: 'pipeline' begins the names of a trace's files here: write ./pipeline"),
+        ("run twice.yaml", 2,
+            "FILE: 'twice.yaml' is not YAML: line 3, column 1: the key 'name' is given twice"),
+        ("run full/", 2, "FILE: 'full/' must be a regular file"),
+        ("run list.yaml", 2,
+            "FILE: 'list.yaml' must hold keys and values: name, fabrics, workloads or faults, ..."),
+        ("shell quickstart --name 12", 2,
+            "--name: '12' must have 1 to 64 letters, digits and ._-, a letter or _ first"),
+        ("describe nothing-like-it", 2, "NAME: 'nothing-like-it' is not a known experiment: allowed are "
+            f"{EXPERIMENTS}; or a file, "
+            "such as ./mine.yaml"),
+        ("predict fig11", 2,
+            f"NAME: 'fig11' is not a known experiment or figure: did you mean 'fig1'? allowed are {ALL}"),
+        ("predict FIG2", 2,
+            f"NAME: 'FIG2' is not a known experiment or figure: did you mean 'fig2'? allowed are {ALL}"),
+        ("predict tabel2", 2,
+            f"NAME: 'tabel2' is not a known experiment or figure: did you mean 'table2'? allowed are {ALL}"),
+        ("predict korthikant", 2,
+            f"NAME: 'korthikant' is not a known experiment or figure: did you mean 'korthikanti'? allowed are {ALL}"),
+        ("predict quikstart", 2,
+            f"NAME: 'quikstart' is not a known experiment or figure: did you mean 'quickstart'? allowed are {ALL}"),
+        *((f"{command} fig2", 2, "NAME: 'fig2' is a figure: type predict fig2")
+            for command in ("describe", "run", "dry-run", "shell", "lint")),
+        ("run table2", 2, "NAME: 'table2' is a table: type predict table2"),
+        ("predict recovery", 2,
+            "NAME: 'recovery' has no workloads, only faults: there is no formula for these, so run it"),
+        ("report full", 2, "DIR: 'full' is not a run's folder: it has no run.json"),
+        ("exec nobody d0g0 true", 2, "RUN: 'nobody' is not alive: no run of yours is"),
+        ("shell quickstart -o policy=rd -o kind=x", 2,
+            "-o: 'kind' may mean several things: write fabrics.*.kind or workloads.*.kind or faults.*.kind"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_builds_nothing(
+    line: str, status: int, message: str, entered: Entered, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "kept").touch()
+    (tmp_path / "bad.yaml").write_text("a: %b")
+    (tmp_path / "pipeline.0.et").touch()
+    (tmp_path / "twice.yaml").write_text("name: a\nrepeats: 1\nname: b\n")
+    (tmp_path / "list.yaml").write_text("- a")
+    (tmp_path / "latin.yaml").write_bytes("name: Zürich".encode("latin-1"))
+    monkeypatch.setattr(ps, "find", list)
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    assert cli.main(line.split()) == status
+    output = capsys.readouterr()
+    assert output.err == f"error: {message}\n"
+    assert output.out == ""
+    assert entered.task is None
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def test_a_lack_of_the_machine_is_status_3_with_what_to_type(
+    entered: Entered, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def poor() -> Machine:
+        return replace(ABLE, programs={k: v for k, v in ABLE.programs.items() if not k.startswith("ovs")})
+
+    monkeypatch.setattr(sandboxed, "detect", poor)
+    assert cli.main(["run", "quickstart"]) == 3
+    error = capsys.readouterr().err
+    assert error.startswith("error: this machine lacks Open vSwitch (no ovs-vswitchd")
+    assert error.endswith("; sudo script/bootstrap\n")
+    assert entered.task is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_etcd_that_is_asked_for_must_be_there(
+    entered: Entered, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    line = ["run", "hot-rail", "-o", "routing.health.registry=etcd"]
+    assert cli.main(line) == 3
+    reported = "error: this machine lacks etcd, for the registry; sudo script/bootstrap\n"
+    assert (capsys.readouterr().err, entered.task, list(tmp_path.iterdir())) == (reported, None, [])
+    monkeypatch.setattr(sandboxed, "detect", lambda: replace(ABLE, programs={**ABLE.programs, "etcd": "/usr/bin/etcd"}))
+    assert cli.main(line) == 0
+
+
+def test_no_argument_runs_the_quickstart(entered: Entered, tmp_path: Path) -> None:
+    assert cli.main([]) == 0
+    assert entered.task is not None
+    assert parse(entered.task["spec"]) == load("quickstart")
+    assert entered.task["folder"].startswith(f"{tmp_path}/runs/")
+    assert not list(tmp_path.iterdir()), "an empty folder was left"
+
+
+def test_what_is_run_is_what_the_options_say(entered: Entered, tmp_path: Path) -> None:
+    entered.status = 1
+    line = ["run", "collectives", "-o", "domains=2", "-o", "repeats=2", "--seed", "5", "--out", "here", "--quiet"]
+    assert cli.main(line) == 1
+    assert entered.task is not None
+    assert parse(entered.task["spec"]) == load("collectives", ["domains=2", "repeats=2"], seed=5)
+    assert (entered.task["folder"], entered.task["quiet"]) == (str(tmp_path / "here"), True)
+
+
+@pytest.mark.parametrize("status", [0, 1, 2, 3, 130, 143])
+def test_the_exit_status_of_the_run_is_that_of_the_command(status: int, entered: Entered) -> None:
+    entered.status = status
+    assert cli.main(["run", "quickstart"]) == status
+
+
+def test_every_experiment_has_a_description() -> None:
+    """Golden files have what `list` and `describe` print."""
+    for name in loading.names():
+        spec = parse_keys(loading.read(name))
+        assert len(spec.description) > 200, "a description teaches"
+        lines = describe.block(describe.shown(spec), loading.read(name))
+        assert yaml.safe_load("\n".join(lines)) == describe.shown(spec)
+
+
+def test_list_groups_experiments_and_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in found] == loading.names()
+    assert all(row["topic"] and row["gpus"] for row in found)
+    assert cli.main(["list"]) == 0
+    listed = capsys.readouterr().out
+    assert listed.index("faults and recovery") < listed.index("recovery-matrix") < listed.index("health routing")
+
+
+def test_describe_of_a_package_quotes_the_absolute_path(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = tmp_path / "two words"
+    package.mkdir()
+    (package / "idle.yaml").write_bytes((loading.FOLDER / "idle.yaml").read_bytes())
+    monkeypatch.setattr(loading, "FOLDER", package)
+    monkeypatch.setattr(describe, "IS_CHECKOUT", False)
+    monkeypatch.setenv("COLUMNS", "1000")
+    assert cli.main(["describe", "idle"]) == 0
+    assert f"change it: cp '{package}/idle.yaml' mine.yaml; " in capsys.readouterr().out
+
+
+def test_describe_keys_can_be_changed_with_o(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["describe", "quickstart", "--keys"]) == 0
+    listed = dict(line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:])
+    assert listed["fabrics.0.domains"] == "4"
+    assert {"seed", "fabrics.1.mtu", "workloads.0.duration", "faults.2.repair"} <= set(listed)
+    data = loading.read("quickstart")
+    assert loading.apply(data, ["fabrics.0.domains=8", "faults.2.repair=2s"]) != data
+
+
+@pytest.mark.parametrize(("command", "parses"), [("list", True), ("--help", False)])
+def test_quick_commands_import_no_heavy_modules(command: str, parses: bool) -> None:
+    """`list` parses experiments, whose workloads need NumPy and networkx; help needs nothing of the kind."""
+    program = f"import sys; from railyard.experiments import cli; cli.main([{command!r}]); print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    heavy = {"dask", "matplotlib", "os_ken", "pandas", "scapy", "scipy", "torch"}
+    for_parsing = {"mininet", "networkx", "numpy", "psutil", "pyroute2"}
+    for_parsing |= {"railyard.core.config", "railyard.experiments.spec.experiment", "railyard.topologies.spec"}
+    imported = set(run.stdout.splitlines()[-1].split())
+    assert "typer" in imported
+    assert not heavy & imported
+    assert parses or not for_parsing & imported
+
+
+@pytest.mark.parametrize(
+    "name", ["quickstart", "training-faults", "optical-replacement", "multirail-quick", "hot-rail"]
+)
+def test_list_counts_what_the_whole_spec_has(name: str) -> None:
+    spec = load(name)
+    policies = len(spec.routing.policies) if spec.routing else 1
+    on_rails = sum(len(spec.rail_workloads_on(number)) for number in range(len(spec.rail_fabrics)))
+    replays = (on_rails + len(spec.gpu_fabrics) * len(spec.workloads)) * policies * spec.repeats
+    sizes = [fabric.gpus for fabric in spec.gpu_fabrics] + [fabric.nodes for fabric in spec.rail_fabrics]
+    gpus = list(dict.fromkeys(sizes))
+    faults = spec.injections
+    for number in range(len(spec.fabrics)):
+        faults += len(ReplacementMeasure().items_on(spec, number)) * ReplacementMeasure().repeats(spec)
+        trained = sum(len(training.faults) for training in Training().items_on(spec, number))
+        faults += trained * Training().repeats(spec) * len(spec.reroute)
+    kinds = list(dict.fromkeys(fabric.kind for fabric in spec.fabrics))
+    assert facts(parse_keys(loading.read(name))) == (kinds, gpus, (replays, faults))
+
+
+def test_list_of_kinds_names_each_definition_and_its_source(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", "--kinds"]) == 0
+    shown = capsys.readouterr().out
+    assert list(definitions())
+    for _, name, description, source in definitions():
+        assert description, f"{name} has no docstring"
+        assert name in shown
+        origin, place = source.split(" ")
+        assert origin == "built-in"
+        file = Path(place.rpartition(":")[0])
+        assert not file.is_absolute(), f"{name} is said to be at {file}: must be relative to the checkout"
+        assert (PROJECT / file).is_file(), name
+
+
+def described(function: Callable[..., object]) -> str:
+    """Return a function's parameters with their types, defaults and options, without the addresses of objects."""
+    parameters = inspect.signature(function).parameters.values()
+    return "\n".join(re.sub(r" at 0x\w+", "", f"{parameter} {_option(parameter)}") for parameter in parameters)
+
+
+def _option(parameter: inspect.Parameter) -> dict[str, object]:
+    return {key: value for each in parameter.annotation.__metadata__ for key, value in vars(each).items()}
+
+
+def test_each_command_is_one_file_with_help() -> None:
+    names = cli.commands()
+    assert {"run", "list", "describe", "predict", "dry-run", "exec", "trace"} <= set(names)
+    for name, summary in names.items():
+        assert summary.text.endswith("."), name
+        assert summary.purpose in cli.PURPOSES, name
+        assert cli.load_command(name).name == name
+        module = import_module(f"railyard.experiments.commands.{name.replace('-', '_')}")
+        reduced, _ = signatures.load(Path(str(module.__file__)), module.__name__)
+        assert described(reduced) == described(module.command), name
+
+
+def test_help_of_no_command_imports_what_computes_or_measures() -> None:
+    """Each of these libraries takes 0.05 to 1 s to import; of ours, help needs options and names alone."""
+    heavy = {
+        "pandas",
+        "pyarrow",
+        "numpy",
+        "matplotlib",
+        "scipy",
+        "networkx",
+        "dask",
+        "distributed",
+        "psutil",
+        "starlette",
+        "mininet",
+        "scapy",
+        "os_ken",
+    }
+    code = (
+        "import sys; from railyard.experiments import cli; "
+        "texts = [cli.load_command(name).get_help for name in cli.commands()]; "
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    imported = done.stdout.split()
+    assert heavy.intersection(imported) == set()
+    packages = ("topologies", "controller", "workloads", "failure", "experiments.commands", "experiments.run")
+    assert [name for name in imported if name.startswith(tuple(f"railyard.{package}" for package in packages))] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        (["run", "quickstart", "--out", "loop"], "--out: 'loop' "),
+        (["run", "quickstart", "--out", "loop/x"], "--out: 'loop/x' "),
+        (["dry-run", "quickstart", "--plugin", "loop"], "--plugin: 'loop' "),
+        (["dry-run", "quickstart", "--plugin", "loop/x.py"], "--plugin: 'loop/x.py' "),
+        (["exec", "loop", "d0g0", "true"], "RUN: 'loop' "),
+        (["report", "loop"], "DIR: 'loop' "),
+    ],
+)
+def test_a_loop_of_links_is_one_line(
+    arguments: list[str],
+    field: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    assert cli.main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {field}")
+
+
+@pytest.mark.usefixtures("figures_as_text")
+def test_a_report_is_drawn_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_folder.save(sample_run(domains=2, rails=2, repeats=1), tmp_path)
+    before = (tmp_path / "report.html").read_bytes()
+    (tmp_path / "report.html").unlink()
+    assert cli.main(["report", str(tmp_path)]) == 0
+    assert (tmp_path / "report.html").read_bytes() == before
+    assert "quickstart" in capsys.readouterr().out
+
+
+def test_help_has_examples_and_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    reported = capsys.readouterr().out
+    assert all(text in reported for text in ("sudo script/run", "-o fault_repeats=3", "143 stopped by", "doctor"))
+
+
+def test_an_experiment_of_ones_own_runs_from_its_file(entered: Entered, tmp_path: Path) -> None:
+    data = {"name": "mine", "fabrics": [{"kind": "rail-only"}], "workloads": [{"kind": "moe"}]}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(data))
+    assert cli.main(["run", "mine.yaml"]) == 0
+    assert entered.task is not None
+    assert entered.task["spec"]["name"] == "mine"
+
+
+def test_another_python_says_what_to_type(tmp_path: Path) -> None:
+    """An environment without our packages, from another folder."""
+    command = [sys.executable, "-S", str(ROOT / "run_experiment.py"), "run", "quickstart"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"error: {sys.executable} lacks ")
+    assert done.stderr.endswith(" run quickstart\n")
+    assert done.stderr.count("\n") == 1
+    assert str(ROOT) in done.stderr
+
+
+def test_it_runs_from_another_folder(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "run_experiment.py"), "list"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "quickstart" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "live"),
+    [
+        (["quickstart"], None),
+        (["quickstart", "--live"], ""),
+        (["--live", "quickstart"], ""),
+        (["quickstart", "--live", "control", "--quiet"], "control"),
+        (["--live=control", "quickstart"], "control"),
+    ],
+)
+def test_live_takes_its_value_or_none(arguments: list[str], live: str | None) -> None:
+    assert cli.load_command("run").make_context("run", arguments).params["live"] == live
