@@ -286,7 +286,9 @@ def find_problems(error: ValidationError, prefix: str = "") -> list[Problem]:
 
 
 def _problems_of(item: dict[str, Any], field: str) -> list[Problem]:
-    kind, context, value = str(item["type"]), item.get("ctx", {}), item["input"]
+    kind = str(item["type"])
+    context = item.get("ctx", {})
+    value = item["input"]
     if kind == "of_fields":
         return [Problem(f"{field}.{key}".lstrip("."), given, allowed) for key, given, allowed in context["lines"]]
     if kind == "missing":

@@ -131,7 +131,8 @@ def print_report(what: str, text: str) -> int:
     if sink:
         sink(f"{what}\n{text}")
         return STATUS
-    where, with_plugins = write_report(text), ", ".join(path.name for path in _plugin_files())
+    where = write_report(text)
+    with_plugins = ", ".join(path.name for path in _plugin_files())
     return print_error(
         f"{what} (unexpected; {f'loaded plugins: {with_plugins}; ' * bool(with_plugins)}{where})", STATUS
     )
@@ -190,7 +191,8 @@ def _plugin_files() -> list[Path]:
 def _from_plugin(error: BaseException) -> BadInput | None:
     """Return the error that names the innermost line of a plugin file in the traceback; None if there is none."""
     files = set(map(str, _plugin_files()))
-    trace, where = error.__traceback__, ""
+    trace = error.__traceback__
+    where = ""
     while trace:
         file = trace.tb_frame.f_code.co_filename
         where = f"{file}:{trace.tb_lineno}" if file in files else where
@@ -261,7 +263,8 @@ def _replace_streams() -> _Descriptor:
 
 
 def _stream(fd: int, old: TextIO | None) -> tuple[TextIO, _Descriptor]:
-    raw, encoding = _Descriptor(fd, "w", closefd=False), old.encoding if old else "utf-8"
+    raw = _Descriptor(fd, "w", closefd=False)
+    encoding = old.encoding if old else "utf-8"
     buffered = io.BufferedWriter(raw)
     by_line = fd == 2 or raw.isatty()
     return io.TextIOWrapper(buffered, encoding, "railyard", line_buffering=by_line, write_through=by_line), raw

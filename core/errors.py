@@ -32,7 +32,9 @@ class BadInput(RailyardError):
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         super().__init__(f"{field}: {value!r} {allowed}")
-        self.field, self.value, self.allowed = field, value, allowed
+        self.field = field
+        self.value = value
+        self.allowed = allowed
 
 
 class MissingRequirement(RailyardError):
@@ -42,7 +44,8 @@ class MissingRequirement(RailyardError):
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(f"{what}; {remedy}")
-        self.what, self.remedy = what, remedy
+        self.what = what
+        self.remedy = remedy
 
 
 def unknown_name_hint(word: str, known: Iterable[str]) -> str:

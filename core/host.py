@@ -369,7 +369,8 @@ def usable_cores() -> float:
     cores: float = len(os.sched_getaffinity(0))
     for folder in cpu_cgroups():
         with suppress(OSError):
-            quota, period = "", ""
+            quota = ""
+            period = ""
             if (folder / "cpu.max").exists():
                 quota, period = (folder / "cpu.max").read_text().split()
             elif (folder / "cpu.cfs_quota_us").exists():

@@ -98,7 +98,10 @@ class CpuClock:
         for pid in psutil.pids():
             with suppress(OSError):  # it has ended
                 self._clocks[pid] = time.clock_gettime(~pid << 3 | _PROCESS_CLOCK)
-        at, idle, stolen, kernel = time.monotonic(), 0.0, 0.0, 0.0
+        at = time.monotonic()
+        idle = 0.0
+        stolen = 0.0
+        kernel = 0.0
         with Path("/proc/stat").open(encoding="ascii") as stat:
             next(stat)
             for line in stat:
@@ -142,8 +145,10 @@ class LoadMeter:
     @property
     def load(self) -> MachineLoad:
         """The load so far."""
-        lags, elapsed = sorted(self._lags) or [0.0], self._elapsed_s or math.inf
-        cores, machine = elapsed * self._cores, elapsed * len(self._affinity)
+        lags = sorted(self._lags) or [0.0]
+        elapsed = self._elapsed_s or math.inf
+        cores = elapsed * self._cores
+        machine = elapsed * len(self._affinity)
         return MachineLoad(
             busy=min(1.0, self._busy_s / cores),
             foreign=min(1.0, self._foreign_s / machine),
@@ -163,7 +168,8 @@ class LoadMeter:
     @property
     def recent(self) -> MachineLoad:
         """The load of the last 100 ms, and the lag of the last 10 s, while entered; the pauses are those so far."""
-        lags, shares = sorted(self._lags[-RECENT_LAGS:]) or [0.0], self._recent
+        lags = sorted(self._lags[-RECENT_LAGS:]) or [0.0]
+        shares = self._recent
         lag_ms = lags[int(len(lags) * 0.99)] * 1e3
         return MachineLoad(
             min(1.0, shares["busy"]), min(1.0, shares["foreign"]), lag_ms, min(1.0, shares["stolen"]),
@@ -172,7 +178,8 @@ class LoadMeter:
 
     def take_samples(self) -> list[LoadSample]:
         """Return the samples since the last call, one for each 100 ms."""
-        taken, self._samples = self._samples, []
+        taken = self._samples
+        self._samples = []
         return taken
 
     def __enter__(self) -> "LoadMeter":
@@ -190,7 +197,8 @@ class LoadMeter:
         LoadMeter.current = None
         self._end.set()
         self._thread.join()
-        now, own = self._cpu(), _own_seconds() - self._own0
+        now = self._cpu()
+        own = _own_seconds() - self._own0
         elapsed, spent = self._shares(self._cpu0._replace(ours=0.0), now._replace(ours=own))
         self._elapsed_s += elapsed
         self.own_s += own
@@ -201,7 +209,8 @@ class LoadMeter:
 
     def _watch(self) -> None:
         """Sleep a millisecond a hundred times a second and note how much longer it was; read CPU times at each step."""
-        last, window = time.monotonic(), deque([self._cpu()], maxlen=3)
+        last = time.monotonic()
+        window = deque([self._cpu()], maxlen=3)
         while not self._end.wait(SAMPLE_S):
             before = time.monotonic()
             time.sleep(SLEEP_S)

@@ -3,7 +3,10 @@
 import ctypes
 from contextlib import suppress
 
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # parameters of mallopt(3), <malloc.h>
+# parameters of mallopt(3), <malloc.h>
+_TRIM_THRESHOLD = -1
+_TOP_PAD = -2
+_MMAP_MAX = -4
 
 
 def keep_freed_memory() -> None:

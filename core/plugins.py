@@ -69,9 +69,11 @@ def copies() -> dict[str, bytes]:
     """Return the source of each loaded plugin by the path of its copy in a run's folder: plugins/NAME.py."""
     found: dict[str, bytes] = {}
     for plugin in loaded():
-        name, number = f"plugins/{plugin.path.name}", 2
+        name = f"plugins/{plugin.path.name}"
+        number = 2
         while name in found:
-            name, number = f"plugins/{plugin.path.stem}-{number}.py", number + 1
+            name = f"plugins/{plugin.path.stem}-{number}.py"
+            number = number + 1
         found[name] = plugin.source
     return found
 
@@ -130,7 +132,8 @@ def error_line(error: BaseException, path: Path) -> str:
     text = " ".join(f"{type(error).__name__}: {error}".split())
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
     if isinstance(error, SyntaxError):
-        lines, text = [error.lineno], f"SyntaxError: {error.msg}"
+        lines = [error.lineno]
+        text = f"SyntaxError: {error.msg}"
     where = f"line {lines[-1]}: " if lines else ""
     return f"{where}{text}"
 
@@ -140,7 +143,8 @@ def add(name: str, source: str) -> Plugin:
 
     `name`: of its copy in a run's folder, such as Tree.py. ValueError for a source that is too long for that.
     """
-    path, encoded = Path(name), source.encode()
+    path = Path(name)
+    encoded = source.encode()
     if path in _loaded and _loaded[path].source != encoded:
         raise ValueError(f"another {path.stem} is loaded, with other parts")
     if path not in _loaded:

@@ -46,8 +46,12 @@ class Registry(Generic[T]):
         attributes and methods (as `path(src, dst)`) in place of those of `base`. `check` yields what else is wrong.
         `part`: the module that registers a definition, where each is a folder of `package`.
         """
-        self.sort, self._package, self._base, self._check = sort, package, base, check
-        self._required, self._holds_classes = tuple(required), holds_classes
+        self.sort = sort
+        self._package = package
+        self._base = base
+        self._check = check
+        self._required = tuple(required)
+        self._holds_classes = holds_classes
         self._part = part
         self._entries: dict[str, tuple[T, Source]] = {}
         self._is_loaded = package is None

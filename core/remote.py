@@ -139,7 +139,8 @@ class RemoteWorker(Worker):
         self._pipe = Pipe(sock, [*replies, Event, Failed], reads_ahead=on_event is not None, deadline_s=ANSWER_S)
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - nothing: its output is on its machine
         self._answers: queue.Queue[Message | None] = queue.Queue()
-        self._is_vital, self._is_ending = is_vital, False
+        self._is_vital = is_vital
+        self._is_ending = False
         self.watched = watched or watch.WatchedElsewhere()  # type: ignore[assignment]
         self._reader = threading.Thread(target=self._read, name=f"reads {name}", daemon=True) if on_event else None
         if self._reader:

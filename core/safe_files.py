@@ -114,7 +114,8 @@ class Folder:
         """Close it."""
         for fd in (self._fd, *([self._claim] if self._claim >= 0 else []), *(parent for parent, _ in self._made)):
             os.close(fd)
-        self._made, self._claim = [], -1
+        self._made = []
+        self._claim = -1
 
     def check_writable(self) -> None:
         """PermissionError unless files can be made in it."""
@@ -279,13 +280,15 @@ class Folder:
 
     def _walk(self, path: Path, make: bool) -> int:
         fd = os.open("/", _ROOT)
-        parts, links = list(reversed(path.absolute().parts[1:])), 0
+        parts = list(reversed(path.absolute().parts[1:]))
+        links = 0
         try:
             while parts:
                 found = self._step(fd, parts.pop(), make)
                 kind = os.fstat(found)
                 if self._account is None:
-                    self._account, self._gid = _account_to_use(kind), kind.st_gid
+                    self._account = _account_to_use(kind)
+                    self._gid = kind.st_gid
                 if not stat.S_ISLNK(kind.st_mode):
                     os.close(fd)
                     fd = found
@@ -447,7 +450,8 @@ def _acting_as(account: Account | None) -> Iterator[None]:
     if account is None or account.is_ours:
         yield
         return
-    groups, gid = os.getgroups(), os.getegid()
+    groups = os.getgroups()
+    gid = os.getegid()
     try:
         os.setgroups(account.groups)
         os.setegid(account.gid)

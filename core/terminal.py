@@ -27,7 +27,8 @@ class FittingTable(Table):
         limits = [self._limits(console, options, column) for column in self.columns]
         available = options.max_width
         blocks = list(self._blocks([least for least, _ in limits], available))
-        title, caption = self.title, self.caption
+        title = self.title
+        caption = self.caption
         for number, block in enumerate(blocks):
             part = self._part(block, [limits[n] for n in block], available) if block else Table()
             part.title = title if number == 0 else None

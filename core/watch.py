@@ -79,7 +79,10 @@ class Watched(Presence):
 
     def __init__(self, name: str, pid: int, may_exit: bool, is_child: bool, may_die: bool) -> None:
         super().__init__(name)
-        self.pid, self.may_exit, self.is_child, self.may_die = pid, may_exit, is_child, may_die
+        self.pid = pid
+        self.may_exit = may_exit
+        self.is_child = is_child
+        self.may_die = may_die
         self.pidfd = os.pidfd_open(pid)
         self.has_ended = self.is_stopped_on_purpose = False
         self.excused_until_ns = 0
@@ -199,11 +202,14 @@ class _Watcher:
                 self.set_stopped(process, is_stopped)
 
     def _end(self, process: Watched) -> None:
-        code, status = 0, 0
+        code = 0
+        status = 0
         with suppress(ChildProcessError):  # its starter has read its status, or it isn't our child
             if found := os.waitid(os.P_PIDFD, process.pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG):
-                code, status = found.si_code, found.si_status
-        process.has_ended, process.stopped_ns = True, 0
+                code = found.si_code
+                status = found.si_status
+        process.has_ended = True
+        process.stopped_ns = 0
         if process.may_die:
             return
         if code == os.CLD_EXITED:
@@ -219,7 +225,8 @@ class _Watcher:
 
     def set_stopped(self, process: Watched, is_stopped: bool) -> None:
         """Note that a process was stopped or continued, unless that was on purpose."""
-        now, since_ns = time.monotonic_ns(), process.stopped_ns
+        now = time.monotonic_ns()
+        since_ns = process.stopped_ns
         is_excused = process.is_stopped_on_purpose or now < process.excused_until_ns
         if is_stopped and not process.is_stopped_on_purpose and _is_stopped(process.pid):
             process.stopped_ns = now
@@ -259,7 +266,9 @@ class _Watcher:
     def _follow_deaths(self) -> None:
         """In a thread: follow ends, and poll descendants that aren't children."""
         assert self._deaths
-        before_ns, gap_ns = time.monotonic_ns(), (0, 0)  # the last time in which this thread did not run
+        # the last time in which this thread did not run
+        before_ns = time.monotonic_ns()
+        gap_ns = (0, 0)
         while True:
             ended = {fd for fd, _ in self._deaths.poll(POLL_S)}
             now = time.monotonic_ns()
@@ -419,7 +428,8 @@ def communicate(
     if it isn't done `within_s`. ProcessMissing if it is killed or stopped, or another process is. It ends in any case.
     """
     deadline_s = time.monotonic() + within_s
-    output, errors = "", ""
+    output = ""
+    errors = ""
     watched = _watcher.processes.get(process.pid)
     name = watched.name if watched else name
     try:

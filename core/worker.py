@@ -127,7 +127,9 @@ class Pipe:
         reads_ahead: bool = False,
         deadline_s: float | None = None,
     ) -> None:
-        self.socket, self._reads_ahead, self._deadline_s = sock, reads_ahead, deadline_s
+        self.socket = sock
+        self._reads_ahead = reads_ahead
+        self._deadline_s = deadline_s
         union: Any = reduce(or_, accepted)
         if len(accepted) > 1:
             union = Annotated[union, Field(discriminator="kind")]
@@ -148,7 +150,8 @@ class Pipe:
             if self._deadline_s is None:
                 self.socket.sendall(_LENGTH.pack(len(data)) + data)
                 return
-            left, deadline = memoryview(_LENGTH.pack(len(data)) + data), time.monotonic() + self._deadline_s
+            left = memoryview(_LENGTH.pack(len(data)) + data)
+            deadline = time.monotonic() + self._deadline_s
             while left:
                 try:
                     left = left[self.socket.send(left, socket.MSG_DONTWAIT) :]
@@ -161,7 +164,8 @@ class Pipe:
         TimeoutError at the deadline, EOFError at the end, ValidationError or UnpicklingError for another message. With
         a deadline, also ProcessMissing if a process died or is stopped.
         """
-        data, end = self._data, _LENGTH.size
+        data = self._data
+        end = _LENGTH.size
         while len(data) < _LENGTH.size or len(data) < (end := _LENGTH.size + _LENGTH.unpack_from(data)[0]):
             self._read(end - len(data), deadline)
         message = data[_LENGTH.size : end]
@@ -172,7 +176,8 @@ class Pipe:
 
     def _read(self, count: int, deadline: float | None) -> None:
         """Read some of the next `count` bytes, or more."""
-        most, flags = max(count, _READ_AHEAD_BYTES) if self._reads_ahead else count, 0
+        most = max(count, _READ_AHEAD_BYTES) if self._reads_ahead else count
+        flags = 0
         if deadline is not None:
             flags = socket.MSG_DONTWAIT  # of events the next has mostly come, and a recv takes less time than a poll
         chunk = None
@@ -308,7 +313,8 @@ class Worker:
 
     def await_events(self, expected: Collection[str], timeout_s: float = ANSWER_S) -> dict[str, dict[str, Any]]:
         """Return the details of these awaited events once all have come; RailyardError as `receive`."""
-        deadline, found = time.monotonic() + timeout_s, dict[str, dict[str, Any]]()
+        deadline = time.monotonic() + timeout_s
+        found = dict[str, dict[str, Any]]()
         while not found.keys() >= set(expected):
             message = self.receive_any(max(0.0, deadline - time.monotonic()))
             if isinstance(message, Event):

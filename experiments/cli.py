@@ -73,7 +73,8 @@ class _MemoryLimit:
     @staticmethod
     def find_spec(name: str, *_: object) -> None:
         """Leave the module to the other hooks; MissingRequirement if the limit of address space is too low for it."""
-        memory, need = resource.getrlimit(resource.RLIMIT_AS)[0], MIN_MEMORY_BYTES.get(name, 0)
+        memory = resource.getrlimit(resource.RLIMIT_AS)[0]
+        need = MIN_MEMORY_BYTES.get(name, 0)
         if memory < need:
             what = f"not enough memory: {memory:,} bytes of address space, {need:,} needed"
             raise MissingRequirement(what, "raise the limit: ulimit -v unlimited")

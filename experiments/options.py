@@ -170,7 +170,8 @@ def shows_progress(command: Callable[P, T]) -> Callable[P, T]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
         if not sys.stderr.isatty():
             return command(*args, **kwargs)
-        done, started = threading.Event(), time.monotonic()
+        done = threading.Event()
+        started = time.monotonic()
 
         def report() -> None:
             wait_s = PROGRESS_AFTER_S

@@ -154,7 +154,8 @@ def judged_row(row: Measurement, verdict: Verdict) -> SimpleNamespace:
 
 def timeline_of(run: Run, folder: Folder | None) -> Track:
     """Return the timeline of a run, with its links if a live page recorded them in the run's folder."""
-    root, record = timeline(run), None
+    root = timeline(run)
+    record = None
     with suppress(OSError):  # no file, or one that is too large
         record = folder.read(LIVE_RECORD, MAX_LIVE_RECORD) if folder else None
     add_links(root, record or b"")

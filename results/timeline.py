@@ -40,14 +40,16 @@ _ENDS: Final = {"started": "finished", "on": "off"}
 
 def timeline(run: Run) -> Track:
     """Return everything that a run recorded with a time, as one track with others below it."""
-    root, names = Track(run.name), labels(run)
+    root = Track(run.name)
+    names = labels(run)
     faults, controller, routes = (root.child(name) for name in ("faults", "controller", "routes"))
     events = sorted(run.events, key=lambda e: e.monotonic_ns)
     arrows = _faults(faults, run.recoveries, _times(events))
     _controller(controller, routes, [e for e in events if e.source == CONTROLLER], arrows)
     _events(root, [e for e in events if e.source != CONTROLLER])
     _checks(root.child("connectivity checks"), run)
-    by_choice, specs = grouped(run.choices, "interval"), fabric_specs(run)
+    by_choice = grouped(run.choices, "interval")
+    specs = fabric_specs(run)
     for interval, flows in grouped(run.flows, "interval").items():
         fabric = names.get((interval.fabric, interval.policy), interval.fabric)
         work = root.child(f"{fabric} · {workload_label(interval)} · repeat {interval.repeat}")
@@ -152,7 +154,8 @@ def _events(root: Track, events: Iterable[Event]) -> None:
     begun: dict[tuple[object, ...], Event] = {}
     for event in events:
         track = root.child(event.source)
-        what, interval = str(event.detail.get("text", "")), IntervalId.of(event.detail)
+        what = str(event.detail.get("text", ""))
+        interval = IntervalId.of(event.detail)
         key = (event.source, event.what, what, interval)
         if event.source == RUN and event.what == STEP:
             end_ns = event.monotonic_ns + round(event.detail["seconds"] * 1e9)

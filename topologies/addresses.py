@@ -152,7 +152,8 @@ def switch_title(role: SwitchRole, name: str) -> str:
 
 def role_of(dpid: int) -> tuple[SwitchRole, int]:
     """Return (role, index) of a datapath id. ValueError for one that isn't in the scheme."""
-    role, index = _ROLES.get(dpid & ~0xFFF), dpid & 0xFFF
+    role = _ROLES.get(dpid & ~0xFFF)
+    index = dpid & 0xFFF
     if role is None or (role == "single" and index % MAX_RAILS):
         raise ValueError(f"datapath id {dpid:#x} is none of a switch of this scheme")
     return role, index

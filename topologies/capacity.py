@@ -72,7 +72,8 @@ def rails_cores(spec: FabricSpec, rail_bps: float, frame_s: float, switch_s: flo
 
 def _hb_ratio(spec: FabricSpec) -> float:
     """Return C_F/C_S: of the rates that are given, else of the platform."""
-    hb, rail = spec.hb_rate, spec.rail_rate
+    hb = spec.hb_rate
+    rail = spec.rail_rate
     return hb / rail if isinstance(hb, int) and isinstance(rail, int) else PLATFORMS[spec.platform].ratio
 
 

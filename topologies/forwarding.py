@@ -67,7 +67,8 @@ def hops(path: Path, src: Gpu, dst: Gpu) -> tuple[Hop, ...]:
         return (Hop(src, dst, "hb"),)
     if path.kind == "spine":
         return (Hop(src, dst, "rail"),)
-    enter, leave = Gpu(src.domain, path.rail), Gpu(dst.domain, path.rail)
+    enter = Gpu(src.domain, path.rail)
+    leave = Gpu(dst.domain, path.rail)
     steps = (Hop(src, enter, "hb"), Hop(enter, leave, "rail"), Hop(leave, dst, "hb"))
     return tuple(step for step in steps if step.a != step.b)
 
@@ -78,7 +79,8 @@ def hb_ports(path: Path, src: Gpu, dst: Gpu) -> tuple[Gpu, ...]:
         return ()
     if path.kind == "d":
         return (src, dst)
-    near, far = Gpu(src.domain, path.rail), Gpu(dst.domain, path.rail)
+    near = Gpu(src.domain, path.rail)
+    far = Gpu(dst.domain, path.rail)
     return (() if near == src else (src, near)) + (() if far == dst else (far, dst))
 
 

@@ -190,7 +190,8 @@ def _check_graph(topology: Topology) -> None:
         raise ValueError(problem)
     groups = sorted(sorted(group) for group in FabricGraph(network).groups())
     if len(groups) > 1:
-        first, other = names[groups[0][0].name], names[groups[1][0].name]
+        first = names[groups[0][0].name]
+        other = names[groups[1][0].name]
         raise ValueError(f"no links join host {first} with host {other}: add links between switches")
 
 

@@ -93,13 +93,18 @@ class FabricTopo(Topo):
             self.addSwitch(switch.name, dpid=f"{switch.dpid:016x}", protocols="OpenFlow13")
         for link in self.plan.links:
             # under `mn` all switches share a namespace, so far ends need names that differ (15 characters)
-            a, b, mac = link.a, link.b, dict[str, str]()
+            a = link.a
+            b = link.b
+            mac = dict[str, str]()
             if link.kind == "uplink":
-                near, far = f"{a.node}-{b.node}", f"{b.node}-{a.node}"
+                near = f"{a.node}-{b.node}"
+                far = f"{b.node}-{a.node}"
             elif link in self.plan.trunks:
-                near, far = f"{b.interface}-{link.kind}-o", f"{b.interface}-{link.kind}-n"
+                near = f"{b.interface}-{link.kind}-o"
+                far = f"{b.interface}-{link.kind}-n"
             else:
-                near, far = a.interface, f"{a.node}-{a.interface.removesuffix('0')}"
+                near = a.interface
+                far = f"{a.node}-{a.interface.removesuffix('0')}"
                 mac = {"addr1": gpu_of_name(a.node).mac_of(a.interface)}
             self.addLink(
                 a.node, b.node, port1=a.port, port2=b.port, intfName1=near, intfName2=far, **mac,

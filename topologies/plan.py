@@ -188,7 +188,8 @@ class Plan(FabricPlan):
         switch = self.optical_switch(layer, gpu)
         if not switch:
             return own
-        near, far = End(switch.name, f"{gpu.name}-net", network_port(gpu)), self.network_end(gpu, layer)
+        near = End(switch.name, f"{gpu.name}-net", network_port(gpu))
+        far = self.network_end(gpu, layer)
         return (*own, Link(near, far, layer, own[0].rate_bps))
 
     @cached_property

@@ -207,7 +207,8 @@ def backup_routes(plan: Plan, gpu: Gpu) -> list[Route]:
 
 def neighbours(plan: Plan, gpu: Gpu) -> list[tuple[Gpu, Device]]:
     """Return the GPUs whose MAC this GPU must know, and on which link: its domain, its rail or all joined rails."""
-    domains, rails = plan.spec.domains, plan.spec.rails
+    domains = plan.spec.domains
+    rails = plan.spec.rails
     known: list[tuple[Gpu, Device]] = [(Gpu(gpu.domain, g), "hb0") for g in range(rails) if g != gpu.rank]
     ranks = range(rails) if plan.spec.definition.joins_rails else [gpu.rank]
     devices = plan.devices[1:]

@@ -194,7 +194,8 @@ class FabricSpec(BaseFabricSpec):
 
     def uplinks(self, rank: int) -> dict[Gpu, int]:
         """Return the uplink of a rail switch to each GPU on another rail; none where a hash decides."""
-        policy, fabric = FORWARDING_POLICIES[self.chosen_policy], fabric_of(self.kind, self.domains, self.rails)
+        policy = FORWARDING_POLICIES[self.chosen_policy]
+        fabric = fabric_of(self.kind, self.domains, self.rails)
         gpus = (Gpu(d, g) for g in range(self.rails) if g != rank for d in range(self.domains))
         return {gpu: number for gpu in gpus if (number := policy.uplink(rank, gpu, fabric)) is not None}
 

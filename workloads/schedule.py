@@ -95,7 +95,8 @@ class Columns(Sequence[Task]):
         return Transfer(*ends, int(self.bytes[n]), int(self.phase[n]), after, int(self.stripe[n]))
 
     def __iter__(self) -> Iterator[Task]:
-        start, after = 0, self.after.tolist()
+        start = 0
+        after = self.after.tolist()
         columns = (getattr(self, f.name).tolist() for f in fields(self)[:-1])
         for src, dst, size, seconds, is_compute, phase, stripe, end in zip(*columns, strict=True):
             waits = tuple(after[start:end])
@@ -112,7 +113,8 @@ class Columns(Sequence[Task]):
 
     def suspects(self) -> list[int]:
         """Return the numbers of the tasks that break a rule of `Schedule.check`."""
-        transfers, number = ~self.is_compute, np.arange(len(self))
+        transfers = ~self.is_compute
+        number = np.arange(len(self))
         wrong = transfers & ((self.src == self.dst) | (self.bytes <= 0) | (self.stripe < 0))
         waiting = np.repeat(number, np.diff(self.after_end, prepend=0))
         late = (self.after < 0) | (self.after >= waiting)
@@ -205,9 +207,11 @@ class Schedule:
     @cached_property
     def matrix(self) -> dict[tuple[int, int], int]:
         """Bytes for each pair (src, dst) that sends any, in the order of their first transfers."""
-        columns, transfers = self.columns, np.flatnonzero(~self.columns.is_compute)
+        columns = self.columns
+        transfers = np.flatnonzero(~self.columns.is_compute)
         pairs = columns.src[transfers] * self.gpus + columns.dst[transfers]
-        total, first = np.zeros(self.gpus**2, dtype=np.int64), np.full(self.gpus**2, -1)
+        total = np.zeros(self.gpus**2, dtype=np.int64)
+        first = np.full(self.gpus**2, -1)
         np.add.at(total, pairs, columns.bytes[transfers])
         first[pairs[::-1]] = transfers[::-1]  # of equal indices, the last assignment stays
         found = np.flatnonzero(first >= 0)
@@ -288,7 +292,8 @@ class Program:
     """
 
     def __init__(self, domains: int, rails: int, gpu_tasks: int = MAX_GPU_TASKS) -> None:
-        self.domains, self.rails = domains, rails
+        self.domains = domains
+        self.rails = rails
         self._most = max(MAX_TASKS, gpu_tasks * domains * rails)
         self._phases: list[Phase] = []
         self._blocks: list[Columns] = []  # the first tasks

@@ -242,7 +242,8 @@ def build(
     key = (type(spec), repr(spec), repr(fabric), rail_bps, hb_bps, seed)
     if key in _BUILT:
         return _BUILT[key]
-    emulated, inputs_before = payload_rates(hb_bps, rail_bps, fabric.mtu), inputs_read.number
+    emulated = payload_rates(hb_bps, rail_bps, fabric.mtu)
+    inputs_before = inputs_read.number
     try:
         built = spec.build(Setting(fabric, real_rates(PLATFORMS[fabric.platform], emulated), emulated, field, seed))
     except TooManyTasks as error:

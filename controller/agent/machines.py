@@ -20,7 +20,8 @@ class RouteAgents(RouteAgent):
 
     def __init__(self, plan: Plan, elsewhere: Container[str], others: Sequence[tuple[Worker, frozenset[Gpu]]]) -> None:
         super().__init__(plan, elsewhere)
-        self._plan, self._others = plan, others
+        self._plan = plan
+        self._others = others
         self._agent_of = {gpu: agent for agent, gpus in others for gpu in gpus}
 
     def learn_interfaces(self) -> None:
@@ -45,7 +46,8 @@ class RouteAgents(RouteAgent):
 
     def change_all(self, changes: Mapping[Gpu, tuple[Iterable[Route], Iterable[Route]]]) -> Outcome:
         """Make the changes of many GPUs, {gpu: (remove, put)}, on all machines at the same time."""
-        asked, refused = list[tuple[Worker, dict[Gpu, _Change]]](), dict[Gpu, OSError]()
+        asked = list[tuple[Worker, dict[Gpu, _Change]]]()
+        refused = dict[Gpu, OSError]()
         for agent, gpus in self._others:
             if there := {gpu: (list(remove), list(put)) for gpu, (remove, put) in changes.items() if gpu in gpus}:
                 asked.append((agent, there))

@@ -56,7 +56,8 @@ class RouteAgent:
     def rebind_gpu(self, gpu: Gpu) -> None:
         """Use the namespace that now has this GPU's name, after a GPU replacement. OSError if there is none."""
         self._index[gpu] = self._indices_at(gpu)
-        before, self._sockets[gpu] = self._sockets[gpu], _open(gpu)
+        before = self._sockets[gpu]
+        self._sockets[gpu] = _open(gpu)
         before.close()
 
     def _indices_at(self, gpu: Gpu) -> dict[Device, int]:
@@ -71,7 +72,8 @@ class RouteAgent:
     def routes_at(self, gpu: Gpu, metric: int) -> dict[str, Route]:
         """Return one GPU's current routes of that metric, by key: of its main table and that of transit traffic."""
         names = {number: name for name, number in self._index[gpu].items()}
-        sequence, self._sequence = self._sequence, (self._sequence + 1) % _SEQUENCES
+        sequence = self._sequence
+        self._sequence = (self._sequence + 1) % _SEQUENCES
         try:
             found = rtnetlink.read_routes(self._sockets[gpu], sequence, names)
         except OSError as error:
@@ -90,7 +92,8 @@ class RouteAgent:
 
     def change_all(self, changes: Mapping[Gpu, tuple[Iterable[Route], Iterable[Route]]]) -> Outcome:
         """Make the changes of many GPUs, {gpu: (remove, put)}. A refusal at one GPU doesn't stop those of others."""
-        done, refused = 0, dict[Gpu, OSError]()
+        done = 0
+        refused = dict[Gpu, OSError]()
         for gpu, (remove, put) in changes.items():
             puts = list(put)
             # a put replaces the route of its key: to remove that one as well would remove what has just been put
@@ -108,14 +111,16 @@ class RouteAgent:
 
     def _carry_out(self, gpu: Gpu, asked: list[Route], puts: int) -> list[tuple[int, int]]:
         """Put the first `puts` of these routes, remove the others; return (place, error number) of the errors."""
-        first, index = self._sequence, self._index[gpu]
+        first = self._sequence
+        index = self._index[gpu]
         messages = [rtnetlink.put_message(route, gpu, index, first + i) for i, route in enumerate(asked[:puts])]
         messages += [rtnetlink.remove_message(route, first + i) for i, route in enumerate(asked[puts:], puts)]
         self._sequence = (first + len(asked)) % _SEQUENCES
         errors = list[tuple[int, int]]()
         for begin, count, data in rtnetlink.batches(messages):
             self._sockets[gpu].send(data)
-            place, last = -1, begin + count - 1
+            place = -1
+            last = begin + count - 1
             while place != last:  # its answer is the batch's last
                 sequence, code = rtnetlink.answer_of(self._sockets[gpu].recv(ANSWER_BYTES))
                 place = sequence - first

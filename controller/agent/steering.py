@@ -83,7 +83,8 @@ def _is_better(old: Shares, new: Shares, src: Gpu, dst: Gpu, scores: Scores, dam
     """
     before = [path_score(share.path, src, dst, scores) for share in old]
     after = [path_score(share.path, src, dst, scores) for share in new]
-    margin, noise = damping.margin or 0, damping.noise * POINT
+    margin = damping.margin or 0
+    noise = damping.noise * POINT
 
     def better(new_score: int, old_score: int) -> bool:
         return new_score * BEST > old_score * (BEST + margin) and (
@@ -132,7 +133,9 @@ class Source:
 
     def __init__(self, plan: Plan, gpu: Gpu, steering: Steering) -> None:
         self.steering = steering
-        self._gpu, self._rail_bps, kind = gpu, plan.rail_bps, plan.spec.definition
+        self._gpu = gpu
+        self._rail_bps = plan.rail_bps
+        kind = plan.spec.definition
         self._planes = kind.carrying(kind.all_planes)
         self._policy = HEALTH_POLICIES[steering.policy]
         self._base_shares = {dst: plan.spec.paths(gpu, dst) for dst in plan.gpus if dst.domain != gpu.domain}
@@ -141,9 +144,14 @@ class Source:
 
     def decide(self, scores: Scores, now_ns: int, read_rates: Callable[[], Rates] = dict) -> Change:
         """Return the change that follows from new scores. `read_rates` is called at most once, and only if needed."""
-        put, remove, chosen, rechecks_ns = [], [], {}, []
+        put = []
+        remove = []
+        chosen = {}
+        rechecks_ns = []
         rates: Rates | None = None
-        choose, context, damping = self._policy.choose, self.steering.context, self.steering.damping
+        choose = self._policy.choose
+        context = self.steering.context
+        damping = self.steering.damping
         for dst, base in self._base_shares.items():
             target = choose(self._gpu, dst, scores, context)
             before = self._active.get(dst)
@@ -158,7 +166,8 @@ class Source:
             if after is not before:
                 self._active[dst] = after
                 chosen[dst] = after.shares
-                old, new = self._routes.pop(dst, None), route_for(after.shares, base, self._gpu, dst, self._planes)
+                old = self._routes.pop(dst, None)
+                new = route_for(after.shares, base, self._gpu, dst, self._planes)
                 if new:
                     self._routes[dst] = new
                     put += [new] if new != old else []

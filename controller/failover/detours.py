@@ -94,7 +94,8 @@ def usable(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: str) -> bool:
 
 def is_intact(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: str) -> bool:
     """Return whether a path is usable over all planes, so that no flow on it is interrupted."""
-    definition, is_usable = FABRIC_KINDS[kind], usable(path, src, dst, broken, kind)
+    definition = FABRIC_KINDS[kind]
+    is_usable = usable(path, src, dst, broken, kind)
     if not is_usable or definition.planes == 1 or path.kind == "d":
         return is_usable
     living = living_planes(Gpu(src.domain, path.rail), Gpu(dst.domain, path.rail), broken, definition)
@@ -153,7 +154,8 @@ def detours(plan: Plan, broken: Broken) -> Detours:
 
 def _narrowed(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, Route]]:
     """Yield the routes, own and transit, that use other planes than usual because some are dead."""
-    spec, kind = plan.spec, plan.spec.definition
+    spec = plan.spec
+    kind = plan.spec.definition
     usual = kind.carrying(kind.all_planes)
     if kind.planes == 1 or not (broken.planes or broken.rails):
         return
@@ -222,7 +224,8 @@ def changes(old: Detours, new: Detours) -> dict[Gpu, tuple[list[Route], list[Rou
     """Return (to remove, to put in) of each GPU with a change. A route to a prefix that both have is replaced."""
     result = {}
     for gpu in old.keys() | new.keys():
-        before, after = old.get(gpu, {}), new.get(gpu, {})
+        before = old.get(gpu, {})
+        after = new.get(gpu, {})
         if before != after:
             removed = [route for prefix, route in before.items() if prefix not in after]
             result[gpu] = removed, [route for prefix, route in after.items() if before.get(prefix) != route]
@@ -249,7 +252,8 @@ class PrecomputedDetours:
         rails_used(self._plan.spec)
         if len(self._plan.gpus) > MAX_GPUS:
             return
-        kind, gpus = self._plan.spec.definition, self._plan.gpus
+        kind = self._plan.spec.definition
+        gpus = self._plan.gpus
         if kind.is_graph:
             graph = self._plan.graph
             alone_dead = (frozenset({name}) for name in graph.switches)

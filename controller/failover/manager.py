@@ -111,7 +111,8 @@ class FailureState:
         They count again once its links into the rail and the HB domain are both back, or after `on_timeout` with the
         number that this returns. Until then, rerouting would only take processor time from the GPU replacement.
         """
-        broken, number = self.effective, next(self._numbers)
+        broken = self.effective
+        number = next(self._numbers)
         for gpu, will_return in gpus.items():
             before = Broken(links=broken.links & {gpu}, hb=broken.hb & {gpu})
             self.reconnects[gpu] = _Reconnect(number, before, will_return)
@@ -120,7 +121,8 @@ class FailureState:
     @property
     def broken(self) -> Broken:
         """All that is broken by switch events, or silent."""
-        silent, planes = self.silent, self._plan.spec.definition.planes
+        silent = self.silent
+        planes = self._plan.spec.definition.planes
         rails = (role_of(dpid)[1] for dpid in self.disconnected if self.roles[dpid][1] in ("rail", "single"))
         cut_off = (gpu for gpu in self._plan.gpus if gpu.domain in silent.hb_domains)
         dead = self._down_links() | silent.rail_links | {(gpu, plane) for gpu in silent.gpus for plane in range(planes)}
@@ -148,7 +150,8 @@ class FailureState:
     @property
     def effective(self) -> Broken:
         """All that is broken, with network sides that are being moved as they were before."""
-        broken, moving = self.broken, self.reconnects
+        broken = self.broken
+        moving = self.reconnects
         if not moving:
             return broken
         links = broken.links.difference(moving).union(*(wait.before.links for wait in moving.values()))
@@ -172,8 +175,12 @@ class FailoverManager:
     """Reroutes a fabric. `emit(what, detail)` gets an event for every step of a recovery."""
 
     def __init__(self, plan: Plan, router: RouteAgent, reroute: bool, emit: EmitEvent) -> None:
-        self._plan, self._router, self._reroute, self._emit = plan, router, reroute, emit
-        self.state, self.phase = FailureState(plan), Phase.STARTING
+        self._plan = plan
+        self._router = router
+        self._reroute = reroute
+        self._emit = emit
+        self.state = FailureState(plan)
+        self.phase = Phase.STARTING
         self._routes: Detours = {}  # in force
         self.detours = PrecomputedDetours(plan)
 
@@ -185,13 +192,15 @@ class FailoverManager:
 
     def resume(self, routes: Detours) -> None:
         """Begin, before any event, with the detours that a crashed manager has left."""
-        self._routes, self.phase = routes, Phase.RESUMING
+        self._routes = routes
+        self.phase = Phase.RESUMING
 
     def finish_resume(self) -> None:
         """Report all that is down, and change the routes that differ, if still resuming."""
         if self.phase is not Phase.RESUMING:
             return
-        state, self.phase = self.state, Phase.ACTIVE
+        state = self.state
+        self.phase = Phase.ACTIVE
         self._emit("resumed", {"switches": len(state.connected)})
         for dpid in sorted(state.disconnected):
             self._emit("switch-down", {"switch": state.roles[dpid][0]})
@@ -230,8 +239,10 @@ class FailoverManager:
 
     def on_heartbeats(self, silent: SilentComponents) -> None:
         """Take in all that is silent now, and reroute if that changes what is broken."""
-        before, self.state.silent = self.state.silent, silent
-        old, new = before.names, silent.names
+        before = self.state.silent
+        self.state.silent = silent
+        old = before.names
+        new = silent.names
         for kind, name in sorted(new - old):
             self._emit("silent", {kind: name})
         for kind, name in sorted(old - new):

@@ -47,8 +47,10 @@ class _Meter:
                 return
             deltas = tuple(new - old for new, old in zip(counters, self.counters, strict=True))
             if min(deltas) >= 0:
-                self.period_s, self.deltas = (now_ns - self.at_ns) / NS, deltas
-        self.at_ns, self.counters = now_ns, counters
+                self.period_s = (now_ns - self.at_ns) / NS
+                self.deltas = deltas
+        self.at_ns = now_ns
+        self.counters = counters
 
 
 class _Cable:
@@ -165,12 +167,15 @@ class HealthLoop:
     def __init__(
         self, plan: Plan, spec: HealthSpec, ask_stats: Callable[[], None], emit: Callable[[str, dict[str, Any]], None]
     ) -> None:
-        self._period_s, self._ask_stats, self._emit = spec.period, ask_stats, emit
+        self._period_s = spec.period
+        self._ask_stats = ask_stats
+        self._emit = emit
         self._healthd = Healthd(plan, spec)
         nodes = [*plan.hb_bridges]
         if spec.estimator != "utilisation":  # others look at queues, also of switches and GPUs
             nodes += [*(switch.name for switch in plan.switches), *(gpu.name for gpu in plan.gpus)]
-        self._reader, is_etcd = PortReader(nodes), spec.registry == "etcd"
+        self._reader = PortReader(nodes)
+        is_etcd = spec.registry == "etcd"
         self.server = EtcdServer(FOLDER / "etcd") if is_etcd else SocketServer(FOLDER / "registry.sock")
         self.server.start()
         self._registry = connect(self.server.address, spec.stale)
@@ -205,7 +210,8 @@ class HealthLoop:
         with self._lock:
             for node, stats in read.items():
                 self._healthd.read(node, stats, now)
-            scores, loads = self._healthd.scores(now), self._healthd.loads()
+            scores = self._healthd.scores(now)
+            loads = self._healthd.loads()
         put_ns = time.monotonic_ns()
         self._registry.put(scores)
         layers = {"rail": scores.rails, "domain": scores.domains}

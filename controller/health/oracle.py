@@ -83,7 +83,8 @@ def capacities(plan: Plan) -> dict[Link, float]:
 
 def under_load(plan: Plan, background: Sequence[Background]) -> tuple[dict[Link, float], list[Route]]:
     """Return (bit/s that is left of each link, the routes of elastic flows, each with its own rate as a first link)."""
-    free, elastic_routes = capacities(plan), list[Route]()
+    free = capacities(plan)
+    elastic_routes = list[Route]()
     for number, load in enumerate(background):
         route = route_of(load.path, load.src, load.dst, plan.spec.kind)
         if load.elastic:
@@ -104,7 +105,8 @@ def max_min(routes: Sequence[Route], free: Mapping[Link, float]) -> list[float]:
     """
     if not all(routes):
         raise ValueError("a flow crosses at least one link")
-    rates, users = [0.0] * len(routes), defaultdict[Link, set[int]](set)
+    rates = [0.0] * len(routes)
+    users = defaultdict[Link, set[int]](set)
     for flow, route in enumerate(routes):
         for link in route:
             users[link].add(flow)
@@ -129,7 +131,8 @@ def completion_s(
 
     `sizes` in bytes. `persistent`: flows that never end. Infinite for a flow that gets nothing.
     """
-    ends, persistent_routes = [math.inf] * len(routes), list(persistent)
+    ends = [math.inf] * len(routes)
+    persistent_routes = list(persistent)
     left = {flow: size * 8.0 for flow, size in enumerate(sizes)}
     now = 0.0
     while left:
@@ -173,7 +176,8 @@ def all_paths(src: Gpu, dst: Gpu, rails: int, kind: str) -> tuple[Path, ...]:
 
 def assign(plan: Plan, flows: Sequence[Flow], background: Sequence[Background] = ()) -> tuple[Path, ...]:
     """A path for each flow, as the module says. Deterministic: the first of equals, in the order of `all_paths`."""
-    options, assignments = list[tuple[Path, ...]](), 1
+    options = list[tuple[Path, ...]]()
+    assignments = 1
     for flow in flows:
         options.append(all_paths(flow.src, flow.dst, plan.spec.rails, plan.spec.kind))
         assignments *= len(options[-1])
@@ -215,9 +219,12 @@ class _Greedy:
     """
 
     def __init__(self, plan: Plan, flows: Sequence[Flow], background: Sequence[Background]) -> None:
-        self._flows, self._plan, self._kind = flows, plan, FABRIC_KINDS[plan.spec.kind]
+        self._flows = flows
+        self._plan = plan
+        self._kind = FABRIC_KINDS[plan.spec.kind]
         free, elastic_routes = under_load(plan, background)
-        y, k = plan.spec.domains, plan.spec.rails
+        y = plan.spec.domains
+        k = plan.spec.rails
         self._hb_in, self._rail_out, self._rail_in, self._hb_out = np.arange(4 * y * k).reshape(4, y, k)
         self._up_out, self._up_in = np.arange(4 * y * k, (4 * y + 2) * k).reshape(2, k)
         self._none = (4 * y + 2) * k
@@ -269,7 +276,8 @@ class _Greedy:
         return routes
 
     def _path(self, flow: Flow, option: int) -> Path:
-        src, dst = flow.src, flow.dst
+        src = flow.src
+        dst = flow.dst
         if src.domain == dst.domain or option == self._plan.spec.rails:
             return path_of("d" if src.domain == dst.domain else "spine", src.rank)
         if option == dst.rank:
@@ -278,13 +286,15 @@ class _Greedy:
 
     def _assign_best(self, flow: Flow, current: int | None = None) -> int:
         """Put a flow on its best option: `current`, where it is now, unless another is better by more than rounding."""
-        routes, bits = self._routes(flow), float(flow.size * 8)
+        routes = self._routes(flow)
+        bits = float(flow.size * 8)
         if current is not None:
             self._bits[routes[:, current]] -= bits
             self._count[routes[:, current]] -= 1
         # (time of its busiest link, sum of all), once this flow is there too
         times = self._drain_s(routes, self._bits[routes] + bits, self._count[routes] + 1)
-        longest, total = times.max(axis=0), times.sum(axis=0)
+        longest = times.max(axis=0)
+        total = times.sum(axis=0)
         equals = np.flatnonzero(longest == longest.min())
         equals = equals[total[equals] == total[equals].min()]
         place = {flow.dst.rank: -3, flow.src.rank: -2, self._plan.spec.rails: -1}  # in `all_paths`
@@ -297,7 +307,8 @@ class _Greedy:
 
     def _drain_s(self, links: Links, bits: Amounts, flows: Amounts) -> Amounts:
         """Seconds until links are done, if their flows share them equally with the elastic background there."""
-        free, elastic = self._free[links], self._elastic[links]
+        free = self._free[links]
+        elastic = self._elastic[links]
         if elastic.any():
             fair = np.minimum(self._demand[links], free * elastic / (flows + elastic))
             free = free - np.where(elastic > 0, fair, 0.0)

@@ -136,7 +136,9 @@ def single(path: Path | None) -> Shares:
 
 def path_score(path: Path, src: Gpu, dst: Gpu, scores: Scores) -> int:
     """Return the product of the h-scores that a path crosses, in millionths (0 blocked, 1,000,000 idle). Part 1."""
-    rail, near, far = scores.rails[path.rail], scores.domains[src.domain], scores.domains[dst.domain]
+    rail = scores.rails[path.rail]
+    near = scores.domains[src.domain]
+    far = scores.domains[dst.domain]
     match path.kind:
         case "d":
             return near * BEST * BEST
@@ -159,7 +161,8 @@ def near_path(src: Gpu, dst: Gpu, scores: Scores) -> Path | None:
     """
     if src == dst:
         raise ValueError(f"{src.name} -> {dst.name}: a path needs two GPUs")
-    near, far = scores.domains[src.domain], scores.domains[dst.domain]
+    near = scores.domains[src.domain]
+    far = scores.domains[dst.domain]
     if direct := direct_path(src, dst):
         return direct if near or direct.kind == "r" else None
     if not near:
@@ -175,7 +178,8 @@ def first_routable(near: Path, src: Gpu, dst: Gpu, scores: Scores) -> int:
     Part 2, Remote Rail Theorem: x is routable if H(x) > m = max(g(G1), g(G2)), that is, if drd by x scores higher than
     both dr and rd. This form holds for case 2 as well, where m = H(r) / (H(d1) H(d2)). No end's own rail is routable.
     """
-    rails, domains = len(scores.rails), scores.domains[src.domain] * scores.domains[dst.domain]
+    rails = len(scores.rails)
+    domains = scores.domains[src.domain] * scores.domains[dst.domain]
     if near.kind == "d" or not domains:
         return rails
     whole = path_score(near, src, dst, scores) // domains  # m rounded down: a whole H(x) above m is above that too
@@ -200,7 +204,8 @@ def spray_paths(src: Gpu, dst: Gpu, scores: Scores, delta: int) -> tuple[Path, .
     near = near_path(src, dst, scores)
     if near is None:
         return ()
-    first, rails = first_routable(near, src, dst, scores), scores.sorted_rails
+    first = first_routable(near, src, dst, scores)
+    rails = scores.sorted_rails
     if first == len(rails):
         return (near,)
     domains = scores.domains[src.domain] * scores.domains[dst.domain]

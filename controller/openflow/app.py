@@ -69,7 +69,8 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
 
     def _answer(self, event: Any) -> tuple[_Switch | None, list[Any] | None]:
         """Return a known switch and its whole answer, once the last part has arrived (each holds some 600 flows)."""
-        message, switch = event.msg, self._switches.get(event.msg.datapath.id)
+        message = event.msg
+        switch = self._switches.get(event.msg.datapath.id)
         if switch is None:
             return None, None
         switch.parts[type(message)].extend(message.body)
@@ -110,7 +111,8 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         """Take in port descriptions: the answer at the connection, or to a poll."""
         switch = self._switches.get(event.msg.datapath.id)
         if switch:
-            now, ports = time.monotonic_ns(), [p for p in event.msg.body if p.port_no < codec.LOCAL_PORTS]
+            now = time.monotonic_ns()
+            ports = [p for p in event.msg.body if p.port_no < codec.LOCAL_PORTS]
             seen = {p.port_no: codec.is_up(p) for p in ports}
             changed = {port: up for port, up in seen.items() if switch.ready and switch.ports.get(port) != up}
             switch.ports |= seen
@@ -157,8 +159,10 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
     @handler.set_ev_cls(ofp_event.EventOFPPortStatus, handler.MAIN_DISPATCHER)
     def on_port_status(self, event: Any) -> None:
         """Take in a change of one port."""
-        now, message = time.monotonic_ns(), event.msg
-        dpid, port = message.datapath.id, message.desc
+        now = time.monotonic_ns()
+        message = event.msg
+        dpid = message.datapath.id
+        port = message.desc
         switch = self._switches.get(dpid)
         if not switch or port.port_no >= codec.LOCAL_PORTS:
             return

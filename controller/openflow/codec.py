@@ -78,7 +78,8 @@ def flows_in(stats: Iterable[Any]) -> frozenset[Flow] | None:
     """The flows of a flow-stats reply; None if one is there that is not of our shape (then: start afresh)."""
     found = set()
     for entry in stats:
-        match, in_port = entry.match.get("eth_dst", ANYTHING), entry.match.get("in_port")
+        match = entry.match.get("eth_dst", ANYTHING)
+        in_port = entry.match.get("in_port")
         actions = [a for i in entry.instructions for a in getattr(i, "actions", ())]
         if (
             entry.table_id
@@ -90,7 +91,8 @@ def flows_in(stats: Iterable[Any]) -> frozenset[Flow] | None:
         ):
             return None
         value, mask = match if isinstance(match, tuple) else (match, EXACT)
-        port, group = getattr(actions[0], "port", None), getattr(actions[0], "group_id", None)
+        port = getattr(actions[0], "port", None)
+        group = getattr(actions[0], "group_id", None)
         found.add(Flow(value, mask, entry.priority, port, group, in_port))
     return frozenset(found)
 

@@ -121,7 +121,8 @@ def graph_tables(graph: FabricGraph, switch: str, dead: frozenset[str], cut: fro
     A flow for each GPU that the switch reaches: out of its port, or to the next switch on the shortest paths. Where
     there are several, a group hashes over them, one for each target switch.
     """
-    flows, groups = set[Flow](), dict[int, tuple[int, ...]]()
+    flows = set[Flow]()
+    groups = dict[int, tuple[int, ...]]()
     following = graph.next_switches(dead - {switch}, cut)[switch]
     for leaf, gpus in graph.gpus_at.items():
         ports = tuple(graph.ports[switch][name] for name in following.get(leaf, ()))
@@ -147,7 +148,8 @@ def uplinks_to(rank: int, uplinks: tuple[int, ...], spines: Mapping[int, Ports])
 def reconcile(current: Tables, target: Tables) -> Steps:
     """The steps for a switch that has `current` (kept over a lost connection, or from before a port changed)."""
     kept = {flow.key for flow in target.flows}
-    new, gone = target.flows - current.flows, current.flows - target.flows
+    new = target.flows - current.flows
+    gone = current.flows - target.flows
     differ = [(number, ports) for number, ports in sorted(target.groups.items()) if current.groups.get(number) != ports]
     return Steps(
         change_groups=tuple(group for group in differ if group[0] in current.groups),

@@ -125,7 +125,9 @@ class OpticalSwitch:
     """
 
     def __init__(self, datapath: Any, schedule: Schedule, reconfigurations: Counter[int]) -> None:
-        self._datapath, self._schedule, self._reconfigurations = datapath, schedule, reconfigurations
+        self._datapath = datapath
+        self._schedule = schedule
+        self._reconfigurations = reconfigurations
         self._ports: dict[int, Any] = {}
         self._link_states: dict[int, LinkState] = {}
         self._enabled_s: dict[int, float] = {}  # when we enabled ports that have no carrier yet
@@ -143,7 +145,9 @@ class OpticalSwitch:
         """Take in a port description."""
         # the switch keeps the mark of ports that we disabled
         state = LinkState(disabled=bool(port.config & codec.ofp.OFPPC_NO_FWD), has_carrier=codec.is_up(port))
-        number, before, now = port.port_no, self._link_states.get(port.port_no), time.monotonic()
+        number = port.port_no
+        before = self._link_states.get(port.port_no)
+        now = time.monotonic()
         self._ports[number], self._link_states[number] = port, state
         if before is None:
             self._enabled_s[number] = now
@@ -162,14 +166,16 @@ class OpticalSwitch:
         """Return the ports to disable so that the fibres in `moved`, {GPU side: network side}, and no others are moved:
         both sides of every cross-connect that differs. True: it has another side afterwards, and is enabled again.
         """
-        before, after = cross_connects(self._ports, self.moved), cross_connects(self._ports, moved)
+        before = cross_connects(self._ports, self.moved)
+        after = cross_connects(self._ports, moved)
         connected = {*after.keys(), *after.values()}
         return {port: port in connected for pair in before.items() ^ after.items() for port in pair}
 
     def begin_moves(self, moved: Mapping[int, int]) -> frozenset[int]:
         """Disable the ports that moving these fibres affects, and return them."""
         affected = self.affected_ports(moved)
-        self.moved, self._has_changed = dict(moved), True
+        self.moved = dict(moved)
+        self._has_changed = True
         self._reconfigurations.update(affected.keys())
         # those with a new other side first: a switch changes its ports one by one, some milliseconds each
         for port in sorted(affected, key=lambda port: (not affected[port], port)):
@@ -211,7 +217,8 @@ class OpticalSwitches:
     """All connected optical switches. `sync(datapath id)` makes the app update a switch's tables and link states."""
 
     def __init__(self, lock: AbstractContextManager[object], sync: Callable[[int], None]) -> None:
-        self._lock, self._sync = lock, sync
+        self._lock = lock
+        self._sync = sync
         self._switches: dict[int, OpticalSwitch] = {}
         self._reconfigurations: defaultdict[int, Counter[int]] = defaultdict(Counter)  # outlives connections
 

@@ -117,7 +117,8 @@ class AppLog(logging.Handler):
 
     def __init__(self, path: Path, emit: Callable[[str, dict[str, Any]], None]) -> None:
         super().__init__(logging.WARNING)
-        self._path, self._emit = path, emit
+        self._path = path
+        self._emit = emit
         self._times: Counter[str] = Counter()
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -34,7 +34,10 @@ class Agents:
     """All agents, while they steer by one policy."""
 
     def __init__(self, plan: Plan, routes: RouteAgent, rates: TcpRates, command: messages.Steer, emit: Emit) -> None:
-        self._routes, self._rates, self._command, self._emit = routes, rates, command, emit
+        self._routes = routes
+        self._rates = rates
+        self._command = command
+        self._emit = emit
         self._sources = {gpu: Source(plan, gpu, command.steering) for gpu in plan.gpus}
         self._views: dict[Gpu, View] = {}
         self._stale: set[Gpu] = set()
@@ -146,7 +149,8 @@ def main() -> None:
         os.nice(-15)  # real agents have a processor each, and don't queue behind the traffic
     parent = Parent(*messages.ToAgents.__subclasses__())
     plan: Plan = parent.receive().plan
-    routes, rates = RouteAgent(plan), TcpRates(gpu.name for gpu in plan.gpus)
+    routes = RouteAgent(plan)
+    rates = TcpRates(gpu.name for gpu in plan.gpus)
     routes.learn_interfaces()
     steering = list[Agents]()  # none while no policy steers, else one
     serve_choices(lambda src, dst: next((agents.chosen(src, dst) for agents in steering), None))

@@ -53,7 +53,8 @@ def moves_by_switch(plan: Plan, moves: Mapping[str, str], layers: Iterable[Layer
         raise ValueError(f"the fabric has no {', '.join(sorted(unknown))}")
     found: defaultdict[int, dict[int, int]] = defaultdict(dict)
     for layer, (gpu_side, network_side) in product(layers, pairs):
-        near, far = plan.optical_switch(layer, gpu_side), plan.optical_switch(layer, network_side)
+        near = plan.optical_switch(layer, gpu_side)
+        far = plan.optical_switch(layer, network_side)
         if near is None or far is None:
             raise ValueError(f"layer {layer} has no optical switch")
         if near != far:
@@ -77,8 +78,10 @@ class ControllerProcess:
         elsewhere: frozenset[str] = frozenset(),
         user_app: str = "",
     ) -> None:
-        self._elsewhere, self.user_app = elsewhere, user_app
-        self._reroute, self._on_event = reroute, on_event or (lambda *_: None)
+        self._elsewhere = elsewhere
+        self.user_app = user_app
+        self._reroute = reroute
+        self._on_event = on_event or (lambda *_: None)
         self._process: Worker | None = None
         self._plan: Plan | None = None
         self._send_lock = threading.Lock()  # heartbeat events come from a thread of their own
@@ -102,7 +105,9 @@ class ControllerProcess:
         with self._send_lock:
             if self._process is None:
                 raise ValueError("the controller can't crash: it is not running")
-            process, self._process, self.is_down = self._process, None, True
+            process = self._process
+            self._process = None
+            self.is_down = True
         process.end()
         self._on_event(at_ns, "controller-crashed", {})
 
@@ -119,14 +124,16 @@ class ControllerProcess:
         try:
             process.await_events({"controller-restarted"})
             with self._send_lock:
-                self._process, self.is_down = process, False
+                self._process = process
+                self.is_down = False
                 if self._silence:
                     process.send(self._silence)
             namespaces.in_threads(lambda switch: set_controller_port(switch.name, port), self._plan.switches)
             self._send(messages.AwaitSwitches(seconds=GRACE_S))
         except BaseException:
             process.end()
-            self._process, self.is_down = None, True
+            self._process = None
+            self.is_down = True
             raise
         self._port = port
         if self._health:
@@ -187,7 +194,8 @@ class ControllerProcess:
 
     def stop_health(self) -> None:
         """End scores and registry, also those of a crashed controller."""
-        self._health, self.registry_address = None, ""
+        self._health = None
+        self.registry_address = ""
         if not self.is_down:
             self._send(messages.StopHealth())
 
@@ -282,7 +290,8 @@ class AgentsProcess:
         self._await("released", ANSWER_S, "the agents didn't remove their routes")
 
     def _await(self, requested: str, within_s: float, otherwise: str) -> None:
-        deadline, what = time.monotonic() + within_s, ""
+        deadline = time.monotonic() + within_s
+        what = ""
         while what != requested:
             try:
                 event = self._worker.receive(Event, max(0.0, deadline - time.monotonic()))

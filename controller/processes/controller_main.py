@@ -33,7 +33,8 @@ class Controller:
     """The controller of a fabric: it executes commands, and passes events of switches on."""
 
     def __init__(self, parent: Parent, command: messages.ConnectController) -> None:
-        self._parent, self.emit = parent, parent.emit
+        self._parent = parent
+        self.emit = parent.emit
         self._plan = plan = command.plan
         self._names = {switch.dpid: switch.name for switch in plan.switches}
         self._agent = _route_agent(command)
@@ -68,7 +69,8 @@ class Controller:
             case messages.AwaitSwitches():
                 threading.Thread(target=self._await_switches, args=(command.seconds,), daemon=True).start()
             case messages.ReplaceGpu():
-                why, gpu = "", gpu_of_name(command.gpu)
+                why = ""
+                gpu = gpu_of_name(command.gpu)
                 with self._manager_lock:
                     try:
                         self._agent.rebind_gpu(gpu)

@@ -33,7 +33,8 @@ class HeartbeatSender:
 
     def __init__(self, plan: Plan, period_s: float, multiplier: int, parent: Parent) -> None:
         self._detector = HeartbeatDetector(plan, multiplier)
-        self._period_s, self._parent = period_s, parent
+        self._period_s = period_s
+        self._parent = parent
         self._addresses = {gpu: (gpu.ip, HEARTBEAT_PORT) for gpu in plan.gpus}
         self._gpus = {address: gpu for gpu, (address, _) in self._addresses.items()}
         self._sockets = {(gpu, device): _open(gpu, device) for gpu in plan.gpus for device in plan.devices}
@@ -46,7 +47,8 @@ class HeartbeatSender:
 
     def run(self) -> None:
         """Send and evaluate a round each period, forever."""
-        reported, due_s = SilentComponents(), time.monotonic()
+        reported = SilentComponents()
+        due_s = time.monotonic()
         while True:
             self._read()  # before a round is planned, so that what came late counts
             self._send()
@@ -61,7 +63,8 @@ class HeartbeatSender:
 
     def cost(self) -> messages.HeartbeatCost:
         """Return the cost since the start."""
-        seconds, cpu_s = time.monotonic() - self._began_s, time.process_time() - self._began_cpu_s
+        seconds = time.monotonic() - self._began_s
+        cpu_s = time.process_time() - self._began_cpu_s
         return messages.HeartbeatCost(sent=self._sent, received=self._received, cpu_s=cpu_s, seconds=seconds)
 
     def _send(self) -> None:

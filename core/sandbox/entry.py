@@ -142,7 +142,8 @@ def _check_namespaces(opened: Mapping[str, int], uid: int) -> list[str]:
         for kind in _OF_A_RUN:
             if _same(opened[kind], here[kind]):
                 raise Refused(f"is refused: its {kind} namespace is the machine's")
-        direct, user = uid == os.geteuid() == 0, opened["user"]
+        direct = uid == os.geteuid() == 0
+        user = opened["user"]
         if direct and not _same(user, here["user"]):
             raise Refused("is refused: it is in another user namespace")
         if not direct:  # its user must have made its user namespace, and in ours
@@ -225,7 +226,8 @@ def nodes(entry: Entry) -> list[str]:
     if child == 0:
         _in_child(report)
     os.close(writing)
-    received, deadline = b"", time.monotonic() + _LOOK_S
+    received = b""
+    deadline = time.monotonic() + _LOOK_S
     try:
         while len(received) < _LONGEST_LIST:
             ready = select.select([reading], [], [], max(0.0, deadline - time.monotonic()))[0]

@@ -42,7 +42,8 @@ class LauncherWatch:
     """
 
     def __init__(self, state_fd: int, tell: Callable[[str], object]) -> None:
-        self._fd, self._tell = state_fd, tell
+        self._fd = state_fd
+        self._tell = tell
         self._has_ended = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="watches the launcher", daemon=True)
         self._thread.start()

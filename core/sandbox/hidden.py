@@ -88,7 +88,8 @@ def files_meant(data: object) -> Iterator[Path]:
     if not isinstance(data, str) or not data:
         return
     with suppress(OSError, ValueError):
-        path, folder = Path(data).absolute(), real_path(Path(data).absolute().parent)
+        path = Path(data).absolute()
+        folder = real_path(Path(data).absolute().parent)
         for place in (Path(place).resolve() for place in PRIVATE):
             if place in folder.parents or (place == folder and path.is_dir()):
                 yield path if path.is_dir() else folder
@@ -107,7 +108,8 @@ def sockets() -> list[str]:
 
 def hide(put_back: Sequence[str], covered: Sequence[str]) -> None:
     """Hide them, in a mount namespace of our own: `needed` and `sockets` were called outside."""
-    here, devices = str(Path.cwd()), [f"/dev/{name}" for name in _DEVICES if Path("/dev", name).exists()]
+    here = str(Path.cwd())
+    devices = [f"/dev/{name}" for name in _DEVICES if Path("/dev", name).exists()]
     opened = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (*put_back, *devices)}
     for places, mode in ((EMPTY, "755"), (PRIVATE, "1777")):
         for place in dict.fromkeys(str(Path(place).resolve()) for place in places if Path(place).is_dir()):

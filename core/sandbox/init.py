@@ -99,7 +99,8 @@ def _font_lists() -> Iterator[Path]:
 
 def add_hosts(addresses: Mapping[str, str]) -> None:
     """Add names (name: address) to an /etc/hosts of the sandbox's own."""
-    hosts_file, private_file = Path("/etc/hosts"), _SCRATCH / "hosts"
+    hosts_file = Path("/etc/hosts")
+    private_file = _SCRATCH / "hosts"
     if hosts_file.exists():
         private_file.write_text(hosts_file.read_text() + "".join(f"{ip} {name}\n" for name, ip in addresses.items()))
         hidden.bind(private_file, hosts_file)
@@ -118,7 +119,8 @@ class _StopHandler:
         now = time.monotonic()
         if self._signal_count and now - self._last_s < _DEBOUNCE_S:
             return
-        self._signal_count, self._last_s = self._signal_count + 1, now
+        self._signal_count = self._signal_count + 1
+        self._last_s = now
         if self._signal_count == 1:
             self.number = number
             raise StoppedBySignal(number)

@@ -194,7 +194,8 @@ class Signals:
     """
 
     def __init__(self, drop: Sequence[int] = (), on_stop: Callable[[int], None] = lambda _: None) -> None:
-        self._drop, self._on_stop = drop, on_stop
+        self._drop = drop
+        self._on_stop = on_stop
 
     def __enter__(self) -> None:
         self._read_fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

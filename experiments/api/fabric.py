@@ -46,14 +46,16 @@ class Fabric:
         turn: AbstractContextManager[object],
     ) -> None:
         """`turn` is entered while anything is measured."""
-        self._connection, self._info, self.spec, self.seed = connection, info, spec, seed
-        self.addresses, self.switches = dict(info.addresses), info.switches
-        self.rail_bps, self.hb_bps, self.datapath, self.build_s = (
-            info.rail_bps,
-            info.hb_bps,
-            info.datapath,
-            info.build_s,
-        )
+        self._connection = connection
+        self._info = info
+        self.spec = spec
+        self.seed = seed
+        self.addresses = dict(info.addresses)
+        self.switches = info.switches
+        self.rail_bps = info.rail_bps
+        self.hb_bps = info.hb_bps
+        self.datapath = info.datapath
+        self.build_s = info.build_s
         self.live_url = info.live_url
         """Address of its live page; empty without one."""
         self._started: list[Process] = []
@@ -163,7 +165,8 @@ class Fabric:
 
         `options`: see `popen`.
         """
-        names, argv = self._known_gpus(gpus), arguments_of(args)
+        names = self._known_gpus(gpus)
+        argv = arguments_of(args)
         if not names:
             raise BadInput("gpus", gpus, "must name a GPU")
         for name in names:
@@ -213,7 +216,8 @@ class Fault:
     """An active fault of a fabric, repaired by `repair` or at the end of its context."""
 
     def __init__(self, fabric: Fabric, data: dict[str, Any]) -> None:
-        self._fabric, self._data = fabric, data
+        self._fabric = fabric
+        self._data = data
         self._repaired: Results | None = None
         with ExitStack() as on_error:
             on_error.enter_context(fabric._turn)

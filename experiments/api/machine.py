@@ -26,7 +26,9 @@ class Turn:
     """Context that holds this process's place in the machine's queue of runs; it may be entered again meanwhile."""
 
     def __init__(self) -> None:
-        self._lock, self._depth = threading.RLock(), 0  # a fabric may be collected, and so end, in any line
+        # a fabric may be collected, and so end, in any line
+        self._lock = threading.RLock()
+        self._depth = 0
         self._place = ExitStack()
 
     @property

@@ -221,7 +221,8 @@ class Refused(Message):
         status = known.exit_status if known else crash.STATUS
         if isinstance(known, BadInput):
             plain = isinstance(known.value, str | int | float | list | None)
-            value, field = known.value if plain else repr(known.value), known.field
+            value = known.value if plain else repr(known.value)
+            field = known.field
             for section in ("fabrics", "workloads", "faults"):  # of which a script gives one
                 field = field.removeprefix(f"{section}.0.")
             return cls(number=number, text=text, exit_status=status, field=field, value=value, allowed=known.allowed)

@@ -24,7 +24,9 @@ class Processes:
     """Starter of programs in the network of a GPU or switch."""
 
     def __init__(self, ask: Ask, node: str, started: "list[Process]") -> None:
-        self._ask, self._node, self._started = ask, node, started
+        self._ask = ask
+        self._node = node
+        self._started = started
 
     def popen(
         self,
@@ -44,7 +46,8 @@ class Processes:
         argv = arguments_of(args)
         if not isinstance(env, Mapping | None):
             raise BadInput("env", env, "must be a mapping of names to text")
-        streams, folder = (stdin, stdout, stderr), m.path_text("cwd", cwd or Path.cwd())
+        streams = (stdin, stdout, stderr)
+        folder = m.path_text("cwd", cwd or Path.cwd())
         process = Process(self._ask, self._node, argv, streams, env, folder, text)
         self._started.append(process)
         return process
@@ -82,7 +85,9 @@ class Process:
         cwd: str,
         text: bool,
     ) -> None:
-        self._ask, self.node, self.args = ask, node, args
+        self._ask = ask
+        self.node = node
+        self.args = args
         self.returncode: int | None = None
         self._lock = threading.Lock()
         self.stdin: IO[Any] | None = None

@@ -51,7 +51,8 @@ def fabric(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """
     marker = request.node.get_closest_marker("fabric")
     keys: dict[str, Any] = {"domains": 2, "rails": 2} if marker is None else dict(marker.kwargs)
-    owner, temporary = _owner(request.node, keys.pop("scope", "function")), tmp_path_factory.getbasetemp()
+    owner = _owner(request.node, keys.pop("scope", "function"))
+    temporary = tmp_path_factory.getbasetemp()
     fabrics = owner.stash.setdefault(_FABRICS, {})
     if (name := repr(sorted(keys.items()))) not in fabrics:
         if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the machine: all take the same `auto` rates

@@ -31,7 +31,8 @@ class Results:
     """
 
     def __init__(self, run: Run, folder: Path | None = None) -> None:
-        self.analysis, self.folder = Analysis(run), folder
+        self.analysis = Analysis(run)
+        self.folder = folder
 
     @cached_property
     def results(self) -> pd.DataFrame:
@@ -113,7 +114,8 @@ class Results:
 
     def _repr_html_(self) -> str:
         """Return verdict, checks and tables for a notebook."""
-        run, colour = self.analysis.run, _COLOURS.get(self.verdict, "inherit")
+        run = self.analysis.run
+        colour = _COLOURS.get(self.verdict, "inherit")
         parts = [f"<h4>{escape(run.name)}: <span style='color:{colour}'>{self.verdict}</span></h4>"]
         checks = [("&#10003;" if c.passed else "&#10007;", escape(c.name), escape(c.detail)) for c in self.checks]
         parts += ["<ul>", *(f"<li>{escape(reason)}</li>" for reason in self.reasons), "</ul>"] if self.reasons else []

@@ -79,7 +79,8 @@ def _enter(order: m.Build, requests: int, files: int) -> int:
     refuse_several(spec, "a script's fabric")
     check_machine(spec)
     task = {"spec": spec.resolved(), "reroute": order.reroute, "capacity": order.capacity}
-    command, visible = m.start_command(requests, files), [Path(path) for path in order.visible]
+    command = m.start_command(requests, files)
+    visible = [Path(path) for path in order.visible]
     with opened_page(order.live, None) as page:
         task |= {"live": page.task, "live_url": page.url}
         return launcher.enter(command, task, run=order.name, visible=visible, inherited=[requests, files, *page.fds])
@@ -111,7 +112,9 @@ class _Server:
         self._pipe = Pipe(socket.socket(fileno=requests), m.REQUESTS)
         self._files = socket.socket(fileno=files)
         self._waiting: queue.SimpleQueue[m.Request] = queue.SimpleQueue()
-        self._lock, self._serving = threading.Lock(), -1  # the number of the request that the main thread serves
+        # the number of the request that the main thread serves
+        self._lock = threading.Lock()
+        self._serving = -1
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._groups: set[int] = set()  # process groups of programs, also of those that ended
         self._live: Any = None
@@ -192,7 +195,8 @@ class _Server:
 
     def _start_process(self, request: m.StartProcess) -> int:
         """Start a program, with the node's name as its host name; write its exit status to the last of its files."""
-        number, fds = -1, list[int]()
+        number = -1
+        fds = list[int]()
         while number != request.number:  # a start that was interrupted has left its files
             for fd in fds:
                 os.close(fd)

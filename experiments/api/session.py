@@ -70,7 +70,10 @@ class LiveFabric:
 
     def __init__(self, spec: ExperimentSpec, session: FabricSession, base: Run, reroute: bool) -> None:
         """`base`: the records of building it."""
-        self._spec, self._session, self._base, self._reroute = spec, session, base, reroute
+        self._spec = spec
+        self._session = session
+        self._base = base
+        self._reroute = reroute
         self._links: list[LinkCheck] = []
         self._faults: dict[int, ProbedFault] = {}
         self._heartbeats = ExitStack()
@@ -79,7 +82,8 @@ class LiveFabric:
     def run(self, workload: dict[str, Any], repeats: int, seed: int) -> Run:
         """Run a workload `repeats` times and return its records. BadInput if it doesn't fit the fabric."""
         spec = self._experiment(workloads=[workload], repeats=repeats, seed=seed)
-        run, started = self._new_run(spec), time.monotonic()
+        run = self._new_run(spec)
+        started = time.monotonic()
         for made in make_workloads(spec, self._session.plan, self._session.label, run, seed):
             for repeat in range(repeats):
                 measure = partial(run_workload, self._session, made, repeat, seed, run, lambda _: None)
@@ -91,7 +95,8 @@ class LiveFabric:
 
     def _run_broken(self, workload: Workload, repeat: int, seed: int, run: Run) -> None:
         """Run a workload while faults are active: detours cross the same ports, and no equation predicts its time."""
-        session, names = self._session, " + ".join(fault.spec.label for fault in self._faults.values())
+        session = self._session
+        names = " + ".join(fault.spec.label for fault in self._faults.values())
         interval = replace(session.interval(workload.label, repeat), reroute=self._mode, part=names)
         run_faulted_workload(session, workload, interval, seed, run)
 
@@ -100,8 +105,10 @@ class LiveFabric:
 
         BadInput for a GPU that the fabric lacks.
         """
-        a, b = self._gpu("src", src), self._gpu("dst", dst)
-        found, run = [], self._bare_run()
+        a = self._gpu("src", src)
+        b = self._gpu("dst", dst)
+        found = []
+        run = self._bare_run()
         with (
             self._session.watch().record_load(run, self._session.interval("ping"), faulted=True),
             namespaces.open_socket(a.name) as near,
@@ -111,7 +118,8 @@ class LiveFabric:
                 sock.bind((gpu.ip, 0))
                 sock.settimeout(timeout_s)
             for number in range(count):
-                sent_ns, text = time.monotonic_ns(), b"%d" % number
+                sent_ns = time.monotonic_ns()
+                text = b"%d" % number
                 try:
                     near.sendto(text, far.getsockname())
                     while far.recv(64) != text:
@@ -126,8 +134,11 @@ class LiveFabric:
 
     def iperf(self, src: str, dst: str, seconds: int) -> tuple[float, Run]:
         """Return the payload rate of one TCP flow, bit/s, by iperf3, and the load meanwhile."""
-        a, b, run = self._gpu("src", src), self._gpu("dst", dst), self._bare_run()
-        interval, is_faulted = self._session.interval("iperf"), bool(self._faults)
+        a = self._gpu("src", src)
+        b = self._gpu("dst", dst)
+        run = self._bare_run()
+        interval = self._session.interval("iperf")
+        is_faulted = bool(self._faults)
         with relaxed_tcp_timers((a.name, b.name)), self._session.watch().record_load(run, interval, is_faulted):
             bps = rates.measured_bps(rates.start_flow(a.name, b.name, b.ip, seconds))
         return bps, self._with_clicks(run)
@@ -237,9 +248,11 @@ class LiveFabric:
 
     def info(self, capacity: Capacity | None, live_url: str) -> FabricInfo:
         """Return what a script may know of the fabric."""
-        plan, net = self._session.plan, self._session.net
+        plan = self._session.plan
+        net = self._session.net
         switches = tuple(name for name in net.node_names if name not in plan.addresses)
-        rail_bps, hb_bps = plan.rail_bps, plan.hb_bps
+        rail_bps = plan.rail_bps
+        hb_bps = plan.hb_bps
         return FabricInfo(
             plan.title, dict(plan.addresses), switches, rail_bps, hb_bps, net.datapath, net.build_s,
             tuple(capacity) if capacity else None,

@@ -140,7 +140,8 @@ def read(pcap: bytes) -> "pd.DataFrame":
 def _row(packet: Any) -> tuple[object, ...]:
     from scapy.layers.inet import IP, TCP, UDP
 
-    link, ports = packet, ""
+    link = packet
+    ports = ""
     if IP in packet:
         ip = packet[IP]
         layer = next((layer for layer in (TCP, UDP) if layer in ip), None)
@@ -148,7 +149,8 @@ def _row(packet: Any) -> tuple[object, ...]:
         ports = f"{ip[layer].sport} > {ip[layer].dport}" if layer else ""
         ends = _node_name(ip.src, link.src), _node_name(ip.dst, link.dst)
     else:
-        protocol, ends = packet.lastlayer().name if packet.payload else "Ethernet", (link.src, link.dst)
+        protocol = packet.lastlayer().name if packet.payload else "Ethernet"
+        ends = (link.src, link.dst)
     return (*ends, protocol, ports, packet.wirelen or len(packet), float(packet.time))
 
 
@@ -165,7 +167,8 @@ def _node_name(ip: str, mac: str) -> str:
 def print_summary(packets: "pd.DataFrame", link: str, out: Console) -> None:
     """Print the totals, the packets of each protocol, and the largest flows."""
     flows = packets.groupby(FLOW, sort=False)["bytes"].agg(["size", "sum"])
-    total, seconds = int(packets["bytes"].sum()), packets["time"].max() - packets["time"].min()
+    total = int(packets["bytes"].sum())
+    seconds = packets["time"].max() - packets["time"].min()
     rate = f", {8 * total / seconds / 1e6:.3g} Mbit/s" if seconds > 0 else ""
     protocols = ", ".join(f"{name} {count:,}" for name, count in packets["protocol"].value_counts().items())
     totals = f"{len(packets):,} packets, {format_size(total, 3)}{rate}, {len(flows):,} flows"

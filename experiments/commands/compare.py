@@ -44,7 +44,8 @@ def command(
     data for any verdict. A row needs five values on each side: repeats, or runs.
     """
     folder.check_outputs({"--markdown": markdown})
-    before, after = sources.load("A", a), sources.load("B", b)
+    before = sources.load("A", a)
+    after = sources.load("B", b)
     try:
         found = compared.compare(
             [compared.values_of(source.run, _axes(source)) for source in before],

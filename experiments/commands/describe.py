@@ -32,7 +32,8 @@ def command(
     out = console()
     own = loading.read(name)
     if keys:
-        table, given = plain_table("KEY", "VALUE", ""), dict(loading.leaves(own))
+        table = plain_table("KEY", "VALUE", "")
+        given = dict(loading.leaves(own))
         for key, value in loading.leaves(shown(spec)):
             table.add_row(key, scalar(value), "" if key in given else "default")
         out.print(table)

@@ -44,7 +44,8 @@ def command(
     if hosts is not None:
         return check_hosts(hosts, underlay, as_json)
 
-    machine, problem = detect(), ""
+    machine = detect()
+    problem = ""
     try:
         require(machine)
     except MissingRequirement as error:

@@ -164,7 +164,8 @@ def steps(schedule: Schedule) -> list[Step]:
         runs[schedule.phases[number].name, schedule.phases[number].kind].append(run)
     found = []
     for (name, kind), own in runs.items():
-        sent, groups = np.concatenate(own), list[tuple[int, ...]]()
+        sent = np.concatenate(own)
+        groups = list[tuple[int, ...]]()
         for run in own:
             takes_part = np.zeros(schedule.gpus, dtype=bool)
             takes_part[columns.src[run]] = takes_part[columns.dst[run]] = True
@@ -191,7 +192,8 @@ def _print_schedule(schedule: Schedule, console: Console) -> None:
         table.add_row(step.name, step.kind, f"{step.runs:,}", " | ".join(groups), f"{step.transfers:,}", *sizes)
     console.print(table)
     kinds = ", ".join(f"{kind} {format_size(size)}" for kind, size in bytes_by_kind(schedule).items())
-    total, crossing = sum(schedule.matrix.values()), cross_rail_bytes(schedule)
+    total = sum(schedule.matrix.values())
+    crossing = cross_rail_bytes(schedule)
     share = f"{format_size(crossing)} ({100 * crossing / total:.3g}%)" if crossing else "none"
     console.print(f"total {format_size(total)}: {kinds}; crossing rails: {share}", highlight=False)
     columns = schedule.columns
@@ -245,7 +247,8 @@ def describe_background(item: BackgroundSpec) -> str:
 
 def _score_ranges(scores: Sequence[int]) -> str:
     """Return equal neighbours as one range: (10, 10, 100) -> `0 to 1: 10, 2: 100`."""
-    found, at = [], 0
+    found = []
+    at = 0
     for score, group in groupby(scores):
         end = at + len(list(group)) - 1
         found.append(f"{at}: {score}" if at == end else f"{at} to {end}: {score}")
@@ -267,7 +270,8 @@ def _print_faults(spec: ExperimentSpec, console: Console) -> None:
         table = plain_table("script", "at", "fault", "target", "for", "", "times", right=("at", "for", "times"))
         for script in spec.scripts_on(number):
             drawn = script.script(nominal_plan(fabric), spec.seed)
-            title, times = drawn.name + (f" during {script.during}" if script.during else ""), str(spec.times(script))
+            title = drawn.name + (f" during {script.during}" if script.during else "")
+            times = str(spec.times(script))
             if isinstance(script, ScriptSpec):
                 table.add_section()
                 title += f" (seed {spec.seed})" if script.random_faults else ""

@@ -118,7 +118,8 @@ def _check(number: str, student: str, given: str | None, as_json: bool) -> int:
     if as_json:
         print(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
         return 0 if right == len(outcomes) else 1
-    out, styles = console(), {"right": "[green]right  [/]", "wrong": "[red]wrong  [/]", "missing": "[yellow]missing[/]"}
+    out = console()
+    styles = {"right": "[green]right  [/]", "wrong": "[red]wrong  [/]", "missing": "[yellow]missing[/]"}
     for outcome in outcomes:
         line = f"{styles[outcome.state]} {outcome.item}"
         out.print(f"{line}: {outcome.message}" if outcome.message else line, highlight=False, soft_wrap=True)

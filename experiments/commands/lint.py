@@ -121,7 +121,8 @@ def _print_placement(spec: PlacementSpec, console: Console) -> int:
         kind = "in HB domains x across them"
         parts = [f"{name} {s.hb} x {s.network}" for name, s in splits(p, layout.rails).items()]
     else:
-        kind, parts = "as given", [f"{name} {getattr(p, name)}" for name in DIMENSIONS]
+        kind = "as given"
+        parts = [f"{name} {getattr(p, name)}" for name in DIMENSIONS]
     where = f"{p.gpus:,} GPUs, {layout.domains} domains x {layout.rails} rails"
     findings = lint(layout, experts)
     _print_findings(f"{spec.model} on {where}; ranks {kind}: {', '.join(parts)}", findings, console)
@@ -158,7 +159,8 @@ def layouts(spec: PlacementSpec, model: GptModel | MoeModel) -> tuple[Layout, La
         if spec.parallelism is not None:
             sizes = {name: int(getattr(spec.parallelism, name)) for name in DIMENSIONS}
             largest = max(sizes, key=lambda name: sizes[name])
-            wrong, value = f"parallelism.{largest}", sizes[largest]
+            wrong = f"parallelism.{largest}"
+            value = sizes[largest]
         allowed = f"makes {parallelism.gpus:,} GPUs: {MAX_GPUS:,} or fewer can be looked at"
         raise BadInput(f"placement.{wrong}", value, allowed)
     domains = spec.domains or max(1, parallelism.gpus // rails)

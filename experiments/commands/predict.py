@@ -75,7 +75,8 @@ def _print_figure(name: str, figure: Figure, console: Console) -> None:
     if len(figure.rows) > len(shown):
         console.print(f"… {len(figure.rows) - len(shown)} more rows in {name}.csv", style="dim")
     for claim in figure.claims:
-        mark, bound = "✓" if claim.agrees else "≠", f"{claim.bound} " if claim.bound else ""
+        mark = "✓" if claim.agrees else "≠"
+        bound = f"{claim.bound} " if claim.bound else ""
         unit = claim.unit if claim.unit == "%" else f" {claim.unit}"
         published, ours = (
             # counts, and what a paper printed without decimals, as they are

@@ -108,7 +108,8 @@ def _run(
 ) -> int:
     if there := len(sweep.cells) - len(missing):
         screen.print(f"{there} of {len(sweep.cells)} runs are there already", highlight=False)
-    failed, status = list[str](), 0
+    failed = list[str]()
+    status = 0
     try:
         driver = Driver(folder, machines, screen, lambda: write(sweep, folder), no_queue)
         failed = driver.run(missing, seed=len(sweep.cells)).failed
@@ -147,9 +148,11 @@ def _unusable(sweep: Sweep, folder: SweepFolder) -> Iterator[str]:
 
 def write(sweep: Sweep, folder: SweepFolder) -> tuple[list[Table], list[str]]:
     """Write tables and report; return what to show, and what is wrong with putting the machines' results together."""
-    axes, machines = list(sweep.axes), folder.machines()
+    axes = list(sweep.axes)
+    machines = folder.machines()
     results, recoveries = folder.write_results()
-    shown, notes = views.tables(results, recoveries, axes), list(_differences(machines))
+    shown = views.tables(results, recoveries, axes)
+    notes = list(_differences(machines))
     runs = [
         {
             **folder.record(cell.name),
@@ -159,7 +162,8 @@ def write(sweep: Sweep, folder: SweepFolder) -> tuple[list[Table], list[str]]:
         }
         for cell in sweep.cells
     ]
-    drawn, csv = views.figures(results, axes), views.csv_of(results, axes)
+    drawn = views.figures(results, axes)
+    csv = views.csv_of(results, axes)
     folder.write("report.html", views.render(sweep.name, shown, drawn, csv, runs, machines, notes))
     return shown, notes
 

@@ -179,7 +179,8 @@ def show(plan: Plan, src: Gpu, dst: Gpu, probes: int, console: Console) -> int:
     chosen = [paths for paths in (before, ask(src, dst)) if paths]
     expected = list(dict.fromkeys(path for paths in chosen for path in paths))
     expected = expected or [share.path for share in plan.spec.paths(src, dst)]
-    spec, names = plan.spec, " or ".join(map(path_name, expected))
+    spec = plan.spec
+    names = " or ".join(map(path_name, expected))
     by = "its agent chose" if chosen else f"policy {spec.chosen_policy}:"
     fabric = f"{spec.kind}, {spec.domains} domains x {spec.rails} rails"
     console.print(f"{src.name} -> {dst.name}  {fabric}, {by} {names}", highlight=False)

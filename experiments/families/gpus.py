@@ -202,7 +202,8 @@ def _check_faults_over_hosts(spec: ExperimentSpec) -> None:
 
 def _check_workloads(spec: ExperimentSpec) -> None:
     """Each workload makes a schedule on each fabric: models are known, parallelism divides the GPUs."""
-    tasks, gpus = 0, max((fabric.gpus for fabric in spec.gpu_fabrics), default=0)
+    tasks = 0
+    gpus = max((fabric.gpus for fabric in spec.gpu_fabrics), default=0)
     for n, fabric in enumerate(spec.gpu_fabrics if spec.workloads else ()):
         check_gpus(fabric.domains, fabric.rails, f"fabrics.{n}.domains")
         plan = nominal_plan(fabric)
@@ -218,7 +219,8 @@ def _check_workloads(spec: ExperimentSpec) -> None:
 
 
 def _check_scripts(spec: ExperimentSpec) -> None:
-    names, plans = [script.name for script in spec.scripts], [nominal_plan(fabric) for fabric in spec.gpu_fabrics]
+    names = [script.name for script in spec.scripts]
+    plans = [nominal_plan(fabric) for fabric in spec.gpu_fabrics]
 
     @cache
     def schedules(label: str) -> list[Schedule]:

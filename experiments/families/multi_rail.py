@@ -125,7 +125,8 @@ class MultiRail(FabricFamily):
         def draw() -> "Figure":
             return predicted(drawn) if drawn else style.new_figure(style.WIDTH, 1.0)
 
-        title, show = f"{spec.name}: predicted times", partial(_print_predictions, spec.labels, rows)
+        title = f"{spec.name}: predicted times"
+        show = partial(_print_predictions, spec.labels, rows)
         return Predicted(spec.name, title, Prediction._fields, rows, draw, show)
 
     def dry_run(self, spec: ExperimentSpec, console: Console) -> None:

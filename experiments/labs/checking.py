@@ -49,7 +49,8 @@ def read_answers(path: Path, lab: Lab | None = None) -> tuple[Lab, str, dict[str
     data = read_yaml(path, ANSWERS, str(path))
     if not isinstance(data, dict) or not isinstance(data.get("answers") or {}, dict):
         raise BadInput(ANSWERS, str(path), "must have the keys lab, student and answers")
-    found, answers = find(str(data.get("lab"))), data.get("answers") or {}
+    found = find(str(data.get("lab")))
+    answers = data.get("answers") or {}
     if lab is not None and found is not lab:
         raise BadInput("lab", data.get("lab"), f"is not lab {lab.number}, which is to be checked")
     names = [question.name for question in found.questions]

@@ -34,7 +34,9 @@ def deviation(s: Setting, workload: str) -> float:
 class Collectives(Lab):
     """Compute, measure, compare."""
 
-    number, title, minutes = 2, "Collectives and their formulas", 30
+    number = 2
+    title = "Collectives and their formulas"
+    minutes = 30
     plan_45 = (
         "Compute (20 minutes, on paper, then with `predict`), then all groups start the run, which queues on a shared "
         "machine. Collect the ratios of all groups on the board: the spread is the point. Discussion as homework."

@@ -17,7 +17,9 @@ def sent_per_s(s: Setting, period_ms: float) -> float:
 class Detection(Lab):
     """Choose heartbeats for a target."""
 
-    number, title, minutes = 5, "Design the recovery", 35
+    number = 5
+    title = "Design the recovery"
+    minutes = 35
     plan_45 = (
         "Everything but the last question in pairs (30 minutes), then the discussion, which is the core of this lab."
     )

@@ -26,7 +26,9 @@ def spine_cables(s: Setting) -> int:
 class Fabrics(Lab):
     """Follow packets by routes, TTLs and counters."""
 
-    number, title, minutes = 1, "Two fabrics", 30
+    number = 1
+    title = "Two fabrics"
+    minutes = 30
     plan_45 = (
         "Build and Routes (25 minutes, in pairs at one machine), questions 1 to 5; then draw the two fabrics "
         "on the board and discuss who forwards what. Count and Compare as homework."

@@ -29,7 +29,9 @@ def ms(value: float | None) -> Answer:
 class Faults(Lab):
     """Cut a cable, then measure."""
 
-    number, title, minutes = 4, "Break a rail", 35
+    number = 4
+    title = "Break a rail"
+    minutes = 35
     plan_45 = (
         "By hand (20 minutes, one machine per pair), then start the measured run and collect answers 1 to 4 "
         "while it runs; compare the students' detect times on the board. Questions 7 to 9 as homework."

@@ -63,7 +63,9 @@ def measured_s(s: Setting, policy: str) -> float:
 class Health(Lab):
     """Predict what policies by health scores do, and measure three of them."""
 
-    number, title, minutes = 6, "Routing by health scores", 40
+    number = 6
+    title = "Routing by health scores"
+    minutes = 40
     plan_45 = (
         "Scores and Crowding (30 minutes): the students compute question 1 and 2 by hand before they run anything. "
         "Then discuss why every pair takes the same rail. The break-even load and the run are homework."

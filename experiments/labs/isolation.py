@@ -43,7 +43,9 @@ def dead_rails(*rails: int) -> Broken:
 class Isolation(Lab):
     """Count what a dead rail cuts, and compute what a hot rail slows down."""
 
-    number, title, minutes = 8, "Rails as islands", 30
+    number = 8
+    title = "Rails as islands"
+    minutes = 30
     plan_45 = (
         "Count (20 minutes): draw the grid on the board and colour the pairs that a dead rail switch cuts. "
         "Discussion: what must a scheduler know about rails?"

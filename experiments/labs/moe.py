@@ -22,7 +22,9 @@ def measured_s(s: Setting, kind: str, phase: str = "moe-a2a") -> float:
 class Moe(Lab):
     """Compute what a mixture of experts costs on rail-only."""
 
-    number, title, minutes = 3, "What mixtures of experts cost without spines", 35
+    number = 3
+    title = "What mixtures of experts cost without spines"
+    minutes = 35
     plan_45 = (
         "Compute together on the board (20 minutes), then predict; discuss why a step slows down less than "
         "its all-to-all. Dense models as homework."

@@ -35,7 +35,8 @@ def numbered(setting: Setting) -> dict[str, str]:
 
 def student_page(setting: Setting) -> str:
     """Return the lab's text in Markdown. jinja2's UndefinedError for a name that the lab doesn't define."""
-    lab, folder = setting.lab, str(setting.folder)
+    lab = setting.lab
+    folder = str(setting.folder)
     student = f" --student {setting.student}" if setting.student else ""
     values = {
         **setting.values,

@@ -32,7 +32,9 @@ def lost(s: Setting, kind: str) -> int:
 class Planes(Lab):
     """Compute collisions, and see which plane a flow takes."""
 
-    number, title, minutes = 9, "Planes and ECMP", 30
+    number = 9
+    title = "Planes and ECMP"
+    minutes = 30
     plan_45 = (
         "Collide (15 minutes): throw coins for flows, one group per number of flows, and collect the "
         "busiest uplink. Then the planes, in pairs."

@@ -50,7 +50,8 @@ def changes(s: Setting) -> int:
 
 def goal(analysis: Analysis) -> str:
     """Compare the measured time of the student's policy with the oracle's predicted one."""
-    best, mine = row_of(analysis, ORACLE_POLICY).predicted, row_of(analysis, OWN).median
+    best = row_of(analysis, ORACLE_POLICY).predicted
+    mine = row_of(analysis, OWN).median
     if not best or mine <= ENOUGH * best:
         return ""
     return (
@@ -81,7 +82,9 @@ def mine(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
 class Policy(Lab):
     """Write a policy, predict it, and run it."""
 
-    number, title, minutes = 10, "Your own policy", 45
+    number = 10
+    title = "Your own policy"
+    minutes = 45
     plan_45 = (
         "Compute (10 minutes) and the first two predictions together; then pairs write their rules, and predict "
         "them. Collect the predicted times on the board. The fastest rule of the class runs on packets at the end."

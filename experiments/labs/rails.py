@@ -35,7 +35,9 @@ def fastest_single(s: Setting) -> float:
 class Rails(Lab):
     """Compute shares after Nezha."""
 
-    number, title, minutes = 7, "Several rails at once", 35
+    number = 7
+    title = "Several rails at once"
+    minutes = 35
     plan_45 = (
         "Compute (25 minutes): the times on each rail as two lines in one diagram, with the split below "
         "both. Then predict."

@@ -99,7 +99,8 @@ class Clicks:
         """Return what repeats the clicks: a command line for each experiment, for a script's fabric lines of Python."""
         if sys.argv[1:2] not in (["run"], ["shell"]):
             return "\n".join(self._lines())
-        base, found = without_live(sys.argv[2:]), list[str]()
+        base = without_live(sys.argv[2:])
+        found = list[str]()
         for sections in self.experiments(now_s):
             removed = _STEERED_KEYS if "scripts" in sections else _FAULT_KEYS if "routing" in sections else {}
             emptied = {key: none for key, none in removed.items() if self.experiment.get(key) and key not in sections}
@@ -142,7 +143,8 @@ def script_of(clicks: Sequence[Click], now_s: float) -> list[Timed]:
     actions = [(click.injected_s, 1, i) for i, click in enumerate(clicks)]
     actions += [(click.repaired_s or now_s, 0, i) for i, click in enumerate(clicks)]
     delay_s = _FIRST_AT_S - min(actions)[0] if clicks else 0.0
-    at, until = dict[int, float](), dict[int, float]()
+    at = dict[int, float]()
+    until = dict[int, float]()
     for when, is_injection, i in sorted(actions):
         if is_injection:
             idle = (until[j] + idle_s(clicks[j].scope, clicks[i].scope) - when for j in until)

@@ -46,7 +46,9 @@ class Controls:
 
     def __init__(self, show: Show, experiment: dict[str, Any], script_fd: int = -1, has_probes: bool = False) -> None:
         self._clicks = Clicks(experiment)
-        self._show, self._script_fd, self._has_probes = show, script_fd, has_probes
+        self._show = show
+        self._script_fd = script_fd
+        self._has_probes = has_probes
         self._unrecorded: list[tuple[int, str, dict[str, Any]]] = []  # of the time while no fabric is up
         self._record: OnClick = self._keep
         self._net: EmulatedNet | None = None
@@ -59,7 +61,8 @@ class Controls:
     @contextmanager
     def on(self, net: EmulatedNet, record: OnClick) -> Iterator[None]:
         """Let clicks change a fabric while entered, and record them; then stop and repair what they began."""
-        self._net, self._record = net, record
+        self._net = net
+        self._record = record
         for one in self._unrecorded:
             record(*one)
         self._unrecorded.clear()
@@ -85,7 +88,8 @@ class Controls:
                         self._repair(click)
                 if self._probes:
                     self._probes.close()
-                self._probes, self._record = None, self._keep
+                self._probes = None
+                self._record = self._keep
 
     @contextmanager
     def probing(self, fault: Fault) -> Iterator[Callable[[int], None]]:
@@ -121,7 +125,8 @@ class Controls:
         return self.state
 
     def _carry_out(self, request: dict[str, Any]) -> None:
-        do, what = request.get("do"), request.get("what")
+        do = request.get("do")
+        what = request.get("what")
         if do not in ACTIONS:
             raise BadInput("do", do, f"is not known: allowed are {', '.join(ACTIONS)}")
         if do in ("pause", "resume"):

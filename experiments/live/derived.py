@@ -178,7 +178,8 @@ class _Fabric:
         period_ns = max(PERIOD_NS, (end_ns - begin_ns) * count // MAX_VALUES)
         bins = (end_ns - begin_ns) // period_ns + 2
         to_network, from_network = self._rates(flows, around, begin_ns, period_ns, bins)
-        carrier, idle = [1] * count, [0] * count
+        carrier = [1] * count
+        idle = [0] * count
         changes: Iterator[tuple[int, list[int], int]] = chain(self._carriers(events), [(1 << 62, [], 0)])
         at, numbers, state = next(changes)
         for n in range(bins):
@@ -193,7 +194,8 @@ class _Fabric:
     def _carriers(self, events: Sequence[Message]) -> Iterator[tuple[int, list[int], int]]:
         """Yield when which links lost their carrier (0) or had it again, as the controller saw it."""
         for event in events:
-            what, switch = event["what"], event["detail"].get("switch")
+            what = event["what"]
+            switch = event["detail"].get("switch")
             if what in ("port-down", "port-up", "switch-down", "switch-up"):
                 port = event["detail"].get("port")
                 found = [
@@ -213,7 +215,8 @@ class _Fabric:
             wire = 1 / payload_fraction(self.plan.spec.mtu)
             for flow in flows:
                 begin, end = ((at - begin_ns) / period_ns for at in (flow.start_ns, flow.end_ns))
-                first, last = int(begin), int(end)
+                first = int(begin)
+                last = int(end)
                 times = np.minimum(np.arange(first, last + 1) + 1, end) - np.maximum(np.arange(first, last + 1), begin)
                 bits = flow.delivered * 8 * wire * times / (end - begin)
                 for direction, number, share in shares.of(flow.src, flow.dst):

@@ -104,7 +104,8 @@ class _Streams:
 
     def traffic(self) -> LinkTraffic:
         """Return what the streams put on the links."""
-        begin_ns, bin_ns = _begin_ns(self.trace, self.first), _bin_ns(self.trace)
+        begin_ns = _begin_ns(self.trace, self.first)
+        bin_ns = _bin_ns(self.trace)
         total = np.array(self.trace.bps)
         affected = np.zeros_like(total) if self._is_script else np.array(self.trace.affected_bps)
         others = total - affected

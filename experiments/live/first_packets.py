@@ -59,7 +59,8 @@ class FirstPackets:
     """
 
     def __init__(self, plan: Plan, on_found: OnFirstPacket) -> None:
-        self._plan, self._on_found = plan, on_found
+        self._plan = plan
+        self._on_found = on_found
         self._observers: list[threading.Thread] = []
         self._closing = threading.Event()
         self._in_use, self._ports = threading.Lock(), ProbePorts(PORT, MAX_PROBED)
@@ -89,7 +90,9 @@ class FirstPackets:
 
         The function that it returns is to be called with when the fault was injected, monotonic ns.
         """
-        probes, is_over, is_observed = self.begin(fault), threading.Event(), threading.Event()
+        probes = self.begin(fault)
+        is_over = threading.Event()
+        is_observed = threading.Event()
 
         def injected(at_ns: int) -> None:
             if probes:

@@ -42,7 +42,8 @@ def opened_page(mode: str | None, save_script: Path | None) -> Iterator[OpenedPa
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server((HOST, 0)))
         diagnosis = stack.enter_context(diagnosis_socket())
-        address, script = listener.getsockname(), -1
+        address = listener.getsockname()
+        script = -1
         with socket.create_connection(address) as client, listener.accept()[0]:
             if owner_of(diagnosis, client.getsockname(), address) is None:
                 raise MissingRequirement("this kernel can't name a connection's user", "load its module inet_diag")

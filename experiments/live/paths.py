@@ -72,7 +72,8 @@ class Links:
 
     def graph_uplinks(self, a: Gpu, b: Gpu) -> list[tuple[int, int, float]]:
         """Return (number, 0 from its first end or 1 to it, share) of each link between switches of a graph."""
-        graph, found = self._plan.graph, list[tuple[int, int, float]]()
+        graph = self._plan.graph
+        found = list[tuple[int, int, float]]()
         for (near, far), share in graph.shares(graph.switch_of[a], graph.switch_of[b]).items():
             is_forward = (near, far) in self.at
             number = self.at[near, far] if is_forward else self.at[far, near]
@@ -86,7 +87,10 @@ def describe_path(plan: Plan, links: Links, src: Gpu, dst: Gpu, next_hop: NextHo
     Which of several uplinks packets take is up to a hash of the switch, so only a single one is in their path. OSError
     if a namespace is gone.
     """
-    gpus, numbers, arrived_by, problem = [src], list[int](), "", ""
+    gpus = [src]
+    numbers = list[int]()
+    arrived_by = ""
+    problem = ""
     while gpus[-1] != dst and not problem:
         here = gpus[-1]
         if len(gpus) > MAX_HOPS:

@@ -22,7 +22,9 @@ class PhaseProgress:
         self, schedule: Schedule, on_change: OnPhases, also: Mapping[int, PhaseEndCallback] = MappingProxyType({})
     ) -> None:
         """`also`: callbacks of others for the ends of phases."""
-        self._schedule, self._on_change, self._also = schedule, on_change, also
+        self._schedule = schedule
+        self._on_change = on_change
+        self._also = also
         self._waits = phase_order(schedule)
         self._ended = set[int]()
         self.watched: dict[int, PhaseEndCallback] = {number: self._ending(number) for number in self._waits}

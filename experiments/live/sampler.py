@@ -15,7 +15,8 @@ from railyard.topologies.plan import Plan
 
 LAYERS: Final[tuple[Layer, ...]] = ("rail", "hb")
 UPLINK: Final = "uplink"  # the class of links between switches, and their layer on the page
-_RX, _TX = TRAFFIC.index("rx_bytes"), TRAFFIC.index("tx_bytes")
+_RX = TRAFFIC.index("rx_bytes")
+_TX = TRAFFIC.index("tx_bytes")
 _DROPPED: Final = TRAFFIC.index("rx_dropped"), TRAFFIC.index("tx_dropped")
 
 
@@ -41,7 +42,8 @@ def structure(label: str, plan: FabricPlan) -> dict[str, Any]:
     for link in plan.links:
         target, layer = layer_of.get(link, ("", ""))
         if link.kind == UPLINK:
-            target, layer = link.name, UPLINK
+            target = link.name
+            layer = UPLINK
         drawn = {
             "a": link.a.node,
             "b": link.b.node,
@@ -98,14 +100,16 @@ class Sampler:
 
     def sample(self) -> tuple[int, list[LinkSample]]:
         """Return when (monotonic ns), and a sample for each of the plan's links. OSError if the fabric is gone."""
-        begun_ns, found = time.monotonic_ns(), self._reader.read()
+        begun_ns = time.monotonic_ns()
+        found = self._reader.read()
         now_ns = (begun_ns + time.monotonic_ns()) // 2
         seconds = now_ns / 1e9 - self._before_s
         samples = [
             link_sample(self._before.get(node, {}).get(name), found.get(node, {}).get(name), rate_bps, seconds)
             for node, name, rate_bps in self._links
         ]
-        self._before, self._before_s = found, now_ns / 1e9
+        self._before = found
+        self._before_s = now_ns / 1e9
         return now_ns, samples
 
     def close(self) -> None:

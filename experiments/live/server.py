@@ -79,7 +79,8 @@ class Connection(H11Protocol):  # type: ignore[misc]  # uvicorn has no types her
     def __init__(self, serve: Serve, diagnosis: socket.socket, **options: Any) -> None:
         super().__init__(**options)
         self.app_state: dict[str, Any]
-        self._serve, self._diagnosis = serve, diagnosis
+        self._serve = serve
+        self._diagnosis = diagnosis
         self._waits: asyncio.TimerHandle | None = None  # for a request's head
         self.is_strange = True
 
@@ -123,7 +124,8 @@ class Gate:
     """ASGI middleware that refuses every request that `access.refusal` names, and adds headers to the others."""
 
     def __init__(self, app: ASGIApp, serve: Serve) -> None:
-        self._app, self._serve = app, serve
+        self._app = app
+        self._serve = serve
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, without the token in its path, or refuse it with status 403."""
@@ -157,7 +159,8 @@ class Live:
     """State of the page: what browsers get. Everything runs in the event loop."""
 
     def __init__(self, serve: Serve, parent: Parent) -> None:
-        self._serve, self._parent = serve, parent
+        self._serve = serve
+        self._parent = parent
         self._pages: dict[asyncio.Queue[bytes], Callable[[], None]] = {}  # with what ends the connection
         self._samples: deque[bytes] = deque(maxlen=KEPT_SAMPLES)
         self._events: deque[bytes] = deque(maxlen=KEPT_EVENTS)
@@ -196,7 +199,8 @@ class Live:
                 self._end_fabric()
                 with contextlib.suppress(OSError):  # it is gone already
                     self._sampler = Sampler(message.plan)
-                    self._fabric, self._plan = structure(message.label, message.plan), message.plan
+                    self._fabric = structure(message.label, message.plan)
+                    self._plan = message.plan
                     self._paths = Paths(message.plan) if isinstance(message.plan, Plan) else None
                 self._publish("fabric", self._fabric)
                 self._paths_due.set()
@@ -258,7 +262,8 @@ class Live:
             self._path_changes.append({"ns": ns, "paths": changed})
             self._publish("paths", self._path_changes[-1])
         if len(self._path_changes) > KEPT_EVENTS:  # the oldest state is kept whole
-            oldest, following = self._path_changes.popleft(), self._path_changes[0]
+            oldest = self._path_changes.popleft()
+            following = self._path_changes[0]
             following["paths"] = {**oldest["paths"], **following["paths"]}
 
     def _end_fabric(self) -> None:
@@ -397,7 +402,8 @@ def _message(kind: str, text: str) -> bytes:
 
 async def serve_page(serve: Serve, parent: Parent) -> None:
     """Serve until the parent ends."""
-    live, loop = Live(serve, parent), asyncio.get_running_loop()
+    live = Live(serve, parent)
+    loop = asyncio.get_running_loop()
 
     def receive() -> None:
         for message in parent:

@@ -41,7 +41,10 @@ class PageTraffic:
         on_end: Callable[[str, str], None],
         on_event: OnEvent,
     ) -> None:
-        self._plan, self._controller, self._on_end, self._on_event = plan, controller, on_end, on_event
+        self._plan = plan
+        self._controller = controller
+        self._on_end = on_end
+        self._on_event = on_event
         self._running: dict[str, ExitStack] = {}  # what is closed to stop each
 
     @property
@@ -85,7 +88,8 @@ class PageTraffic:
         return spec.model_dump(mode="json", exclude_none=True)
 
     def _steer(self, data: object, stack: ExitStack) -> Any:
-        name, controller = str(data), self._controller
+        name = str(data)
+        controller = self._controller
         if name not in policies():
             raise BadInput("policy", name, unknown_name_hint(name, policies()))
         if not isinstance(controller, ControllerProcess) or controller.registry_address:
@@ -100,7 +104,8 @@ class PageTraffic:
         return name
 
     def _replay(self, data: object, stack: ExitStack) -> Any:
-        plan, abort = self._plan, threading.Event()
+        plan = self._plan
+        abort = threading.Event()
         spec = parse_workload(data)
         schedule = build(spec, plan.spec, plan.rail_bps, plan.hb_bps).schedule
         windows = windows_for_links(plan.hb_bps, plan.rail_bps, plan.spec.mtu)

@@ -159,7 +159,8 @@ def _take_part(sock: socket.socket, run: tuple[str, int], token: bytes, name: st
     try:
         argv = module_command("railyard.experiments.machines.part")
         title = f"{answer['experiment']} machine-{answer['machine']}"
-        inherited, stops = [sock.fileno(), machine_net], list[int]()
+        inherited = [sock.fileno(), machine_net]
+        stops = list[int]()
         status = launcher.enter(argv, task, title, inherited=inherited, folder=PROJECT, on_stop=stops.append)
     finally:
         os.close(machine_net)

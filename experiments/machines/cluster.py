@@ -105,7 +105,10 @@ class Cluster:
     """All machines of a run; this one is number 0."""
 
     def __init__(self, server: Server, machine_net: int, underlay: Underlay, own: Mapping[str, Any]) -> None:
-        self._server, self._machine_net, self._underlay, self.own = server, machine_net, underlay, own
+        self._server = server
+        self._machine_net = machine_net
+        self._underlay = underlay
+        self.own = own
         self.others: list[Machine] = []
         self._worker_numbers = iter(range(1 << 30))
         self.placement: Placement | None = None
@@ -190,7 +193,8 @@ class Cluster:
         `rail_out`, `rail_in`: payload by GPU number. Acknowledgements and control come on top.
         """
         assert self.placement
-        payload, at = 0, self.placement.machine_of
+        payload = 0
+        at = self.placement.machine_of
         for number, gpu in enumerate(self.placement.plan.gpus):
             if at[gpu.name] != at[self.placement.plan.network_end(gpu, "rail").node]:
                 payload += int(rail_out[number]) + int(rail_in[number])
@@ -203,7 +207,8 @@ class Cluster:
         The latency of the way is half of the time there and back, since the ends have a clock each.
         """
         hb, rail, *_ = rates.samples(net)
-        far, last = Gpu(net.plan.spec.domains - 1, 0), self.others[-1]
+        far = Gpu(net.plan.spec.domains - 1, 0)
+        last = self.others[-1]
         hb = hb._replace(latency_s=rates.latency_s(hb.src, hb.dst))
         port = last.ask(messages.ServeEcho(gpu=far.name, ip=far.ip), messages.Port).number
         rail = rail._replace(src=Gpu(0, 0), dst=far, latency_s=rates.echo_latency_s(Gpu(0, 0), far, port))

@@ -65,7 +65,8 @@ class ClusterController(ControllerProcess):
 
     def remote_agents(self) -> Mapping[socket.socket, frozenset[Gpu]]:
         """Start a route agent on each other machine; return the connections, with the GPUs there."""
-        machine_of, gpus = self._placement.machine_of, self._placement.plan.gpus
+        machine_of = self._placement.machine_of
+        gpus = self._placement.plan.gpus
         dial = partial(self._cluster.dial, module=ROUTES, name="the route agents")
         return {
             dial(machine): frozenset(gpu for gpu in gpus if machine_of[gpu.name] == number)

@@ -62,7 +62,8 @@ def _others(cluster: "Cluster", spec: ExperimentSpec) -> dict[str, str]:
     """Return the other machines that may take part now, each with the name of its worker."""
     from railyard.experiments.sweep.machine import identify
 
-    found, own = cluster.names(), identify()["machine"]
+    found = cluster.names()
+    own = identify()["machine"]
     named = cluster.worker_names()
     asked = set(spec.hosts[1:]) if isinstance(spec.hosts, tuple) else set(named.values())
     return {name: named[name] for name in found if name != own and named[name] in asked}

@@ -28,7 +28,8 @@ class ClusterOperator(Operator):
     def __init__(self, cluster: Cluster, net: PartNet) -> None:
         super().__init__(net)
         assert cluster.placement
-        self._machine_of, self._others = cluster.placement.machine_of, cluster.others
+        self._machine_of = cluster.placement.machine_of
+        self._others = cluster.others
 
     def prepare(self, fault: Fault) -> None:
         """Prepare it wherever it will be."""

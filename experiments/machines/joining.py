@@ -40,7 +40,8 @@ def joined(task: Mapping[str, Any] | None, spec: ExperimentSpec) -> Iterator[Non
     if task is None:
         yield
         return
-    machine_net, underlay = task["machine_net"], spec.underlay
+    machine_net = task["machine_net"]
+    underlay = spec.underlay
     os.set_inheritable(machine_net, False)
     own = task["own"]
     server = Server((own["address"], underlay.port), machine_net, bytes.fromhex(task["token"]))
@@ -108,7 +109,8 @@ def _wait_for_machines(
     problem: Callable[[Mapping[str, Any], Sequence[Mapping[str, Any]]], str],
 ) -> list[Joined]:
     """Return the other machines when all have joined. `problem`: why one can't take part, beside those before it."""
-    needed, deadline = hosts - 1, time.monotonic() + underlay.wait
+    needed = hosts - 1
+    deadline = time.monotonic() + underlay.wait
     join = f"{PROGRAM} agent --join tcp://{own['address']}:{underlay.port}"
     if not quiet:
         print(f"waiting for {needed} other machine{'s' if needed > 1 else ''}: {join}", file=sys.stderr, flush=True)

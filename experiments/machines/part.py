@@ -76,7 +76,8 @@ class Part:
     def __init__(self, parent: Parent, task: dict[str, Any]) -> None:
         self._parent = parent
         self._machine_net: int = task["machine_net"]
-        self._address, self._run = task["address"], (task["run"][0], task["run"][1])
+        self._address = task["address"]
+        self._run = (task["run"][0], task["run"][1])
         self._token = bytes.fromhex(task["token"])
         self.net: PartNet | None = None
         machine = detect()

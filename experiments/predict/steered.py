@@ -54,8 +54,10 @@ STEERED_COLUMNS: Final = SteeredPrediction._fields
 
 def predict(spec: ExperimentSpec) -> Predicted:
     """Compute the time of each workload under each policy."""
-    rows, title = predictions(spec), f"{spec.name}: predicted times"
-    draw, show = partial(_scenes if spec.grid else _panels, rows), partial(print_table, spec, rows)
+    rows = predictions(spec)
+    title = f"{spec.name}: predicted times"
+    draw = partial(_scenes if spec.grid else _panels, rows)
+    show = partial(print_table, spec, rows)
     return Predicted(spec.name, title, STEERED_COLUMNS, rows, draw, show)
 
 
@@ -117,7 +119,8 @@ def _panels(rows: Sequence[SteeredPrediction]) -> Figure:
 
 def _scenes(rows: Sequence[SteeredPrediction]) -> Figure:
     """Draw a line for each scene, with a ring for each policy."""
-    found, names = list(_by_workload(rows)), list(dict.fromkeys(row.policy for row in rows))
+    found = list(_by_workload(rows))
+    names = list(dict.fromkeys(row.policy for row in rows))
     figure = style.new_figure(style.WIDTH, 1.4 + 0.24 * len(found))
     axes = figure.subplots()
     for policy, colour in style.colours(names).items():

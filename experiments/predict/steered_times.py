@@ -110,7 +110,8 @@ def settled_paths(steering: Steering, src: Gpu, dst: Gpu, scores: Scores) -> Sha
 
     RailyardError if the policy, which may be a plugin's, raises.
     """
-    choose, context = HEALTH_POLICIES[steering.policy].choose, steering.context
+    choose = HEALTH_POLICIES[steering.policy].choose
+    context = steering.context
     try:
         first = ActivePaths(choose(src, dst, idle(len(scores.domains), len(scores.rails)), context), 0)
         preferred = choose(src, dst, scores, context)
@@ -127,7 +128,8 @@ def completion_s(pattern: Pattern, flows: Sequence[Flow], steering: Steering) ->
     """
     if not pattern.steady:
         return None
-    plan, background = pattern.plan, pattern.flows(pattern.at(0.0))
+    plan = pattern.plan
+    background = pattern.flows(pattern.at(0.0))
     scores = expected_scores(plan, background)
     paths = []
     for flow in flows:

@@ -52,7 +52,8 @@ class Prediction(NamedTuple):
 
 def predict(spec: ExperimentSpec) -> Predicted:
     """Compute the times of all workloads."""
-    rows, title = predictions(spec), f"{spec.name}: predicted times"
+    rows = predictions(spec)
+    title = f"{spec.name}: predicted times"
     show = partial(print_table, spec, rows)
     return Predicted(spec.name, title, Prediction._fields, rows, lambda: draw(rows, spec), show)
 
@@ -89,12 +90,15 @@ def _of_schedule(
         metric = "iteration_time" if phase == WHOLE and is_iteration else "completion_time"
         match own.get(phase):
             case NotCompared(reason):
-                name, not_compared = "", reason
+                name = ""
+                not_compared = reason
             case StatedTime(equation=name):
                 not_compared = ""
             case None:
-                name, not_compared = by, ""
-        seconds, step_count = times.get(phase), steps.get(phase, 0)
+                name = by
+                not_compared = ""
+        seconds = times.get(phase)
+        step_count = steps.get(phase, 0)
         yield Prediction(*where, phase, metric, seconds, "s", name, loaded.get(phase), step_count, not_compared)
 
 

@@ -73,7 +73,8 @@ class FaultInjector:
         With a registry, health scores run meanwhile, for faults of the registry.
         """
         self.session.await_detours_withdrawn()
-        session, plan = self.session, self.session.plan
+        session = self.session
+        plan = self.session.plan
         script = spec.script(plan, seed)
         interval = session.interval(workload.label if workload else "", repeat, script=script.name)
         interval = replace(interval, reroute=self.reroute, part="" if script.name else spec.label)
@@ -117,7 +118,8 @@ class FaultInjector:
         """Run a workload instead of streams, with probes, but no connectivity checks: its queues would delay them."""
         probes_only = [replace(selection, streams=(), affected=frozenset()) for selection in selections]
         limit_s = time_limit_s(self.session, workload) + sum(timed.repair_s for timed in script.faults)
-        abort, started = threading.Event(), Future[int]()
+        abort = threading.Event()
+        started = Future[int]()
         ended = {timed.after: Future[int]() for timed in script.faults if timed.after}  # the phases that faults follow
 
         def replay_broken() -> Replay:
@@ -141,7 +143,8 @@ class FaultInjector:
                     started.result(CONNECT_S)
                 except TimeoutError:
                     raise RailyardError(f"{workload.label} did not begin within {CONNECT_S:.0f} s") from None
-                net, events = self.session.net, self.session.events
+                net = self.session.net
+                events = self.session.events
                 seen = run_script(
                     net, script, probes_only, events, None, progress, ended, _show,
                     self.machines.sites, self.machines.operator,
@@ -173,7 +176,8 @@ class FaultInjector:
         for fault, late_s in zip(seen.faults, seen.late_s, strict=False):
             t_fault = fault.recovery.t_fault
             record_late_injection(self.run, interval, fault.fault, t_fault, t_fault - round(late_s * 1e9))
-        first, row = seen.faults[0], seen.faults[0].recovery
+        first = seen.faults[0]
+        row = seen.faults[0].recovery
         trace = (first.t_ms, first.bps, first.affected_bps)
         if interval.script:  # the whole of it, once
             zero_ms = (row.t_fault - seen.begun_ns) / 1e6
@@ -193,7 +197,8 @@ class Machines:
     """The machines of a session's fabric, as faults need them."""
 
     def __init__(self, session: FabricSession) -> None:
-        self._session, self._cluster = session, session.cluster
+        self._session = session
+        self._cluster = session.cluster
         self.operator = Operator(session.net)
         if self._cluster and isinstance(session.net, PartNet):
             self.operator = ClusterOperator(self._cluster, session.net)
@@ -246,7 +251,8 @@ def heartbeats_running(session: FabricSession, heartbeats: HeartbeatsSpec | Lite
         if what == "silence":
             session.controller.on_heartbeats(detail)
 
-    plan, earlier = session.plan, len(session.faults)
+    plan = session.plan
+    earlier = len(session.faults)
     heartbeat_process = HeartbeatProcess(plan, heartbeats.period, heartbeats.multiplier, relay)
     try:
         yield
@@ -286,10 +292,12 @@ def inject_faults(
         ConnectivityChecker(session.net, reroute == "on", machines.sites) as connectivity,
         heartbeats_running(session, heartbeats, run),
     ):
-        injector, before = FaultInjector(session, reroute, connectivity, run), machines.snapshot()
+        injector = FaultInjector(session, reroute, connectivity, run)
+        before = machines.snapshot()
         for script in scripts:
             for repeat in range(times := spec.times(script)):
-                seed, what = spec.seed + repeat, f"{session.label}: {script.label}, reroute {reroute}"
+                seed = spec.seed + repeat
+                what = f"{session.label}: {script.label}, reroute {reroute}"
                 beside = next((w for w in make(seed) if w.label == script.during), None) if script.during else None
                 with (
                     steps.step(what + repeat_suffix(repeat, times), total=2 * script.injections),

@@ -68,7 +68,8 @@ def load_steered(session: FabricSession, make: MakeWorkloads, spec: ExperimentSp
         for repeat in range(spec.repeats):
             seed = spec.seed + repeat
             for workload, (scene, loaded), policy in product(make(seed), scenes, routing.policies):
-                steered_session, workload = replace(session, steered_by=policy), replace(workload, scene=scene)
+                steered_session = replace(session, steered_by=policy)
+                workload = replace(workload, scene=scene)
                 steered_run = SteeredRun(steered_session, loaded, routing, workload, repeat, seed, run)
                 what = f"{steered_session.name}: {', '.join(filter(None, (workload.label, scene)))}"
                 what += repeat_suffix(repeat, spec.repeats)
@@ -95,7 +96,9 @@ class SteeredRun:
 
     def measure(self, agents: AgentsProcess, address: str, progress: Callable[[int], None]) -> None:
         """Steer, begin the background, replay the workload after a while, and record it all."""
-        plan, policy, begun_ns = self.session.plan, self.session.steered_by, time.monotonic_ns()
+        plan = self.session.plan
+        policy = self.session.steered_by
+        begun_ns = time.monotonic_ns()
         flows = steered_times.flows_in(self.workload.schedule, plan.gpus)
         pattern = steered_times.Pattern(plan, self.background)
         knows_load = HEALTH_POLICIES[policy].knows_load
@@ -148,7 +151,8 @@ class SteeredRun:
                     self.run.events.append(Event(start_ns + round(at_s * 1e9), "background", act, what))
                 if at_s > 0:
                     on_change(on)
-                before, at_s = on, pattern.next_change(at_s)
+                before = on
+                at_s = pattern.next_change(at_s)
 
         thread = threading.Thread(target=follow, daemon=True)
         thread.start()
@@ -233,7 +237,8 @@ def make_workloads(spec: ExperimentSpec, plan: Plan, label: str, run: Run, seed:
     found = []
     for i, (name, workload) in enumerate(zip(spec.workload_labels, spec.workloads, strict=True)):
         built = build(workload, plan.spec, plan.rail_bps, plan.hb_bps, f"workloads.{i}", seed)
-        is_iteration, is_independent = workload.is_iteration, workload.is_independent
+        is_iteration = workload.is_iteration
+        is_independent = workload.is_independent
         scaled = Workload(name, built.schedule, built.scale, is_iteration, built.measured_files, is_independent)
         found.append(scaled)
         full_s = full_step_s(built.scale, plan.spec)

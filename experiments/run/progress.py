@@ -53,7 +53,8 @@ def measure_undisturbed(run: Run, measure: Callable[[], bool | None]) -> None:
     for attempt in range(1, attempts + 1):
         if Steps.current:
             Steps.current.begin_attempt(attempt, attempts)
-        before, begun = run.sizes(), time.monotonic()
+        before = run.sizes()
+        begun = time.monotonic()
         if measure() is False or attempt == attempts or time.monotonic() - begun > MAX_REPEATED_S:
             return
         measured = run.since(before)
@@ -140,8 +141,13 @@ class Steps:
         self._bars = _Bars(console, is_terminal)
         self._overall = self._bars.add_task("run", total=total)
         self._step = self._bars.add_task("step", total=None, visible=False)
-        self._console, self._total, self._run, self._on_end = console, total, run, on_end
-        self._is_terminal, self._in_bytes, self._with_events = is_terminal, False, with_events
+        self._console = console
+        self._total = total
+        self._run = run
+        self._on_end = on_end
+        self._is_terminal = is_terminal
+        self._in_bytes = False
+        self._with_events = with_events
         self._done = 0
         self._title = ""
         self._shown_events = 0
@@ -171,7 +177,8 @@ class Steps:
         self._title = self._bars.title = what
         self._bars.state = ""
         self._bars.reset(self._step, total=total, visible=True)
-        before, begun_ns = self._run.sizes(), time.monotonic_ns()
+        before = self._run.sizes()
+        begun_ns = time.monotonic_ns()
         self._begun_ns = begun_ns
         yield
         took_s = (time.monotonic_ns() - begun_ns) / 1e9

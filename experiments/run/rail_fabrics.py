@@ -69,7 +69,8 @@ def _plan(spec: ExperimentSpec, number: int, frames: float) -> MultirailPlan:
             if times not in fabric.dilation.values():
                 given = (w for w in spec.rail_workloads_on(number) if times in w.dilations(number, fabric))
                 owner = f"workloads.{spec.workloads.index(next(given))}"
-            left, min_rate = format_rate(slowest / times), format_rate(MIN_DILATED_BPS)
+            left = format_rate(slowest / times)
+            min_rate = format_rate(MIN_DILATED_BPS)
             max_dilation = max(1.0, slowest / MIN_DILATED_BPS)
             allowed = (
                 f"leaves {left} of {name}, of {min_rate} at least: "
@@ -100,7 +101,9 @@ def _rails(label: str, plan: MultirailPlan, build_s: float) -> Rails:
 
 def run_fault(spec: ExperimentSpec, session: MultirailSession, fault: RailFaultSpec) -> None:
     """Learn first, then break; a repeat begins when the one before it has ended, with all rails in use again."""
-    plan, times, policy = session.plan, spec.times(fault), fault.policy
+    plan = session.plan
+    times = spec.times(fault)
+    policy = fault.policy
     rail, node = plan.place_of(fault.target)
     sent = sent_bytes(fault.size, plan.scale)
     with session.recording_skips(policy), Ranks(session.net, policy) as ranks:

@@ -245,7 +245,8 @@ def lost_rails(reports: Sequence[RankReport], rails: Sequence[str]) -> Iterator[
             found[migration.rails, seen[migration.rails]].append(migration)
             seen[migration.rails] += 1
     for (numbers, _), migrations in found.items():
-        noticed_s, moved_s = min(m.frozen_at for m in migrations), max(m.decided_at for m in migrations)
+        noticed_s = min(m.frozen_at for m in migrations)
+        moved_s = max(m.decided_at for m in migrations)
         names = ", ".join(rails[n] for n in numbers)
         yield round(noticed_s * 1e9), "rail-lost", {"rails": names}
         after_ms = round((moved_s - noticed_s) * 1e3, 1)

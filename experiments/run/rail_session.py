@@ -126,7 +126,8 @@ def built(
             rates = [plan.payload_bps(rail) for rail in range(len(plan.rails))]
             flows = [start_flow("n1", "n0", Nic(n, 0).ip, calibration_s(bps)) for n, bps in enumerate(rates)]
             for rail, bps, flow in zip(plan.rails, rates, flows, strict=True):
-                name, measured = f"rail {rail.name}{slower}", measured_bps(flow)
+                name = f"rail {rail.name}{slower}"
+                measured = measured_bps(flow)
                 run.links.append(LinkCheck(label, name, "n1 -> n0", bps, measured, plan.dilation))
         with page.fabric(label, net, run.events):
             yield MultirailSession(label, net, run, steps, number, seed, repeats)
@@ -142,8 +143,10 @@ class MonitoredEngine:
     def __init__(self, ranks: Group, on_reports: Callable[[Sequence[RankReport]], None]) -> None:
         self.lost: frozenset[int] = frozenset()
         self._abandoned: frozenset[int] = frozenset()
-        self._ranks, self._on_reports = ranks, on_reports
-        self.pause, self.resume = ranks.pause, ranks.resume
+        self._ranks = ranks
+        self._on_reports = on_reports
+        self.pause = ranks.pause
+        self.resume = ranks.resume
 
     def run(self, operations: Operations, before: frozenset[int] | None = None) -> Sequence[RankReport]:
         """Run operations on all ranks. CheckFailed if a rank fails.
@@ -195,7 +198,8 @@ class EnginePool:
         """Return a policy's engine, running, with all others paused. Raises what the engine raises at its start."""
         name = engine_name(policy)
         if self._active != name:
-            active, self._active = self._active, None
+            active = self._active
+            self._active = None
             if active is not None:
                 self._started[active][1].pause()
             if name in self._started:
@@ -304,7 +308,8 @@ class SizeSweep:
 
         If the machine was busy, all of them take their turns again: they are to be compared.
         """
-        session, left = self._session, list(policies)
+        session = self._session
+        left = list(policies)
         predicted = sum(run.predicted_total_s() for run in self._policy_runs(left, size, repeat, turns))
 
         def measure() -> bool:
@@ -325,7 +330,9 @@ class SizeSweep:
     def _policy_runs(
         self, policies: Sequence[str], size: int, repeat: int, turns: Callable[[str, float], Turns]
     ) -> list[PolicyRun]:
-        session, plan, runs = self._session, self._session.plan, []
+        session = self._session
+        plan = self._session.plan
+        runs = []
         sent = sent_bytes(size, plan.scale)
         for policy in policies:
             operation_s = predicted_s(policy, session.rails, plan.spec.nodes, sent, peer_rail(plan.spec))
@@ -336,12 +343,15 @@ class SizeSweep:
     def _add_points(self, done: Sequence[PolicyRun]) -> bool:
         """Record what each policy measured; return whether every sum was right."""
         plan = self._session.plan
-        mtu, stages = plan.spec.mtu, 2  # of an allreduce; each may begin on idle links
+        # of an allreduce; each may begin on idle links
+        mtu = plan.spec.mtu
+        stages = 2
         credit_s = stages * max(idle_credit_s(rate, mtu, GSO_BURST_S, IDLE_BURST_S) for rate in plan.rates_bps)
         is_right = True
         for run in done:
             resolution = run.sent / plan.spec.nodes / (mtu - IP_TCP), credit_s
-            merged, where = merge_turns(run.timed), (run.interval, run.size, run.sent)
+            merged = merge_turns(run.timed)
+            where = (run.interval, run.size, run.sent)
             found = point(*where, merged, run.checked, run.turns, run.predicted_s, plan.dilation, *resolution)
             found = replace(found, wrong=found.wrong + run.wrong)
             found.add_to(self._session.run)

@@ -30,7 +30,8 @@ class Controllers:
 
     def __init__(self, command: Sequence[str], folder: str) -> None:
         """`command`: a controller's, without where it listens. `folder`: for their sockets."""
-        self._command, self._folder = command, folder
+        self._command = command
+        self._folder = folder
         self._switches = list[int]()  # of each controller, connected ones
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

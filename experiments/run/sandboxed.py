@@ -78,7 +78,8 @@ def _run(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     from railyard.experiments.machines import joining
     from railyard.experiments.run.runner import run_experiment
 
-    path, (device, inode) = Path(task["folder"]), task["identity"]
+    path = Path(task["folder"])
+    (device, inode) = task["identity"]
     with reporting_path_errors("--out", path):
         opened = Folder(path, identity=(device, inode))
     output = None if task["quiet"] else console(stderr=task["json"])
@@ -99,13 +100,15 @@ def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
 
     setLogLevel("output")  # what commands say, and no more
     stderr = PrintableConsole(stderr=True)
-    plan, datapath = nominal_plans(spec)[0], datapath_choice(detect())[0]
+    plan = nominal_plans(spec)[0]
+    datapath = datapath_choice(detect())[0]
     net = spec.family.network(plan, datapath, spec.controller or "")
     with stderr.status(f"building {plan.title}"):
         net.start()
     hosts = hosts_of(FABRIC_KINDS[spec.fabrics[0].kind])
     names = tuple(hosts) or plan.hosts
-    first, second = names[0], names[-1]
+    first = names[0]
+    second = names[-1]
     examples = f"{first} ping -c 3 {second}; pingall; help; exit"
     stderr.print(f"Mininet's CLI. Hosts are {first} to {second}. Try: {examples}", highlight=False)
     if hosts:

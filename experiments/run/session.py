@@ -125,9 +125,11 @@ class Watch:
             record_interruptions(run, interval_id)
             self.counted = count_all(self.net, self.cluster)
             self._intervals[interval_id] = row, meter, spent
-        row, spent = row if row >= 0 else len(run.loads), spent + (self.counted - before)
+        row = row if row >= 0 else len(run.loads)
+        spent = spent + (self.counted - before)
         self._intervals[interval_id] = row, meter, spent
-        lost, load = spent.non_negative, meter.load
+        lost = spent.non_negative
+        load = meter.load
         (node, interface), most = lost.worst_port
         run.machine += [MachineSample(interval_id, *sample) for sample in meter.take_samples()]
         run.loads[row : row + 1] = [
@@ -295,7 +297,8 @@ def _note(
 def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -> Iterator[FabricSession]:
     """Build a fabric and take it down again, and record both. `reroute`: the controller reroutes pairs."""
     received: list[ControllerEvent] = []
-    note, cluster = partial(_note, label, received, run.events), current()
+    note = partial(_note, label, received, run.events)
+    cluster = current()
     controller: ControllerProcess
     net: FabricNet
     if cluster:

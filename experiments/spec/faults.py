@@ -63,7 +63,9 @@ class BaseFaultSpec(ConfigModel):
         if kind not in FAULTS:
             raise field_error("kind", kind, unknown_name_hint(kind, FAULTS.names()))
         model = FAULTS[kind].Parameters
-        rest, own, wrong = dict[str, Any](), dict[str, Any](), list[tuple[str, object, str]]()
+        rest = dict[str, Any]()
+        own = dict[str, Any]()
+        wrong = list[tuple[str, object, str]]()
         for key, value in data.items():
             if key == "parameters":
                 wrong.append((key, value, "is not a key: a kind's parameters stand beside the other keys"))

@@ -136,7 +136,8 @@ def _full_path(key: str, sections: "Sections") -> list[str]:
 
 def _put(container: Any, path: list[str], value: object, field: str) -> None:
     """Set what `path` leads to; missing keys and values on the way are made, missing list items are not."""
-    step, rest = path[0], path[1:]
+    step = path[0]
+    rest = path[1:]
     if not isinstance(container, list | dict):
         raise BadInput(field, container, f"is a plain value: it has no {step!r} in it")
     if isinstance(container, dict) and rest and container.get(step) is None:

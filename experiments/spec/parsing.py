@@ -93,7 +93,8 @@ def parse(data: object) -> ExperimentSpec:
 
 def _check_sections(spec: ExperimentSpec) -> None:
     """Raise BadInput for workloads or sections that aren't for the fabrics, and for an experiment without any."""
-    fabric, plain = spec.fabrics[0], ExperimentSpec.model_fields
+    fabric = spec.fabrics[0]
+    plain = ExperimentSpec.model_fields
     for i, workload in enumerate(spec.workloads):
         if not isinstance(fabric, workload.fabric_spec):
             kinds = sorted(name for name, kind in WORKLOADS.items() if issubclass(type(fabric), kind.fabric_spec))

@@ -107,7 +107,8 @@ def check_script(
     may slow it down, and those that come too late fail the run.
     """
     check_numbers(script.on, len(plans), f"{field}.on")
-    during, random_faults = script.during, script.random_faults
+    during = script.during
+    random_faults = script.random_faults
     if during is not None and during not in workloads:
         allowed = unknown_name_hint(during, workloads) if workloads else "is no workload: the experiment has none"
         raise BadInput(f"{field}.during", during, allowed)

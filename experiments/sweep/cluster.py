@@ -221,7 +221,9 @@ class Run:
 
     def __init__(self, future: Future, workers: Sequence[str], alive: Mapping[str, str]) -> None:
         """`alive`: the workers that are there, which changes. Dask itself would wait for a worker to come back."""
-        self._future, self._workers, self._alive = future, workers, alive
+        self._future = future
+        self._workers = workers
+        self._alive = alive
 
     def done(self) -> bool:
         """Return whether it has ended, or all of its workers have."""

@@ -95,7 +95,10 @@ class Driver:
         no_queue: bool = False,
     ) -> None:
         """`write`: writes table and report of what is there. `no_queue`: runs don't wait for other runs."""
-        self._folder, self._machines, self._console, self._write = folder, machines, console, write
+        self._folder = folder
+        self._machines = machines
+        self._console = console
+        self._write = write
         self._no_queue = no_queue
         self._running: dict[str, _Running] = {}  # by machine
         self._ended: list[_Running] = []  # to be kept
@@ -161,7 +164,8 @@ class Driver:
 
     def _lose(self, run: _Running, queue: list[Cell], progress: Progress, why: str) -> None:
         """Put a run back that was lost on a machine, or count it as failed if it was lost too often."""
-        name, cell = run.machine, run.cell
+        name = run.machine
+        cell = run.cell
         key = cell.name if cell else name
         self._lost[key] = self._lost.get(key, 0) + 1
         self._console.print(Text(f"lost: {run.label} on {name}: {why}"), highlight=False, soft_wrap=True)
@@ -179,7 +183,9 @@ class Driver:
     def _end(self, queue: list[Cell], progress: Progress) -> None:
         """Keep the first run that has ended. It is among those until it is written: Ctrl-C may come before."""
         run = self._ended[0]
-        name, label, cell = run.machine, run.label, run.cell
+        name = run.machine
+        label = run.label
+        cell = run.cell
         try:
             outcome = run.pending.result()
             problem = self._keep(run, outcome)

@@ -59,7 +59,8 @@ class SweepFolder:
 
     def __init__(self, path: Path, sweep: Sweep, make: bool = True) -> None:
         """Open or make it. BadInput if it is of another sweep; FileNotFoundError if it isn't there."""
-        self.path, self._sweep = path, sweep
+        self.path = path
+        self._sweep = sweep
         self._folder = Folder(path, make)
         written = self._folder.read(SWEEP_FILE)
         self._known: list[dict[str, Any]] = []
@@ -172,7 +173,8 @@ class SweepFolder:
 
     def _read_rows(self, name: str, axes: dict[str, Any]) -> _Rows:
         try:
-            analysis, record = Analysis(run_folder.load(self.path / RUNS / name)), self.record(name)
+            analysis = Analysis(run_folder.load(self.path / RUNS / name))
+            record = self.record(name)
         except RailyardError:  # it failed before it had records, or they are damaged
             self._states[RUNS, name] = FAILED
             return _Rows(None, None)
@@ -182,7 +184,8 @@ class SweepFolder:
         def frame(plain: list[dict[str, Any]]) -> pd.DataFrame | None:
             return pd.DataFrame(plain).assign(**own).dropna(axis="columns", how="all") if plain else None
 
-        run, judgement = analysis.run, analysis.judgement
+        run = analysis.run
+        judgement = analysis.judgement
         measured = [
             to_plain(run_folder.judged_row(m, judgement.of_row(m)), run_folder.RESULT_COLUMNS) for m in run.measurements
         ]

@@ -71,7 +71,8 @@ def identify() -> Facts:
 
 def execute(task: Task) -> Outcome:
     """Wait for a turn, run the task, and return what became of it; exit status 130 if it was stopped before."""
-    machine, stopped = identify(), _stopped[task.sweep]
+    machine = identify()
+    stopped = _stopped[task.sweep]
     at_once = 0 if task.no_queue else 1
     label = f"{task.spec['name']} of a sweep"
     with suppress(run_queue.Stopped), run_queue.turn(label, at_once, stop=stopped, tell=_tell) as held:
@@ -97,7 +98,8 @@ def _run(task: Task, work: Path, held: Sequence[int], machine: Facts) -> Outcome
     for name, source in task.plugins.items():
         (work / name).parent.mkdir(exist_ok=True)
         (work / name).write_bytes(source)
-    spec, out = work / "spec.yaml", work / task.name
+    spec = work / "spec.yaml"
+    out = work / task.name
     spec.write_text(dump_yaml(task.spec, allow_unicode=True), encoding="utf-8")
     environment = {key: value for key, value in os.environ.items() if key != ENVIRONMENT}
     start_ns = time.monotonic_ns()

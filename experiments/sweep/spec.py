@@ -109,7 +109,8 @@ def load(
     found = dict(_axes_of_file(own["axes"])) | dict(given)
     if not found:
         raise BadInput("--axis", "", "is missing: a sweep needs axes, such as --axis domains=2,4,8 or --seeds 1..5")
-    zipped, where = zipped or bool(own["zip"]), where or own["where"] or ""
+    zipped = zipped or bool(own["zip"])
+    where = where or own["where"] or ""
     for key, values in found.items():
         _check_values(key, values)
     cells = tuple(_cells(data, name_or_file, found, zipped, where))

@@ -65,9 +65,11 @@ def same_other_faults(number: int, injected: Sequence[int], repair_started: Sequ
     `injected`, `repair_started`: times of each fault, ns, by number. False also if another action came within
     `min_gap_ns` before one of the two: its detours may have changed since.
     """
-    begin, end = injected[number], repair_started[number]
+    begin = injected[number]
+    end = repair_started[number]
     times = {n: times for n, times in enumerate(zip(injected, repair_started, strict=True)) if n != number}
-    first_ns, last_ns = begin - SIMULTANEOUS_NS, end + SIMULTANEOUS_NS
+    first_ns = begin - SIMULTANEOUS_NS
+    last_ns = end + SIMULTANEOUS_NS
     before = {n for n, (since, until) in times.items() if since < first_ns <= until}
     after = {n for n, (since, until) in times.items() if since <= last_ns < until}
     done = [at for both in times.values() for at in both]
@@ -86,7 +88,8 @@ def false_alarms(events: Iterable[ControllerEvent], faults: Sequence[tuple[Fault
     A silent GPU isn't counted besides its links. Neither is a link of a rail or domain that was silent as a whole: it
     is reported because others of it have recovered.
     """
-    found, silent_groups = 0, set[tuple[str, str]]()
+    found = 0
+    silent_groups = set[tuple[str, str]]()
     for at_ns, event_kind, detail in sorted(events, key=lambda event: event[0]):
         if event_kind == "controller-crashed":
             silent_groups.clear()  # until its return, no recovery is reported
@@ -245,18 +248,23 @@ class _FaultObservations:
     """One fault of a script, and the pairs that count for it: of several faults, those with a path throughout."""
 
     def __init__(self, script: ScriptObservations, number: int, selection: PairSelection) -> None:
-        self.script, self.number = script, number
+        self.script = script
+        self.number = number
         self.fault = script.script.faults[number].fault
-        self.fault_ns, self.repair_ns = script.injected_ns[number], script.fault_end_ns[number]
+        self.fault_ns = script.injected_ns[number]
+        self.repair_ns = script.fault_end_ns[number]
         self.after_ns = self.repair_ns + int(AFTER_S * 1e9)
         self.is_alone = len(script.script.faults) == 1
-        begin, end = self.fault_ns, script.repair_start_ns[number]
+        begin = self.fault_ns
+        end = script.repair_start_ns[number]
         counted = frozenset((*script.streams, *script.probes))
         if not self.is_alone:
             for now in {begin, *(at for at in script.injected_ns if begin < at < end)}:
                 counted &= script.bounds_at(now).lower.reachable
-        self.has_streams, self.affected = bool(selection.streams), selection.affected & counted
-        self.probes, self.at_source = frozenset(selection.probes) & counted, selection.at_source & counted
+        self.has_streams = bool(selection.streams)
+        self.affected = selection.affected & counted
+        self.probes = frozenset(selection.probes) & counted
+        self.at_source = selection.at_source & counted
         self.affected_trace = script.goodput_of(self.affected)
         # of it or a concurrent fault
         active = (n for n, at in enumerate(script.injected_ns) if at < end and script.repair_start_ns[n] > begin)
@@ -264,7 +272,8 @@ class _FaultObservations:
 
     def run(self, total: Trace) -> FaultRun:
         """Return the record. `total`: the goodput of all streams."""
-        script, far_side = self.script, self.probes - self.at_source
+        script = self.script
+        far_side = self.probes - self.at_source
         # the controller detected this fault, then decided, then had changed routes
         signals = [at for at, kind, detail in script.events if self.fault.is_signal(script.plan, kind, detail)]
         detect_ms = step_ms(signals, self.fault_ns, self.repair_ns)
@@ -340,7 +349,8 @@ class _FaultObservations:
             return primary_path_ms(script.events, self.repair_ns, None, 0)
         if not same_other_faults(self.number, script.injected_ns, script.repair_start_ns, int(SETTLE_S * 1e9)):
             return None
-        until_ns, max_detours = script.next_action_ns(self.repair_ns), active_detours(script.events, self.fault_ns)
+        until_ns = script.next_action_ns(self.repair_ns)
+        max_detours = active_detours(script.events, self.fault_ns)
         return primary_path_ms(script.events, self.repair_ns, until_ns, max_detours)
 
     def probes_lost(self, start_ns: int, end_ns: int) -> int:

@@ -51,7 +51,8 @@ def _outage_end(
     # a probe that was on its way when the fault came may be lost too
     since_ns = fault_ns - IN_FLIGHT_NS
     lost = sorted(log.lost(since_ns, repair_ns) + log.delayed(since_ns, repair_ns))
-    end, first = 0.0, lost[0] if lost else NEVER
+    end = 0.0
+    first = lost[0] if lost else NEVER
     for last, following in pairwise([*lost, NEVER]):
         if following - last <= SAME_OUTAGE:
             continue

@@ -39,8 +39,13 @@ RTM_GETNEIGH: Final = 30
 NFT_MSG_GETTABLE: Final = 10 << 8 | 1  # NFNL_SUBSYS_NFTABLES, and its number there
 NETLINK_NETFILTER: Final = 12
 NO_NFTABLES: Final = frozenset({errno.EINVAL, errno.EPROTONOSUPPORT})  # the error of a kernel without them
-RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_TABLE = 1, 4, 5, 6, 15
-NDA_DST, NDA_LLADDR = 1, 2
+RTA_DST = 1
+RTA_OIF = 4
+RTA_GATEWAY = 5
+RTA_PRIORITY = 6
+RTA_TABLE = 15
+NDA_DST = 1
+NDA_LLADDR = 2
 NFTA_TABLE_NAME: Final = 1
 UNICAST: Final = 1
 CLONED: Final = 0x200  # what a kernel has learned of a path's MTU, and forgets by itself
@@ -80,7 +85,8 @@ def _node_state(node: str) -> frozenset[str]:
 
 def interface(body: bytes) -> str:
     """Return an interface's name, whether it is set up, and its group, which rules of a silent link match."""
-    flags, attrs = LINK.unpack_from(body)[3], _attributes(body, LINK)
+    flags = LINK.unpack_from(body)[3]
+    attrs = _attributes(body, LINK)
     group = f", group {number}" if (number := _number(attrs.get(IFLA_GROUP))) else ""
     return f"interface {_text(attrs[IFLA_IFNAME])}, set {'up' if flags & IFF_UP else 'down'}{group}"
 
@@ -95,7 +101,8 @@ def route(body: bytes, names: Names) -> str:
     via = f" via {socket.inet_ntoa(attrs[RTA_GATEWAY])}" if RTA_GATEWAY in attrs else ""
     index = _number(attrs.get(RTA_OIF))
     device = names.get(index, f"number {index}") if index else "several"
-    table, metric = _number(attrs.get(RTA_TABLE), table), _number(attrs.get(RTA_PRIORITY))
+    table = _number(attrs.get(RTA_TABLE), table)
+    metric = _number(attrs.get(RTA_PRIORITY))
     return f"route {prefix}{via} dev {device} table {table} metric {metric}"
 
 
@@ -105,7 +112,8 @@ def neighbour(body: bytes, names: Names) -> str:
     if not state & PERMANENT:
         return ""
     attrs = _attributes(body, _NEIGHBOUR)
-    mac, device = attrs.get(NDA_LLADDR, b"").hex(":"), names.get(index, f"number {index}")
+    mac = attrs.get(NDA_LLADDR, b"").hex(":")
+    device = names.get(index, f"number {index}")
     return f"neighbour {socket.inet_ntoa(attrs[NDA_DST])} lladdr {mac} dev {device}"
 
 

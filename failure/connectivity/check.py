@@ -83,8 +83,10 @@ class ConnectivityChecker(SiteWorkers):
     """
 
     def __init__(self, net: FabricNet, reroute: bool = True, sites: Sequence[Site] = (Site(),)) -> None:
-        self._net, self._reroute = net, reroute
-        self._gpus, self._number = net.plan.gpus, 0
+        self._net = net
+        self._reroute = reroute
+        self._gpus = net.plan.gpus
+        self._number = 0
         n = len(self._gpus)
         # in the k-th round each GPU probes the k-th after it, so that no GPU receives many probes at once
         self._pairs = [(a, (a + step) % n) for step in range(1, n) for a in range(n)]
@@ -102,7 +104,10 @@ class ConnectivityChecker(SiteWorkers):
         self._number = (self._number + 1) % 2**32
         index_of = {gpu: index for index, gpu in enumerate(self._gpus)}
         awaited = frozenset((index_of[a], index_of[b]) for a, b in expected)
-        pending, tries, answered, in_time = self._pairs, 0, frozenset[tuple[int, int]](), True
+        pending = self._pairs
+        tries = 0
+        answered = frozenset[tuple[int, int]]()
+        in_time = True
         while pending and tries < TRIES and in_time:
             answered, in_time = self._try(pending, awaited, timeout_s, end_s)
             tries += in_time
@@ -140,12 +145,15 @@ class ConnectivityChecker(SiteWorkers):
 
     def check(self, quiet_time: QuietPeriod, actions: Sequence[Action]) -> ConnectivityCheck | None:
         """Take a check now; return None if it did not finish before the next action. `actions`: all so far."""
-        at_ns, plan, datapath = time.monotonic_ns(), self._net.plan, self._net.datapath
+        at_ns = time.monotonic_ns()
+        plan = self._net.plan
+        datapath = self._net.datapath
         forwarding = [fault for fault in quiet_time.broken if fault.definition.keeps_forwarding(datapath)]
         remaining = bounds(plan, [fault for fault in quiet_time.broken if fault not in forwarding])
         expected = remaining.lower.reachable
         nodes = watched_nodes(plan, remaining)
-        start_s, before = time.monotonic(), self._read_ports(nodes)
+        start_s = time.monotonic()
+        before = self._read_ports(nodes)
         end_s = min(start_s + MAX_S, quiet_time.until_ns / 1e9 - _MARGIN_S)
         timeout_s = SLOW_PROBE_TIMEOUT_S if remaining.lower.dead.slowed else PROBE_TIMEOUT_S
         answered = self.probe(expected, end_s, timeout_s)
@@ -185,7 +193,8 @@ def judge(remaining: Bounds, answered: Mapping[Pair, bool], excess: Mapping[str 
 
     `answered`: for each probed pair, whether a probe arrived. `excess`: as `counter_excess` returns it.
     """
-    lower, upper = remaining.lower, remaining.upper
+    lower = remaining.lower
+    upper = remaining.upper
     slowed = frozenset(upper.dead.slowed.keys() - upper.dead.cables)
     parts = sorted(excess, key=lambda part: (part in slowed, part_name(part)))
     return Verdict(
@@ -217,7 +226,8 @@ def counter_excess(
         earlier, later = (counters[end.node][end.interface].traffic for counters in (before, after))
         return later[counter] - earlier[counter]
 
-    dead, found = remaining.upper.dead, defaultdict[str | Cable, int](int)
+    dead = remaining.upper.dead
+    found = defaultdict[str | Cable, int](int)
     for ends, *both in _gpu_cables(plan):
         if ends in dead.cables:
             found[ends] = sum(delta(end, _RX) for end in both)
@@ -256,7 +266,8 @@ def missed_checks(
     """
     ordered = sorted(actions, key=lambda action: action.at_ns)
     ends = [*(action.at_ns for action in ordered[1:]), max(action.done_ns for action in actions) + int(after_s * 1e9)]
-    found, broken = list[ConnectivityCheck](), list[Fault]()
+    found = list[ConnectivityCheck]()
+    broken = list[Fault]()
     for action, end_ns in zip(ordered, ends, strict=True):
         (broken.append if action.operation == "inject" else broken.remove)(action.fault)
         counts_from_done = action is ordered[-1] or action.fault.definition.is_control_plane

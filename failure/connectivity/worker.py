@@ -77,7 +77,8 @@ class _Prober:
         self._by_fd = {sock.fileno(): sock for sock in self._sockets.values()}
         for fd in self._by_fd:
             self._epoll.register(fd, select.EPOLLIN)
-        self._number, self._end_s = 0, 0.0
+        self._number = 0
+        self._end_s = 0.0
         self._answered: set[tuple[int, int]] = set()
 
     def probe(self, probe: Probe) -> Answered:

@@ -8,7 +8,8 @@ from railyard.failure.faults.support.processes import CrashedGpus
 class GpuCrash(CrashedGpus):
     """A GPU loses both links and all its processes."""
 
-    order, weight = 11, 1.0
+    order = 11
+    weight = 1.0
     first_packet_targets = (
         FirstPacketTarget(
             "GPU crash, what it carried for others",

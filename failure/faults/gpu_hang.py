@@ -21,7 +21,8 @@ class GpuHang(GpuFault):
     stopped, so its cables lose all packets too.
     """
 
-    order, weight = 12, 1.0
+    order = 12
+    weight = 1.0
 
     def prepare(self, net: FabricNet, target: str, p: Any) -> None:
         """Install the rules at all cables."""

@@ -11,5 +11,6 @@ from railyard.topologies.fabric_kinds import Layer
 class HbPortDown(CutLink):
     """The cable of a GPU to its HB domain loses its carrier."""
 
-    order, weight = 6, 1.0
+    order = 6
+    weight = 1.0
     layer: ClassVar[Layer] = "hb"

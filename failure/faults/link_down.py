@@ -8,7 +8,8 @@ from railyard.failure.faults.support.links import CutLink
 class LinkDown(CutLink):
     """The rail link of a GPU (d0g1; that of plane 1: d0g1:rail1) loses its carrier."""
 
-    order, weight = 1, 1.0
+    order = 1
+    weight = 1.0
     first_packet_targets = (
         FirstPacketTarget(
             "link down, source side", "no carrier, and the kernel's own backup route: no controller", 5, 20, "source"

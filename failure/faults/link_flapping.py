@@ -38,7 +38,8 @@ class LinkFlapping(CutLink):
 
         period: Annotated[Time, time_between(0.02, 1.0)] = 0.2
 
-    order, weight = 5, 1.0
+    order = 5
+    weight = 1.0
     is_intermittent = True
     loses_packets_throughout = True
 

@@ -20,7 +20,8 @@ class LinkGray(LossyLink):
 
         loss: Annotated[float, Field(ge=0.01, le=0.2)] = 0.05
 
-    order, weight = 3, 1.0
+    order = 3
+    weight = 1.0
     loses_packets_throughout = True
     is_rerouted = False
 

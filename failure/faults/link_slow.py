@@ -22,7 +22,8 @@ class LinkSlow(LinkFault):
 
         rate: Annotated[float, Field(ge=0.01, lt=1)] = 0.1
 
-    order, weight = 4, 1.0
+    order = 4
+    weight = 1.0
     is_rerouted = False
     spans_machines = True
 

@@ -8,7 +8,8 @@ from railyard.failure.faults.support.processes import SwitchCrash
 class RailSwitchCrash(SwitchCrash):
     """The process of a rail switch is killed."""
 
-    order, weight = 7, 1.0
+    order = 7
+    weight = 1.0
     first_packet_targets = (
         FirstPacketTarget(
             "switch killed",

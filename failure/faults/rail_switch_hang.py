@@ -15,7 +15,8 @@ from railyard.topologies.build.network import EmulatedNet
 class RailSwitchHang(SwitchFault):
     """The process of a rail switch is stopped: its connections and carriers stay."""
 
-    order, weight = 8, 1.0
+    order = 8
+    weight = 1.0
     first_packet_targets = (
         FirstPacketTarget(
             "switch stopped",

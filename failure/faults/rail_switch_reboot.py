@@ -20,7 +20,8 @@ class RailSwitchReboot(SwitchCrash):
 
         down: Time = 0.5
 
-    order, weight = 9, 1.0
+    order = 9
+    weight = 1.0
     min_random_s = 0.8  # until the switch is back, with its connection to the controller
     is_intermittent = True
 

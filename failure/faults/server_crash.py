@@ -17,7 +17,8 @@ _MIN_DOMAINS: Final = 3
 class ServerCrash(CrashedGpus):
     """All GPUs of an HB domain crash, and its bridge fails."""
 
-    order, weight = 13, 1.0
+    order = 13
+    weight = 1.0
     target_sort = "HB domain"
 
     def targets(self, plan: FabricPlan) -> Sequence[str]:

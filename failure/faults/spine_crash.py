@@ -8,6 +8,7 @@ from railyard.failure.faults.support.processes import SwitchCrash
 class SpineCrash(SwitchCrash):
     """The process of a spine is killed, or of another switch without GPUs."""
 
-    order, weight = 10, 1.0
+    order = 10
+    weight = 1.0
     target_sort = "spine"
     roles = ("spine", "core")

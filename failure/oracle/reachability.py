@@ -27,7 +27,9 @@ class Survivors:
     """A plan's fabric without its dead parts. ValueError if `dead` names a part that the plan doesn't have."""
 
     def __init__(self, plan: Plan, dead: Impact) -> None:
-        self.plan, self.dead = plan.electrical, dead  # an optical switch joins what it crosses, and nothing else
+        # an optical switch joins what it crosses, and nothing else
+        self.plan = plan.electrical
+        self.dead = dead
         rates = {cable(link.a.node, link.b.node): link.rate_bps for link in self.plan.links}
         nodes = frozenset(self.plan.namespaces)
         if unknown := dead.nodes - nodes:
@@ -47,9 +49,11 @@ class Survivors:
     @cached_property
     def reachable(self) -> frozenset[Pair]:
         """The ordered pairs of live GPUs that a path of the fabric's own kinds still connects."""
-        gpus, kind = self.plan.gpus, self.plan.spec.definition
+        gpus = self.plan.gpus
+        kind = self.plan.spec.definition
         domain, rank = (np.array(numbers) for numbers in zip(*gpus, strict=True))
-        two_domains, two_ranks = np.not_equal.outer(domain, domain), np.not_equal.outer(rank, rank)
+        two_domains = np.not_equal.outer(domain, domain)
+        two_ranks = np.not_equal.outer(rank, rank)
 
         def both_live(far_ends: Iterable[str]) -> Matrix:
             """Whether the cables of both GPUs to these far ends work."""
@@ -89,10 +93,12 @@ class Survivors:
     @cached_property
     def connected(self) -> frozenset[Pair]:
         """The ordered pairs of live GPUs that any path connects, however long."""
-        found, parts = set[str](), list[set[str]]()
+        found = set[str]()
+        parts = list[set[str]]()
         for start in self.links_bps:
             if start not in found:
-                part, waiting = {start}, [start]
+                part = {start}
+                waiting = [start]
                 while waiting:
                     new = self.links_bps[waiting.pop()].keys() - part
                     part |= new

@@ -141,7 +141,8 @@ def main() -> None:
         epoll.register(fd, select.EPOLLIN)
     parent.send(Ready())
     gc.disable()
-    next_ns, running = time.monotonic_ns(), True
+    next_ns = time.monotonic_ns()
+    running = True
     while running:
         if time.monotonic_ns() >= next_ns:
             next_ns += PERIOD_NS

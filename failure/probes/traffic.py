@@ -55,7 +55,8 @@ class ProbePorts:
 
     def __init__(self, first: int = FIRST_PORT, size: int = 16) -> None:
         """`first`: the lowest port. `size`: ports of each range."""
-        self._first, self._size = first, size
+        self._first = first
+        self._size = size
         self._taken: set[int] = set()
         self._lock = threading.Lock()
 
@@ -182,9 +183,12 @@ class Traffic(SiteWorkers):
     def _log(self, message: Message, within_s: float) -> TrafficLog:
         for worker in self._workers:
             worker.send(message)
-        log, sent, arrived = TrafficLog(), dict[int, list[int]](), dict[int, dict[int, int]]()
+        log = TrafficLog()
+        sent = dict[int, list[int]]()
+        arrived = dict[int, dict[int, int]]()
         for site, worker in zip(self._sites, self._workers, strict=True):
-            found, offset_ns = worker.receive(Finished, within_s), site.offset_ns
+            found = worker.receive(Finished, within_s)
+            offset_ns = site.offset_ns
             log.sent |= found.log.sent
             log.broken = found.log.broken | log.broken
             for number, receipts in found.log.receipts.items():
@@ -201,7 +205,8 @@ class _Streams:
     """All TCP streams. Sockets are identified by the stream's number."""
 
     def __init__(self, job: TrafficJob, epoll: select.epoll, log: TrafficLog) -> None:
-        self.log, self._epoll = log, epoll
+        self.log = log
+        self._epoll = epoll
         self._bytes_per_ns = job.stream_bytes_per_s / 1e9
         self._credited_ns: dict[int, int] = {}  # until when each stream has been given what it may send
         self._out: dict[int, socket.socket] = {}
@@ -249,7 +254,8 @@ class _Streams:
             sock = self._out.get(number)
             if sock is None:
                 continue
-            credited_ns, self._credited_ns[number] = self._credited_ns.get(number, now_ns), now_ns
+            credited_ns = self._credited_ns.get(number, now_ns)
+            self._credited_ns[number] = now_ns
             self._credit[number] = min(self._credit[number] + (now_ns - credited_ns) * self._bytes_per_ns, len(CHUNK))
             try:
                 sent = sock.send(memoryview(CHUNK)[: int(self._credit[number])])
@@ -347,7 +353,9 @@ class _Probes:
 def _clock_offset_ns() -> int:
     """Return what the kernel's time stamps are ahead of the monotonic clock, read without a pause between the two."""
     while True:
-        before, stamped, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+        before = time.monotonic_ns()
+        stamped = time.time_ns()
+        after = time.monotonic_ns()
         if after - before < PAUSE_NS:
             return stamped - before
 
@@ -356,7 +364,8 @@ class _Loop:
     """Turns of a millisecond until a command comes."""
 
     def __init__(self, job: TrafficJob, parent: Parent) -> None:
-        self.log, self._parent = TrafficLog(), parent
+        self.log = TrafficLog()
+        self._parent = parent
         self._epoll = select.epoll()
         self.streams = _Streams(job, self._epoll, self.log)
         self.probes = _Probes(job, self._epoll)
@@ -364,14 +373,16 @@ class _Loop:
     def run(self) -> float:
         """Send until a command comes on its connection; return its drain time."""
         self._epoll.register(self._parent, select.EPOLLIN)
-        tick, next_ns = 0, time.monotonic_ns()
+        tick = 0
+        next_ns = time.monotonic_ns()
         while True:
             now = time.monotonic_ns()
             next_ns = max(next_ns, now - CATCH_UP * TICK_NS)
             while next_ns <= now:
                 self.probes.send()
                 self.streams.send(tick, now)
-                tick, next_ns = tick + 1, next_ns + int(TICK_NS * random.uniform(1 - JITTER, 1 + JITTER))
+                tick = tick + 1
+                next_ns = next_ns + int(TICK_NS * random.uniform(1 - JITTER, 1 + JITTER))
             if self._serve((next_ns - time.monotonic_ns()) / 1e9):
                 command = self._parent.receive()
                 if isinstance(command, Stop):

@@ -64,7 +64,8 @@ def broken_by(impact: Impact, plan: Plan) -> Broken:
     The loss of one of several spines disables nothing: switches spread their connections over the others.
     """
     dead = [switch for switch in plan.switches if switch.name in impact.nodes]
-    links, planes = impaired_links(impact, plan), plan.spec.definition.all_planes
+    links = impaired_links(impact, plan)
+    planes = plan.spec.definition.all_planes
     return Broken(
         links=frozenset(gpu for gpu, _ in links if all((gpu, plane) in links for plane in planes)),
         planes=links if len(planes) > 1 else frozenset(),
@@ -91,7 +92,8 @@ def affected_pairs(fault: Fault, plan: Plan) -> AffectedPairs:
     if fault.definition.is_control_plane:
         return AffectedPairs(lambda src, dst: True, lambda src, dst: False)
     impact = fault.impact(plan)
-    broken, sources = broken_by(impact, plan), impact.gpus_impaired_at("rail")
+    broken = broken_by(impact, plan)
+    sources = impact.gpus_impaired_at("rail")
     hits_uplink = any(cable(link.a.node, link.b.node) in impact.impaired_cables for link in plan.uplinks)
     on_graph = hits_uplink or plan.spec.definition.is_graph
     hits_spine = any(switch.role == "spine" and switch.name in impact.nodes for switch in plan.switches)
@@ -161,14 +163,16 @@ def select_script_pairs(plan: Plan, impacts: Sequence[AffectedPairs]) -> tuple[P
 
 
 def _next_domain_pairs(plan: Plan, dead: frozenset[Gpu] = frozenset()) -> list[Pair]:
-    domains, rails = plan.spec.domains, plan.spec.rails
+    domains = plan.spec.domains
+    rails = plan.spec.rails
     pairs = ((src, Gpu((src.domain + 1) % domains, (src.rank + src.domain % 2) % rails)) for src in plan.gpus)
     return [pair for pair in pairs if dead.isdisjoint(pair)]
 
 
 def _probed(plan: Plan, impact: AffectedPairs) -> list[Pair]:
     """Choose for each side a pair that stays on its rail, and others; evenly spaced, and including the last one."""
-    chosen, sides = list[Pair](), impact.sides(permutations(_gpus_near(plan, impact), 2))
+    chosen = list[Pair]()
+    sides = impact.sides(permutations(_gpus_near(plan, impact), 2))
     for side in sides:
         same = _spaced([pair for pair in side if pair[0].rank == pair[1].rank], 1)
         others = (PROBES // 2 if len(sides) > 1 else ONE_SIDE_PROBES) - len(same)
@@ -189,7 +193,8 @@ def _gpus_near(plan: Plan, impact: AffectedPairs) -> Sequence[Gpu]:
         first = _spaced(sorted(hit), _SOME // 2)
         return {*first, *_spaced([number for number in range(count) if number not in first], _SOME - len(first))}
 
-    domains, ranks = some(plan.spec.domains, impact.domains), some(plan.spec.rails, impact.ranks)
+    domains = some(plan.spec.domains, impact.domains)
+    ranks = some(plan.spec.rails, impact.ranks)
     return [gpu for gpu in plan.gpus if gpu.domain in domains and gpu.rank in ranks]
 
 

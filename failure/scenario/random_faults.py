@@ -111,7 +111,9 @@ class _Draw:
     """One script in the making. The order of random draws is part of the format: a seed's results never change."""
 
     def __init__(self, spec: RandomFaults, plan: Plan, rng: random.Random) -> None:
-        self._spec, self._plan, self._rng = spec, plan, rng
+        self._spec = spec
+        self._plan = plan
+        self._rng = rng
         self._weights = spec.weights
         self._candidates: dict[str, dict[str, _Candidate]] = {}  # all random faults of a kind, by target
         for kind in self._weights:
@@ -136,7 +138,8 @@ class _Draw:
 
     def _group_sizes(self) -> list[int]:
         """Return the number of faults of each injection: groups of two or three and single ones, in any order."""
-        left, sizes = round(self._spec.count * self._spec.group_share), list[int]()
+        left = round(self._spec.count * self._spec.group_share)
+        sizes = list[int]()
         while left >= 2:
             size = self._rng.choice((2, 3)) if left > 3 else left
             sizes.append(min(size, self._spec.max_concurrent))

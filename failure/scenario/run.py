@@ -138,7 +138,8 @@ def _run_checks(
         if time.monotonic() >= look_s:
             watch.check()
             look_s = time.monotonic() + watch.STEP_S
-        is_finished, actions = player.is_over(_POLL_S), player.actions.done
+        is_finished = player.is_over(_POLL_S)
+        actions = player.actions.done
         if len(actions) > reported:
             for action in actions[reported:]:
                 on_action(action)

@@ -241,7 +241,8 @@ def none_if_nan(value: float) -> float | None:
 
 def rows_of(run: Run, measurements: pd.DataFrame) -> tuple[Row, ...]:
     """Return every measurement, repeats together, in the order in which they were first measured."""
-    kinds, operations = kinds_of(run.flows), kinds_of(run.flows, "operation")
+    kinds = kinds_of(run.flows)
+    operations = kinds_of(run.flows, "operation")
     spreads: defaultdict[tuple[IntervalId, str, str, str], dict[str, Spread]] = defaultdict(dict)
     repeats = measurements.groupby(["work", "phase", "metric", "unit", "label"], sort=False)
     for (*key, label), values, predicted, verdict, with_latency, least, most, reason in repeats.agg(
@@ -272,13 +273,16 @@ def pairs(run: Run) -> tuple[tuple[FabricRun, FabricRun], ...]:
 
 def slowdowns(run: Run, timed: Sequence[Row]) -> tuple[Slowdown, ...]:
     """Return rail-only over rail-optimized for every time that both measured, under the same policy if one steered."""
-    names, found = labels(run), []
+    names = labels(run)
+    found = []
     steered = [(policy, policy) for policy in run.policies] if run.is_steered else []
     for a, b in pairs(run):
         for own, other_policy in steered or [(a.policy, b.policy)]:
-            one, other = names.get((a.label, own), ""), names.get((b.label, other_policy), "")
+            one = names.get((a.label, own), "")
+            other = names.get((b.label, other_policy), "")
             for row in timed:
-                slow, fast = row.by_fabric.get(one), row.by_fabric.get(other)
+                slow = row.by_fabric.get(one)
+                fast = row.by_fabric.get(other)
                 if slow and fast and fast.median > 0:
                     expected = slow.predicted / fast.predicted if slow.predicted and fast.predicted else None
                     interval = replace(row.work, fabric=a.label, policy=own)

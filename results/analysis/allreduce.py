@@ -108,12 +108,14 @@ class FabricMeasurements:
 
     def over(self, policy: str, other: str, size: int | None) -> float | None:
         """Return the throughput over another policy's."""
-        own, others = self.at(policy, size), self.at(other, size)
+        own = self.at(policy, size)
+        others = self.at(other, size)
         return others / own if own and others else None
 
     def of_ideal(self, policy: str, size: int | None) -> float | None:
         """Return the throughput over the sum of all rails' own, measured alone; None unless each was."""
-        own, alone = self.at(policy, size), self.singles(size)
+        own = self.at(policy, size)
+        alone = self.singles(size)
         if not own or len(alone) < len(self.rails.names):
             return None
         return 1 / own / sum(1 / seconds for seconds in alone.values())
@@ -143,7 +145,8 @@ class FabricMeasurements:
 
 def by_fabric(found: AllreduceResults) -> tuple[FabricMeasurements, ...]:
     """Return the measurements of each fabric that has points, in the order in which they were built."""
-    points, left_out = grouped(found.points, "fabric"), grouped(found.left_out, "fabric")
+    points = grouped(found.points, "fabric")
+    left_out = grouped(found.left_out, "fabric")
     return tuple(
         FabricMeasurements(rails, tuple(points[rails.label]), tuple(left_out.get(rails.label, ())))
         for rails in found.fabrics
@@ -215,7 +218,8 @@ def correct_sums(found: AllreduceResults) -> tuple[float, str] | None:
     checked = [p for p in found.points if p.checked]
     if not checked:
         return None
-    worst, wrong = max(checked, key=lambda p: p.wrong), sum(p.wrong for p in checked)
+    worst = max(checked, key=lambda p: p.wrong)
+    wrong = sum(p.wrong for p in checked)
     where = f"; {worst.policy} on {worst.fabric}" if wrong else ""
     return float(wrong), f"of {sum(p.checked for p in checked):,} in {len(checked)} points{where}"
 
@@ -242,7 +246,8 @@ def link_bound(m: FabricMeasurements) -> tuple[float, str] | None:
 
 def _like_rails(nodes: int) -> Target:
     """Register the gain on so many nodes."""
-    quantity, stated = f"two like rails, {nodes} nodes, large: of one", nezha.GAINS["tcp+tcp", nodes, "nezha"]
+    quantity = f"two like rails, {nodes} nodes, large: of one"
+    stated = nezha.GAINS["tcp+tcp", nodes, "nezha"]
 
     @_target("fabric", quantity, "times", least=stated, source="Nezha 5.2.1", goal=1.95)
     def gain(m: FabricMeasurements) -> float | None:

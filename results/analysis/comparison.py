@@ -204,7 +204,8 @@ def _compared(key: RowKey, a: Floats, b: Floats, left_out: int, limit: float, ta
         found = f"fewer than {MIN_VALUES} values in {missing}"
         found += ", others left out by their verdict" if left_out else ""
         return Compared(*known, None, "not enough data", found)
-    medians_a, medians_b = _resampled_medians(a, 1), _resampled_medians(b, 2)
+    medians_a = _resampled_medians(a, 1)
+    medians_b = _resampled_medians(b, 2)
     low, high = _interval(_ratios(medians_a, medians_b), tail)
     with np.errstate(invalid="ignore"):
         differences = np.where(medians_a == medians_b, 0.0, medians_b - medians_a)  # "never" twice is no difference
@@ -236,7 +237,8 @@ def _interval(statistics: Floats, tail: float) -> tuple[float, float]:
 
 def _resampled_medians(values: Floats, seed: int) -> Floats:
     """Return the median of each resample. The seed makes a comparison repeatable, and differs between A and B."""
-    ordered, (low, high) = np.sort(values), _middle_ranks(len(values), seed)
+    ordered = np.sort(values)
+    (low, high) = _middle_ranks(len(values), seed)
     return np.asarray((ordered[low] + ordered[high]) / 2, dtype=np.float64)
 
 

@@ -68,7 +68,8 @@ class Finding(Record):
     @property
     def verdict(self) -> Verdict:
         """Verdict on its value."""
-        value, limit = self.value, self.limit
+        value = self.value
+        limit = self.limit
         return "invalid" if value > limit.invalid else "degraded" if value > limit.degraded else "ok"
 
     def as_dict(self) -> dict[str, Any]:
@@ -151,7 +152,8 @@ def byte_findings(check: ByteCheck, is_steered: bool) -> Iterator[Finding]:
     wrong = abs(check.delivered_bytes - check.asked_bytes)
     text = f"{size(check.delivered_bytes)} delivered of {size(check.asked_bytes)}, {check.pairs_wrong} GPU pairs differ"
     yield Finding(check.interval, BYTES, float(max(wrong, check.pairs_wrong)), text)
-    counted, expected = check.rail_port_bytes, check.rail_expected_bytes
+    counted = check.rail_port_bytes
+    expected = check.rail_expected_bytes
     if not is_steered or expected > 0:
         # a workload that stays in its HB domains expects nothing on the rails: set what is there against what was sent
         off = abs(counted - expected) / (expected or check.asked_bytes or 1)
@@ -233,6 +235,7 @@ def event_findings(event: Event) -> Iterator[Finding]:
     elif (event.source, event.what) == (RUN, INJECTED_LATE):
         yield Finding(where, FAULT_LATE, float(event.detail["seconds"]), str(event.detail["text"]))
     elif event.source == PROCESS:
-        sent, requested = event.detail["sent"], event.detail["requested"]
+        sent = event.detail["sent"]
+        requested = event.detail["requested"]
         missing = max(0.0, 1 - sent / requested) if requested else 0.0
         yield Finding(where, BACKGROUND, missing, f"{size(sent)} of background sent of {size(requested)}")

@@ -187,14 +187,17 @@ def recovery_rows(run: Run) -> tuple[RecoveryRow, ...]:
 
     Faults from which allreduces recover without a controller are not among them.
     """
-    names, alone = labels(run), [r for r in run.recoveries if r.reroute and not r.script]
+    names = labels(run)
+    alone = [r for r in run.recoveries if r.reroute and not r.script]
     several = with_several_targets(alone)
     rows = []
     for key, repeats in grouped(alone, "fabric", "policy", "fault", "target", "reroute").items():
         fabric, policy, fault, target, reroute = key
         what = (names[fabric, policy], fault, target, reroute)
         rows.append(RecoveryRow(*what, tuple(repeats), (fabric, fault) in several))
-    faults, targets, fabrics = ([r.fault for r in alone], [r.target for r in alone], list(names.values()))
+    faults = [r.fault for r in alone]
+    targets = [r.target for r in alone]
+    fabrics = list(names.values())
     rows.sort(
         key=lambda r: (faults.index(r.fault), fabrics.index(r.fabric), targets.index(r.target), r.reroute != "on")
     )
@@ -271,7 +274,8 @@ def median_p95_ms(found: Figure, unit: str = "") -> str:
     """Return `12.3 / 45.6`, median and 95th percentile; `12.3 (n=5)` where the repeats tell nothing of the latter."""
     if found.median is None:
         return "never"
-    middle, p95 = _ms(found.median), _ms(found.p95)
+    middle = _ms(found.median)
+    p95 = _ms(found.p95)
     if not found.has_p95:
         return f"{middle}{unit} (n={found.n})"
     return f"{middle} / {p95}" + (unit if found.p95 is not None else "")

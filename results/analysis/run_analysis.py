@@ -63,7 +63,9 @@ class Analysis:
     @cached_property
     def checks(self) -> tuple[Check, ...]:
         """Checks for which the run has records: one that fails makes the exit status 1."""
-        run, verdict, reasons = self.run, self.judgement.verdict, self.judgement.reasons
+        run = self.run
+        verdict = self.judgement.verdict
+        reasons = self.judgement.reasons
         early = run.failed or (INTERRUPTED if run.interrupted else "")
         believable = reasons[0] if verdict == "invalid" else f"verdict {verdict}"
         found = (
@@ -124,7 +126,8 @@ def _bytes(run: Run) -> Iterator[Check]:
     rows = run.bytes
     if rows:
         wrong = sum(c.pairs_wrong for c in rows)
-        asked, delivered = sum(c.asked_bytes for c in rows), sum(c.delivered_bytes for c in rows)
+        asked = sum(c.asked_bytes for c in rows)
+        delivered = sum(c.delivered_bytes for c in rows)
         same = wrong == 0 and all(c.asked_bytes == c.delivered_bytes for c in rows)
         detail = f"{delivered:,} of {asked:,} bytes over {len(rows)} workload runs, {wrong} GPU pairs differ"
         worst = max(rows, key=lambda c: (c.pairs_wrong, abs(c.asked_bytes - c.delivered_bytes)))
@@ -205,7 +208,8 @@ def _connectivity(run: Run) -> Iterator[Check]:
 def _too_fast(run: Run) -> Iterator[Check]:
     """With rerouting or without: more than the oracle allows went where nothing should."""
     if rows := [r for r in run.recoveries if r.reroute]:
-        total, worst = sum(r.above_max_flow for r in rows), max(rows, key=lambda r: r.above_max_flow)
+        total = sum(r.above_max_flow for r in rows)
+        worst = max(rows, key=lambda r: r.above_max_flow)
         detail = f"{total} of them over {len(rows)} faults" + (f"; most: {_fault_label(worst)}" if total else "")
         figures = ("streams above their max-flow", total, 0, "streams", worst.interval)
         yield Check("no stream gets more than the max-flow of what is left", total == 0, detail, *figures)
@@ -229,7 +233,8 @@ def _losses(run: Run) -> Iterator[Check]:
             values = [(r.interval, getattr(r, column), r) for r in counted]
             frame = pd.DataFrame(values, columns=["interval", "lost", "fault"])
             first = frame.loc[frame.groupby("interval", sort=False).lost.idxmax()]
-            total, worst = int(first.lost.sum()), first.fault.iloc[int(first.lost.to_numpy().argmax())]
+            total = int(first.lost.sum())
+            worst = first.fault.iloc[int(first.lost.to_numpy().argmax())]
             place = f"; most: {worst.fabric} {worst.script or f'{worst.fault} {worst.target}'} repeat {worst.repeat}"
             text = detail.format(total, len(first)) + (place if total else "")
             yield Check(claim, total == 0, text, quantity, total, 0, unit, worst.interval)
@@ -247,7 +252,8 @@ def _claims(outcomes: Sequence[Outcome]) -> Iterator[Check]:
             detail = "; ".join(f"{target.text(o.value)} {o.worst.of} ({o.fabric})" for o in found)
             if target.unit == "probes":  # what a data plane loses while nothing in it is broken: of all faults together
                 samples = [sample for o in found for sample in o.samples]
-                total, pairs = sum(s.value or 0 for s in samples), sum(s.pairs for s in samples)
+                total = sum(s.value or 0 for s in samples)
+                pairs = sum(s.pairs for s in samples)
                 detail = f"{total:,.0f} probes lost over {len(samples)} faults, of {pairs} probed pairs"
                 detail += f"; most: {worst.fabric} {worst.worst.of}" if total else ""
             figures = (target.quantity, worst.value, next(iter(target.limits.values())), target.unit)

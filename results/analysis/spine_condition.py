@@ -88,7 +88,8 @@ class Cell:
     @property
     def measured(self) -> Winner:
         """Winner by the measured latencies."""
-        a, b = self.latency["rail-only"], self.latency["spine"]
+        a = self.latency["rail-only"]
+        b = self.latency["spine"]
         if max(a, b) < min(a, b) * (1 + TIE):
             return "even"
         return "rail-only" if a < b else "spine"
@@ -100,7 +101,8 @@ class Cell:
 
     def slowest(self, path: Path) -> Range:
         """Return the rate that the slowest link of a path leaves, bit/s."""
-        h, r = self.scores, self.rates
+        h = self.scores
+        r = self.rates
         if path == "rail-only":
             return _bottleneck((r.hb, h.domain), (r.rail, h.far_rail))
         return _bottleneck((r.rail, h.rail), (r.uplink, h.spine), (r.rail, h.far_rail))
@@ -141,11 +143,13 @@ def cells(
     fabrics = {f.label: f for f in run.fabrics if f.spines}
     for (place, src, dst), by_policy in latencies.items():
         own = [s for s in intervals if _place(s.interval) == place and s.policy in POLICY.values()]
-        scores, fabric = _scores(own, src, dst), fabrics.get(place.fabric)
+        scores = _scores(own, src, dst)
+        fabric = fabrics.get(place.fabric)
         if fabric and place.scene in scenes and scores and by_policy.keys() >= set(POLICY.values()):
             latency = {path: median(by_policy[policy]) for path, policy in POLICY.items()}
             rates = Rates(fabric.hb_bps, fabric.rail_bps, fabric.uplink_bps)
-            scene, verdict = scenes[place.scene], worst_verdict(verdicts.get(s.interval, "ok") for s in own)
+            scene = scenes[place.scene]
+            verdict = worst_verdict(verdicts.get(s.interval, "ok") for s in own)
             found.append(Cell(place.fabric, place.workload, scene, src, dst, scores, rates, latency, verdict))
     return tuple(found)
 
@@ -174,7 +178,8 @@ def _scores(matching_intervals: Iterable[MeasurementInterval], src: str, dst: st
                 samples[sample.element, sample.index].append(sample.score)
         for element, scores in samples.items():
             scores_by_element[element] += scores[-SAMPLES_BEFORE_START:]
-    near, far = gpu_of_name(src), gpu_of_name(dst)
+    near = gpu_of_name(src)
+    far = gpu_of_name(dst)
     elements = (("domain", near.domain), ("rail", near.rank), ("spine", 0), ("rail", far.rank))
     if not all(scores_by_element[element] for element in elements):
         return None

@@ -44,7 +44,8 @@ class MeasurementInterval(Record):
 
     def changes(self) -> dict[Pair, int]:
         """Return how often each pair's paths changed."""
-        now, count = dict(self.default_paths), dict.fromkeys(self.default_paths, 0)
+        now = dict(self.default_paths)
+        count = dict.fromkeys(self.default_paths, 0)
         for choice in self.choices:
             pair = (choice.src, choice.dst)
             count[pair] += now[pair] != choice.paths
@@ -239,9 +240,11 @@ def policy_rows(
     if not intervals:
         return {}
     frame = measurements[measurements.metric.isin(TIME_METRICS) & (measurements.phase == "")].set_index("repeat")
-    order, found = list(dict.fromkeys([*run.policies, *frame.policy])), dict[FabricWorkload, tuple[PolicyRow, ...]]()
+    order = list(dict.fromkeys([*run.policies, *frame.policy]))
+    found = dict[FabricWorkload, tuple[PolicyRow, ...]]()
     for _, rows in frame.groupby(["fabric", "work"], sort=False):
-        fabric, work = rows.fabric.iloc[0], rows.work.iloc[0]
+        fabric = rows.fabric.iloc[0]
+        work = rows.work.iloc[0]
         by_policy = {str(policy): times for policy, times in rows.groupby("policy", sort=False)}
         in_place = [s for s in intervals if (s.fabric, s.interval.work) == (fabric, work)]
         found[fabric, work] = tuple(

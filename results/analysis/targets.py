@@ -301,7 +301,8 @@ def _without_controller(scripts: Sequence[ScriptRow], side: Side) -> Found:
         for outage, r in product(outages, faults):
             if not outage.t_fault <= r.t_fault < outage.t_repair:
                 continue
-            value, targets = getattr(r, f"{side}_side_ms"), definition_of(r.fault).first_packet_targets
+            value = getattr(r, f"{side}_side_ms")
+            targets = definition_of(r.fault).first_packet_targets
             if side == "far" and value is not None:
                 value = max(0.0, value + (r.t_fault - outage.t_repair) / 1e6)
             is_long = r.t_repair > outage.t_repair + MAX_RETURN_MS * 10**6

@@ -41,7 +41,8 @@ def latency(m: FabricMeasurements) -> plots.Plot:
         for policy, look in looks.items():
             by_size = m.seconds[policy]
             sizes = sorted(by_size)
-            times, rates = [by_size[size] for size in sizes], [8 * size / by_size[size] for size in sizes]
+            times = [by_size[size] for size in sizes]
+            rates = [8 * size / by_size[size] for size in sizes]
             _curve(left, policy, sizes, times, seconds, look)
             _curve(right, policy, sizes, rates, rate, look)
         if known := [(size, value) for size in m.sizes if (value := m.predicted("nezha", size)) is not None]:
@@ -58,7 +59,8 @@ def latency(m: FabricMeasurements) -> plots.Plot:
 
 def _looks(policies: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return colour, marker and dashes of each policy's line; those without a colour of their own share one."""
-    markers, dashes = plots.markers(policies), plots.dashes(policies)
+    markers = plots.markers(policies)
+    dashes = plots.dashes(policies)
     return {
         policy: {"color": colour_of(policy), "marker": markers[policy], "ls": dashes[policy], "ms": 4, "lw": 1.4}
         for policy in policies
@@ -111,7 +113,8 @@ def shares(found: AllreduceResults) -> plots.Plot | None:
         mixes = list(dict.fromkeys(m.rails.mix for m, _ in lines))
         markers = plots.markers([m.rails.label for m, _ in lines])
         for m, rail in lines:
-            colour, line_width = plots.SERIES[mixes.index(m.rails.mix)], 1 + (m.rails.nodes > 4)
+            colour = plots.SERIES[mixes.index(m.rails.mix)]
+            line_width = 1 + (m.rails.nodes > 4)
             sizes = [size for size in m.sizes if m.shares("nezha", size)]
             values = [(m.shares("nezha", size) or ())[rail] for size in sizes]
             look: dict[str, Any] = {"color": colour, "lw": line_width, "marker": markers[m.rails.label], "ms": 4}
@@ -194,7 +197,8 @@ def trainings(found: AllreduceResults) -> plots.Plot | None:
         return None
     with plots.drawing(0.9 + 0.24 * sum(len(speeds) + 1 for _, speeds in bars)) as figure:
         axes = figure.subplots()
-        ticks, alt_parts = dict[int, str](), []
+        ticks = dict[int, str]()
+        alt_parts = []
         for (fabric, training), speeds in bars:
             name = f"{training}, {fabric}"
             fastest = max(speeds.values())

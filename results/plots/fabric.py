@@ -55,7 +55,8 @@ def draw(fabric: FabricRun) -> style.Plot:
             y, colour = (_Y["optics"], style.MUTED) if layer == "rail" else (_Y["domain"] - 0.6, style.DOMAIN)
             axes.add_patch(Rectangle((0, y), width, 1.2, facecolor=colour + "40", edgecolor=colour, linewidth=0.6))
             axes.text(width + 0.5, y + 0.6, _OPTICS[layer][0], ha="left", va="center", fontsize=8)
-        caption, part = _caption(fabric), (domains, rails) != (fabric.domains, fabric.rails)
+        caption = _caption(fabric)
+        part = (domains, rails) != (fabric.domains, fabric.rails)
         note = f"{domains} of {fabric.domains} domains, {rails} of {fabric.rails} rails drawn. " if part else ""
         alt = f"Drawing of the {fabric.label} fabric: {caption}"
         return style.finish(figure, f"fabric-{fabric.label}", alt, note + caption)
@@ -157,7 +158,8 @@ def _domain_optical_switches(axes: Axes, gpus: Points, domains: int, width: floa
     """Draw an optical switch over each domain, and the fibres into it; returns where each GPU's cable leaves it."""
     pitch = width / domains
     for d in range(domains):
-        corner, size = (pitch * (d + 0.05), _Y["domain_optics"]), (pitch * 0.9, _OPTICAL_SWITCH_HEIGHT)
+        corner = (pitch * (d + 0.05), _Y["domain_optics"])
+        size = (pitch * 0.9, _OPTICAL_SWITCH_HEIGHT)
         axes.add_patch(Rectangle(corner, *size, facecolor=style.MUTED + "40", edgecolor=style.MUTED, linewidth=0.6))
         if domains <= _MAX_NAMED_DOMAINS:
             middle = (pitch * (d + 0.5), _Y["domain_optics"] + _OPTICAL_SWITCH_HEIGHT / 2)

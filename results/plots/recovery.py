@@ -336,7 +336,8 @@ def _faults(axes: Axes, faults: Sequence[Recovery], zero: int) -> None:
     """In the order of time, one below the other. The name stands right of its bar; left of it where that is late."""
     end = max((r.t_repair for r in faults), default=zero)
     for y, r in enumerate(faults):
-        start, stop = (r.t_fault - zero) / 1e9, (r.t_repair - zero) / 1e9
+        start = (r.t_fault - zero) / 1e9
+        stop = (r.t_repair - zero) / 1e9
         colour = _PART_COLOUR[component_kind(r.fault)]
         outage_s = min(stop - start if r.first_packet_ms is None else r.first_packet_ms / 1e3, stop - start)
         outage_s = outage_s if r.is_probed else 0.0

@@ -64,13 +64,15 @@ class Span(NamedTuple):
 def over_time(interval: MeasurementInterval) -> plots.Plot:
     """Four panels on one axis of seconds since the foreground's start."""
     name = f"{workload_label(interval.interval)} on {interval.fabric} under {interval.policy}"
-    spans, shares = tuple(background(interval)), path_shares(interval, _MAX_POINTS)
+    spans = tuple(background(interval))
+    shares = path_shares(interval, _MAX_POINTS)
     rows = list(dict.fromkeys(span.what for span in spans))
     background_height = 0.24 * max(1, len(rows))
     with plots.drawing(7.0 + background_height) as figure:
         grid = figure.subplots(4, 1, sharex=True, height_ratios=[background_height, 2.4, 2.4, 1.9])
         for span in spans:
-            width, y = span.end - span.begin, rows.index(span.what)
+            width = span.end - span.begin
+            y = rows.index(span.what)
             bar = grid[0].barh(y, width, left=span.begin, height=0.6, color=plots.MUTED, lw=0)
             mark(bar, "", f"{span.what}, from {span.begin:.2f} s to {span.end:.2f} s")
         grid[0].set_yticks(range(len(rows)), rows, fontsize=9)
@@ -90,7 +92,8 @@ def over_time(interval: MeasurementInterval) -> plots.Plot:
             plots.quiet(axes)
         for axes in grid[2:]:
             axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}"))
-        begin, end = _seconds(interval, interval.begin_ns), _seconds(interval, interval.end_ns)
+        begin = _seconds(interval, interval.begin_ns)
+        end = _seconds(interval, interval.end_ns)
         after_end = max(1e-9, end - begin) / 100  # so that a mark at the end is whole
         grid[3].tick_params(axis="x", pad=7)
         grid[3].set(xlim=(begin, end + after_end), xlabel="seconds since the foreground's start")
@@ -102,7 +105,8 @@ def background(interval: MeasurementInterval) -> Iterator[Span]:
     active_since: dict[str, float] = {}
     for event in sorted(interval.events, key=lambda e: e.monotonic_ns):
         if event.source == "background":
-            detail, at = event.detail, _seconds(interval, event.monotonic_ns)
+            detail = event.detail
+            at = _seconds(interval, event.monotonic_ns)
             parts = []  # `rails 0, 1`, where a run of before has no `text`
             for unit, numbers in (("rail", detail.get("rails") or ()), ("domain", detail.get("domains") or ())):
                 if numbers:
@@ -137,7 +141,8 @@ def _lines(
     for sample in interval.health:
         if sample.element in elements:
             found[sample.element, sample.index].append(sample)
-    loaded, (low, high) = loaded_elements(interval), limits
+    loaded = loaded_elements(interval)
+    (low, high) = limits
     ends: defaultdict[tuple[str, bool], list[tuple[float, int]]] = defaultdict(list)
     for element, index in sorted(found, key=lambda key: (elements.index(key[0]), key[1])):
         every = found[element, index]
@@ -229,7 +234,8 @@ def _label_ends(axes: Axes, labels: Sequence[EndLabel]) -> None:
     """Write the labels at the right of a panel, each after a piece of its line that leads to it."""
     for label in labels:
         colour, dash = _LOOKS[label.look]
-        x, ends = [1.0, 1.012, 1.03], [label.end, label.y, label.y]
+        x = [1.0, 1.012, 1.03]
+        ends = [label.end, label.y, label.y]
         axes.plot(x, ends, color=colour, ls=dash, lw=1.6, transform=axes.transAxes, clip_on=False)
         axes.annotate(label.text, (1.037, label.y), xycoords="axes fraction", va="center", fontsize=9)
 

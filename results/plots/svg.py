@@ -46,7 +46,8 @@ def _tidy(parent: ET.Element, ids: dict[str, str], decimals: int) -> None:
         parent.text = None
     children: list[ET.Element] = []
     for child in parent:
-        child.tag, child.tail = child.tag.rpartition("}")[2], None
+        child.tag = child.tag.rpartition("}")[2]
+        child.tail = None
         if child.tag in ("metadata", "style"):
             continue
         name = child.attrib.pop("id", "")
@@ -131,12 +132,15 @@ def path_data(data: str, decimals: int = 1) -> str:
             continue
         if command in "zZ":
             steps.append(("z", []))
-            x, y = start_x, start_y
+            x = start_x
+            y = start_y
             continue
         moved = [value - (y if n % 2 else x) for n, value in enumerate(at)]
-        x, y = at[-2], at[-1]
+        x = at[-2]
+        y = at[-1]
         _append(steps, command.lower(), moved)
-    text, last = "", ""
+    text = ""
+    last = ""
     for command, moves in steps:
         numbers = [_number(value * unit, decimals) for value in moves]
         joined = "".join(n if n.startswith("-") or not i else f" {n}" for i, n in enumerate(numbers))

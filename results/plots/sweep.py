@@ -147,7 +147,9 @@ def draw(figure: Any, curve: Curve) -> None:
 def looks_of(names: Iterable[str]) -> Looks:
     """Return colour, marker and dashes of each line."""
     lines = list(dict.fromkeys(names))
-    palette, markers, dashes = plots.colours(lines), plots.markers(lines), plots.dashes(lines)
+    palette = plots.colours(lines)
+    markers = plots.markers(lines)
+    dashes = plots.dashes(lines)
     return {name: (palette[name], markers[name], dashes[name]) for name in lines}
 
 
@@ -170,7 +172,8 @@ def draw_panel(axes: Axes, lines: Lines, looks: Looks, places: Mapping[float, st
         colour, marker, dash = looks[name]
         predicted = [(p, s.predicted) for p, s in points if s.predicted is not None]
         if predicted:
-            xs, ys = [p.x for p, _ in predicted], [y for _, y in predicted]
+            xs = [p.x for p, _ in predicted]
+            ys = [y for _, y in predicted]
             line = axes.plot(xs, ys, color=colour, ls=dash, marker=".", lw=1.6)
             mark(line, name, *(f"{p.name}: predicted {fmt.seconds(y)}" for p, y in predicted))
         for place, s in points:
@@ -180,7 +183,8 @@ def draw_panel(axes: Axes, lines: Lines, looks: Looks, places: Mapping[float, st
                 dots = axes.plot([place.x], [s.median], marker, ms=5.5, mfc=plots.PAPER, mec=colour)
                 spread = f", {fmt.seconds(ends[0])} to {fmt.seconds(ends[1])}" if len(s.values) > 1 else ""
                 mark(dots, name, f"{place.name}: {fmt.seconds(s.median)}{spread}")
-    low, high = min(places), max(places)
+    low = min(places)
+    high = max(places)
     # the same ends in every panel, also where a phase isn't everywhere; the ends' labels keep clear of the corner
     if low > 0 and high / low >= 4:
         axes.set_xscale("log", base=2)

@@ -127,7 +127,8 @@ def short(axis: str) -> str:
 def plot(figure: AxisFigure, name: str) -> plots.Plot:
     """Draw a figure for the report; `name` keeps its ids apart from those of other figures."""
     panels = figure.panels[:MAX_PANELS]
-    rows, across = ceil(len(panels) / _ACROSS), min(len(panels), _ACROSS)
+    rows = ceil(len(panels) / _ACROSS)
+    across = min(len(panels), _ACROSS)
     points = [point for panel in panels for point in panel.points]
     looks = looks_of(point.line for point in points)
     places = dict(figure.ticks.values())

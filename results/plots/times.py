@@ -26,7 +26,8 @@ def completion(rows: Sequence[Row], fabrics: Sequence[str], name: str) -> style.
     """Bars are medians, dots the repeats, the mark what the formula predicts."""
     chosen = sorted(rows, key=lambda r: -max(s.median for s in r.by_fabric.values()))[:MAX_BARS]
     present = [f for f in fabrics if any(f in r.by_fabric for r in chosen)]
-    palette, hatches = style.colours(fabrics), style.hatches(fabrics)
+    palette = style.colours(fabrics)
+    hatches = style.hatches(fabrics)
     with style.drawing(0.9 + len(chosen) * (0.16 + 0.24 * len(present))) as figure:
         axes = figure.subplots()
         for number, row in enumerate(chosen):
@@ -93,7 +94,8 @@ def ratios(rows: Sequence[Row], fabrics: Sequence[str]) -> style.Plot | None:
     chosen = [r for r in rows if any(s.displayed_ratio for s in r.by_fabric.values())]
     if not chosen:
         return None
-    palette, markers = style.colours(fabrics), style.markers(fabrics)
+    palette = style.colours(fabrics)
+    markers = style.markers(fabrics)
     names = [f"{r.workload} · {label(r)}" if label(r) != r.workload else r.workload for r in chosen]
     with style.drawing(1.1 + 0.3 * len(chosen)) as figure:
         axes = figure.subplots()
@@ -170,7 +172,8 @@ def policies(rows: Sequence[PolicyRow], fabric_workload: FabricWorkload) -> styl
     with style.drawing(1.0 + 0.36 * len(rows)) as figure:
         axes = figure.subplots()
         axes.set_yticks(range(len(rows)), [row.policy for row in rows])
-        handles, alt_parts = list[Patch | Line2D](), []
+        handles = list[Patch | Line2D]()
+        alt_parts = []
         for y, row in enumerate(rows):
             is_compared = row.over_dr is not None and row.policy != BASELINE_POLICY
             look = {"color": POLICY_COLOURS.get(row.policy, style.SKY)}
@@ -217,7 +220,8 @@ def spine_condition(cells: Sequence[Cell], name: str) -> style.Plot:
         norm = Normalize(-_MAX_LOG2_RATIO, _MAX_LOG2_RATIO, clip=True)
         for axes, spine in zip(panels, spines, strict=False):
             for cell in (c for c in cells if c.scene.spine == spine):
-                x, y = rails.index(cell.scene.rail), domains.index(cell.scene.domain)
+                x = rails.index(cell.scene.rail)
+                y = domains.index(cell.scene.domain)
                 factor = cell.latency["spine"] / cell.latency["rail-only"]
                 axes.add_patch(Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, color=_RAMP(norm(log2(factor))), lw=0))
                 text = f"× {max(factor, 1 / factor):.2f}"

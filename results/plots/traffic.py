@@ -115,7 +115,9 @@ def _outline(axes: Axes, grid: Grid) -> None:
     def square(x: float, y: float, side: float) -> Path:
         return Path([(x, y), (x + side, y), (x + side, y + side), (x, y + side), (x, y)], closed=True)
 
-    k, cell = grid.rails, 250 / grid.gpus  # points across a cell, about
+    # points across a cell, about
+    k = grid.rails
+    cell = 250 / grid.gpus
     domain_outlines = [square(d * k - 0.5, d * k - 0.5, k) for d in range(grid.domains)]
     rail_diagonals = [o * k for o in range(1 - grid.domains, grid.domains) if o]
     if grid.gpus <= _OUTLINED:
@@ -142,7 +144,8 @@ def pair_shares(flows: Iterable[Flow], grid: Grid) -> str:
     parts: defaultdict[str, int] = defaultdict(int)
     pairs = set()
     for flow in one_repeat(flows):
-        a, b = gpu_of_name(flow.src), gpu_of_name(flow.dst)
+        a = gpu_of_name(flow.src)
+        b = gpu_of_name(flow.dst)
         locality = (
             "within HB domains" if a.domain == b.domain else "within rails" if a.rank == b.rank else "across both"
         )
@@ -164,7 +167,8 @@ def volumes(by_workload: Mapping[str, Sequence[Flow]]) -> style.Plot:
         totals = {name: kind_bytes(one_repeat(flows)) for name, flows in by_workload.items()}
         kinds = style.kind_colours(kind for total in totals.values() for kind in total)
         for row, total in enumerate(totals.values()):
-            left, total_bytes = 0.0, sum(total.values()) or 1
+            left = 0.0
+            total_bytes = sum(total.values()) or 1
             for kind, colour in kinds.items():
                 share = total.get(kind, 0) / total_bytes
                 bar = axes.barh(row, share, left=left, height=0.6, color=colour, edgecolor=style.PAPER, linewidth=1)

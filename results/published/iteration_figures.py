@@ -70,7 +70,8 @@ def best(
 ) -> Best:
     """The fastest strategy under a reading. Rates in bit/s; 0 is the platform's."""
     cluster = make_cluster(PLATFORM, gpus, domain_gpus)
-    hb, rail = hb_bps / 8 or cluster.hb_bytes_per_s, rail_bps / 8 or cluster.rail_bytes_per_s
+    hb = hb_bps / 8 or cluster.hb_bytes_per_s
+    rail = rail_bps / 8 or cluster.rail_bytes_per_s
     constants = replace(cluster.constants, **reading.constants)
     cluster = replace(cluster, hb_bytes_per_s=hb, rail_bytes_per_s=rail, constants=constants)
     return best_strategy(Job(GptModel.load(model), Recipe(batch, **reading.recipe), cluster), reading.rules)
@@ -128,7 +129,8 @@ def table_figure(table: str, title: str, source: str, bars: Sequence[Bar]) -> Fi
         for bar in bars:
             for what, most, ours in (("mean", bar.mean, fmean(sizes)), ("worst", bar.worst, max(sizes))):
                 if most is not None:
-                    note, what = reason if ours > most else "", f"{what} error{which}"
+                    note = reason if ours > most else ""
+                    what = f"{what} error{which}"
                     claims.append(Claim(what, most, ours, "%", bound="at most", note=note, stated=bar.stated_by))
     computed = zip(rows, predicted, errors, use, left_out, strict=True)
     return Figure(

@@ -44,7 +44,8 @@ class _Row(Record):
                 if (value := getattr(self, f.name)) is not None:
                     row = Measurement(self.interval, "", name, float(value), unit, predicted_s, **resolution)
                     run.measurements.append(row)
-                predicted_s, resolution = None, {}
+                predicted_s = None
+                resolution = {}
 
     @classmethod
     def of(cls, interval: IntervalId, found: Mapping[str, Measurement], **other_fields: Any) -> Self:
@@ -103,7 +104,8 @@ class Point(_Row):
     def add_to(self, run: Run) -> None:
         """Add its measurements. A policy with channels in place of rails (`virtual`) has no shares by rail."""
         names = next(rails.names for rails in run.rails if rails.label == self.fabric)
-        bits, predicted = 8 * self.size, self.predicted_s
+        bits = 8 * self.size
+        predicted = self.predicted_s
         _Row.add_to(self, run)
         throughput = (bits / self.mean_s, "bit/s", bits / predicted if predicted else None)
         run.measurements.append(Measurement(self.interval, "", THROUGHPUT, *throughput))

@@ -83,10 +83,12 @@ class Journal:
         records = list(getattr(self._run, name))  # other threads add events
         at = self._written[name]
         if name in _REPLACED:
-            before, self._replaced[name] = self._replaced[name], records
+            before = self._replaced[name]
+            self._replaced[name] = records
             at = next((n for n, (a, b) in enumerate(zip(before, records, strict=False)) if a is not b), at)
         self._written[name] = len(records)
-        lines, kind = [], KINDS[name][1]
+        lines = []
+        kind = KINDS[name][1]
         columns = [f.name for f in fields(kind) if f.name != "interval"]
         values = attrgetter(*columns)
         for interval, group in groupby(records[at:], attrgetter("interval") if issubclass(kind, Record) else _none):
@@ -168,7 +170,8 @@ def read(folder: Folder) -> Run:
     A line that isn't whole is the last: the run was killed while it wrote it. Any other that can't be read is named in
     `damaged`, and so are rows that it makes no sense of; what follows the line is left out.
     """
-    content, damaged = _Content(), list[str]()
+    content = _Content()
+    damaged = list[str]()
     data = folder.read(NAME, MOST_BYTES) or b""
     check_memory(data, NAME)
     whole = data[: data.rfind(b"\n") + 1]

@@ -79,7 +79,8 @@ class RecordReader:
                 if required:
                     raise RailyardError(f"{name} is missing")
                 return default
-            found, entry = parse(data), (self._entries or {}).get(name)
+            found = parse(data)
+            entry = (self._entries or {}).get(name)
             if entry and isinstance(found, list) and entry.rows != len(found):
                 raise RailyardError(f"{name} has {len(found):,} rows; the manifest has {entry.rows}")
             return found

@@ -237,7 +237,8 @@ def from_parquet(data: bytes, file: str) -> list[Plain]:
         ]:
             raise BadInput(f"{file}, column {odd[0].name[:40]}", str(odd[0].type)[:40], "is no type of a record")
         table = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts)
-        rows, groups = table.metadata.num_rows, range(table.metadata.num_row_groups)
+        rows = table.metadata.num_rows
+        groups = range(table.metadata.num_row_groups)
         if rows > min(MOST_ROWS, _FEW_ROWS + _ROWS_PER_BYTE * len(data)):
             raise BadInput(file, f"{rows} rows", f"must be {MOST_ROWS:,} or less, and fewer in a file as small as this")
         most = _ROW_BYTES * (rows + _FEW_ROWS)

@@ -42,8 +42,9 @@ def bottleneck_s(
       "expected" each pair is one flow on one of them, and the result is the mean over random hashes;
     - a GPU sends and receives its own bytes stage by stage, each stage at the rate of its busiest port.
 
-    With uniform stages it equals Rail-only Eq. 1, 2 and 3 (tests/unit/results/theory/test_bottleneck.py). Every pair takes the path
-    of the fabric's forwarding policy from its first byte to its last. Where a rail has several planes, or the policy
+    With uniform stages it equals Rail-only Eq. 1, 2 and 3 (tests/unit/results/theory/test_bottleneck.py).
+    Every pair takes the path of the fabric's forwarding policy from its first byte to its last.
+    Where a rail has several planes, or the policy
     several paths for a pair, each pair is one flow on one of them (planes at the plane's rate): the result is then the
     mean over random hashes, from a fixed seed.
     """
@@ -106,9 +107,13 @@ def _bound_s(
         own_bytes = {(link, way): np.zeros(count[link]) for link in ("hb", "rail") for way in ("out", "in")}
         hashed = plane[src, dst]
         for share, enter, leave in routes:
-            near, rail, far = src != enter, enter != leave, leave != dst
+            near = src != enter
+            rail = enter != leave
+            far = leave != dst
             spine = rail & (enter % x != leave % x)
-            rail_out, rail_in, part = enter * planes + hashed, leave * planes + hashed, share * size
+            rail_out = enter * planes + hashed
+            rail_in = leave * planes + hashed
+            part = share * size
             for sums, link, way, ports, chosen in (
                 (port_bytes, "hb", "out", src, near),
                 (port_bytes, "hb", "in", enter, near),
@@ -144,12 +149,14 @@ def _flows_between_leaves(
 
     Groups of x GPUs in y domains are taken to fill the fabric, each with the same traffic at the same time.
     """
-    graph, gpus = fabric.graph, fabric.domains * fabric.rails
+    graph = fabric.graph
+    gpus = fabric.domains * fabric.rails
     number = {switch: n for n, switch in enumerate(graph.leaves)}
     leaf_of = np.array([number[graph.switch_of[gpu]] for gpu in fabric.size.gpus])
     offsets = product(range(0, fabric.domains - y + 1, y), range(0, fabric.rails - x + 1, x))
     first_gpus = [domain * fabric.rails + rank for domain, rank in offsets]
-    pairs, sizes = [np.empty(0, np.int64)], [np.empty(0)]
+    pairs = [np.empty(0, np.int64)]
+    sizes = [np.empty(0)]
     for (_, _, size), routes in stages:
         for share, enter, leave in routes:
             used = (enter != leave) & (share > 0)
@@ -157,7 +164,8 @@ def _flows_between_leaves(
             pairs += [(ends[0] + first) * gpus + ends[1] + first for first in first_gpus]
             sizes += [(share * size)[used]] * len(first_gpus)
     flows, place = np.unique(np.concatenate(pairs), return_inverse=True)
-    near, far = leaf_of[flows // gpus], leaf_of[flows % gpus]
+    near = leaf_of[flows // gpus]
+    far = leaf_of[flows % gpus]
     crosses = near != far
     return LeafFlows(near[crosses], far[crosses], np.bincount(place, np.concatenate(sizes), len(flows))[crosses])
 
@@ -190,13 +198,17 @@ def _hashed_uplinks_s(flows: LeafFlows, rates: Rates, graph: FabricGraph) -> Ite
     rng = np.random.default_rng(0)
     for _ in range(max(8, min(HASH_DRAWS, 2**22 // max(1, len(flows.bytes))))):
         loads = np.zeros(link_rate.size)
-        here, target, size = leaves[flows.near][is_joined], flows.far[is_joined], flows.bytes[is_joined]
+        here = leaves[flows.near][is_joined]
+        target = flows.far[is_joined]
+        size = flows.bytes[is_joined]
         while len(here):
             choice = (rng.random(len(here)) * counts[here, target]).astype(np.int64)
             there = following[here, target, choice]
             loads += np.bincount(here * len(number) + there, size, len(loads))
             goes_on = there != leaves[target]
-            here, target, size = there[goes_on], target[goes_on], size[goes_on]
+            here = there[goes_on]
+            target = target[goes_on]
+            size = size[goes_on]
         yield float((loads / link_rate.ravel()).max())
 
 

@@ -65,20 +65,26 @@ def uplink_imbalance(
     A pair is one flow. The fabric's other groups of x times y GPUs do the same at the same time. None where no bytes
     cross spines, or there are fewer than two.
     """
-    uplinks, gpus = fabric.spine_count, x * y
+    uplinks = fabric.spine_count
+    gpus = x * y
     parts = [(sizes, way, way.enter % x != way.leave % x) for sizes, ways in routed for way in ways]
     keys = np.concatenate([np.empty(0, np.int64), *((n.src * gpus + n.dst)[crosses] for n, _, crosses in parts)])
     pairs, part = np.unique(keys, return_inverse=True)  # one flow, however many stages it is used in
     if not len(pairs) or uplinks < 2:
         return None
     sizes = np.bincount(part, np.concatenate([(way.share * n.bytes)[crosses] for n, way, crosses in parts]))
-    policy, shape = FORWARDING_POLICIES[fabric.chosen_policy], Fabric(fabric.kind, y, x)
+    policy = FORWARDING_POLICIES[fabric.chosen_policy]
+    shape = Fabric(fabric.kind, y, x)
     known, entry = np.unique(pairs // gpus % x * gpus + pairs % gpus, return_inverse=True)
     assigned = [policy.uplink(n // gpus, Gpu(*divmod(n % gpus, x)), shape) for n in known.tolist()]
-    groups, columns = max(1, fabric.domains // y), max(1, fabric.rails // x)  # on the same switches; on others
+    # on the same switches; on others
+    groups = max(1, fabric.domains // y)
+    columns = max(1, fabric.rails // x)
     src, dst = (np.concatenate([end % x + x * c for c in range(columns)] * groups) for end in np.divmod(pairs, gpus))
-    switches, each = 2 * x * columns, np.tile(sizes, groups * columns)
-    ends, both = np.concatenate([src, dst + x * columns]) * uplinks, np.tile(each, 2)
+    switches = 2 * x * columns
+    each = np.tile(sizes, groups * columns)
+    ends = np.concatenate([src, dst + x * columns]) * uplinks
+    both = np.tile(each, 2)
 
     def of(chosen: Numbers) -> float:
         loads = np.bincount(ends + np.tile(chosen, 2), both, switches * uplinks)

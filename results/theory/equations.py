@@ -110,7 +110,8 @@ def _largest_over_pairs(x: int, y: int, hb: int, rail: int, rails_are_apart: boo
     rows, columns = (grid.ravel() for grid in np.meshgrid(np.arange(y), np.arange(x), indexing="ij"))
     cells = np.maximum(rows * x + columns * y - rows * columns, 1)
     best, time = _largest(x, y, hb, rail, cells, rows, columns * int(rails_are_apart))
-    r, c = int(rows[best]), int(columns[best])
+    r = int(rows[best])
+    c = int(columns[best])
     is_single_gpu = r == c == 0
     matrix = tuple(tuple(i < r or j < c or (is_single_gpu and i == j == 0) for j in range(x)) for i in range(y))
     return Bound(time, matrix)

@@ -109,7 +109,9 @@ def iteration_terms(
 
     collectives_s = phases_s(iteration.each_micro_batch)
     boundary = iteration.boundary.data_bytes if iteration.boundary else 0.0
-    m, p, v = iteration.micro_batches, iteration.stages, iteration.virtual_stages
+    m = iteration.micro_batches
+    p = iteration.stages
+    v = iteration.virtual_stages
     bubble_s = equations.bubble_compute_s(p, v, iteration.compute_s)
     bubble_s += equations.bubble_network_s(boundary, p, 1, rates.hb, rates.rail)
     compute_s = equations.last_stage_compute_s(m, iteration.compute_s)
@@ -243,7 +245,8 @@ def share_uplinks(schedule: Schedule, fabric: FabricSpec) -> dict[str, str]:
     """
     if not is_hashed(fabric):
         return {}
-    columns, rails = schedule.columns, schedule.rails
+    columns = schedule.columns
+    rails = schedule.rails
     sent = np.flatnonzero(~columns.is_compute)
     pairs, place = np.unique(columns.src[sent] * schedule.gpus + columns.dst[sent], return_inverse=True)
     crosses = np.zeros(len(pairs), dtype=bool)
@@ -283,7 +286,8 @@ def latency(schedule: Schedule, one_way: PathSeconds) -> dict[str, float]:
 
 def _of_paths(sizes: Sizes, rails: int, seconds: PathSeconds) -> Iterator[float]:
     """Yield the seconds of each path that these pairs take; 0 without pairs."""
-    crosses, turns = sizes.src // rails != sizes.dst // rails, sizes.src % rails != sizes.dst % rails
+    crosses = sizes.src // rails != sizes.dst // rails
+    turns = sizes.src % rails != sizes.dst % rails
     used = (np.any(~crosses), np.any(crosses & ~turns), np.any(crosses & turns))
     yield from (own for own, is_used in zip(seconds, used, strict=True) if is_used)
     yield 0.0
@@ -317,7 +321,9 @@ def _with_whole(schedule: Schedule, each: dict[str, float], run_s: Callable[[Pha
     """Add the whole iteration to the seconds of each phase: as often as Eq. 6-11 count what the network does."""
     if (iteration := schedule.iteration) is None:
         return each
-    m, p, v = iteration.micro_batches, iteration.stages, iteration.virtual_stages
+    m = iteration.micro_batches
+    p = iteration.stages
+    v = iteration.virtual_stages
     collectives_s = sum(phase.repeats * run_s(phase) for phase in iteration.each_micro_batch)
     boundary_s = run_s(iteration.boundary) if iteration.boundary else 0.0
     network_s = equations.last_stage_network_s(m, collectives_s, v, boundary_s, 1.0)
@@ -358,7 +364,8 @@ def phase_times(schedule: Schedule, spans: Mapping[int, tuple[float, float]]) ->
         parts = runs[t.phase]
         src, dst = (parts.setdefault(gpu, _Part(gpu)) for gpu in (t.src, t.dst))
         src.sends = min(src.sends, start)
-        src.sent, dst.received = src.sent + t.bytes, dst.received + t.bytes
+        src.sent = src.sent + t.bytes
+        dst.received = dst.received + t.bytes
         for part in (src, dst):
             part.began, part.ended = min(part.began, start), max(part.ended, end)
         parts[_group(parts, t.src)].peer = _group(parts, t.dst)

@@ -16,7 +16,9 @@ Places = defaultdict[int, list[dict[str, Any]]]  # where each arrow goes through
 
 def encode(root: Track) -> dict[str, Any]:
     """Return all tracks as one trace object."""
-    zero, events, arrows = min(_starts(root), default=0), list[dict[str, Any]](), Places(list)
+    zero = min(_starts(root), default=0)
+    events = list[dict[str, Any]]()
+    arrows = Places(list)
     for pid, process in enumerate(root.used(), start=1):
         events.append({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": process.name}})
         tids = count(1)

@@ -77,8 +77,11 @@ def _xml(run: str, started: str, suites: dict[str, Sequence[Case]], seconds: flo
 
 def markdown(analysis: Analysis) -> bytes:
     """Return the run's result, checks and steps as Markdown."""
-    run, judgement, checks = analysis.run, analysis.judgement, analysis.checks
-    passed, result = sum(check.passed for check in checks), "passed" if analysis.passed else "failed"
+    run = analysis.run
+    judgement = analysis.judgement
+    checks = analysis.checks
+    passed = sum(check.passed for check in checks)
+    result = "passed" if analysis.passed else "failed"
     mark = {True: "✅", False: "❌"}
     lines = [
         f"### {mark[analysis.passed]} {markdown_cell(run.name)}: {result}",

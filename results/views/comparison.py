@@ -64,7 +64,8 @@ def headline(comparison: Comparison) -> str:
 def show(comparison: Comparison, console: Console) -> None:
     """Print it."""
     console.print(table(comparison, MAX_ROWS).to_terminal())
-    limit, confidence = fmt.percent(comparison.limit), fmt.percent(comparison.confidence, 0)
+    limit = fmt.percent(comparison.limit)
+    confidence = fmt.percent(comparison.confidence, 0)
     console.print(f"a change of {limit} or less is none; intervals at {confidence} for all rows together")
     for reason, count in Counter(row.reason for row in comparison.rows if row.reason).items():
         console.print(f"not enough data: {count} rows: {reason}", highlight=False, soft_wrap=True)

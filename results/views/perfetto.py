@@ -38,9 +38,15 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
 }  # fmt: skip
 """Fields of each message with number and type; a star: a list of them. EventName and DebugAnnotationName are alike, and
 enums are numbers."""
-_BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4  # TrackEvent.Type
+# TrackEvent.Type
+_BEGIN = 1
+_END = 2
+_INSTANT = 3
+_COUNTER = 4
 _EXPLICIT: Final = 3  # TrackDescriptor.ChildTracksOrdering: by rank
-_CLEARED, _NEEDED = 1, 2  # TracePacket.SequenceFlags: of names that later packets refer to by number
+# TracePacket.SequenceFlags: of names that later packets refer to by number
+_CLEARED = 1
+_NEEDED = 2
 _SEQUENCE: Final = 1
 _VALUES: Final = {bool: "bool_value", int: "int_value", float: "double_value", str: "string_value"}
 _KEPT: Final = 10_000  # packets: objects take ten times the memory of their bytes
@@ -51,10 +57,12 @@ def _classes() -> dict[str, Any]:
     for message_name, fields in _MESSAGES.items():
         message = file.message_type.add(name=message_name)
         for name, (number, type_name) in fields.items():
-            field, kind = message.field.add(name=name, number=number), type_name.removeprefix("*")
+            field = message.field.add(name=name, number=number)
+            kind = type_name.removeprefix("*")
             field.label = field.LABEL_REPEATED if type_name.startswith("*") else field.LABEL_OPTIONAL
             if kind in _MESSAGES:
-                field.type, field.type_name = field.TYPE_MESSAGE, f".railyard.{kind}"
+                field.type = field.TYPE_MESSAGE
+                field.type_name = f".railyard.{kind}"
             else:
                 field.type = field.Type.Value(f"TYPE_{kind.upper()}")
     pool = descriptor_pool.DescriptorPool()
@@ -106,14 +114,18 @@ class _Encoder:
             self._parts.append(self._trace.SerializeToString())
             self._trace = Trace()
         packet = self._trace.packet.add()
-        packet.trusted_packet_sequence_id, packet.sequence_flags = _SEQUENCE, flags
+        packet.trusted_packet_sequence_id = _SEQUENCE
+        packet.sequence_flags = flags
         return packet
 
     def _describe(self, track: Track, parent: int, rank: int) -> int:
         """Add a descriptor; return its number."""
-        descriptor, uuid = self._packet().track_descriptor, next(self._uuids)
-        descriptor.uuid, descriptor.name = uuid, track.name
-        descriptor.child_ordering, descriptor.sibling_order_rank = _EXPLICIT, rank
+        descriptor = self._packet().track_descriptor
+        uuid = next(self._uuids)
+        descriptor.uuid = uuid
+        descriptor.name = track.name
+        descriptor.child_ordering = _EXPLICIT
+        descriptor.sibling_order_rank = rank
         if parent:
             descriptor.parent_uuid = parent
         if track.samples:
@@ -122,8 +134,10 @@ class _Encoder:
 
     def _event(self, at_ns: int, kind: int, uuid: int, name: str = "") -> Any:
         packet = self._packet()
-        packet.timestamp, event = at_ns, packet.track_event
-        event.type, event.track_uuid = kind, uuid
+        packet.timestamp = at_ns
+        event = packet.track_event
+        event.type = kind
+        event.track_uuid = uuid
         if name:
             event.name_iid = _number(name, self._events, packet.interned_data, "event_names")
         return event
@@ -133,7 +147,8 @@ class _Encoder:
         if each.arrows:
             event.flow_ids.extend(each.arrows)
         for name, value in each.details.items():
-            noted, new = event.debug_annotations.add(), self._trace.packet[-1].interned_data
+            noted = event.debug_annotations.add()
+            new = self._trace.packet[-1].interned_data
             noted.name_iid = _number(name, self._details, new, "debug_annotation_names")
             for kind, field in _VALUES.items():
                 if isinstance(value, kind):

@@ -135,7 +135,10 @@ def templates() -> Environment:
 def render(analysis: Analysis) -> str:
     """Return the page as HTML."""
     environment = templates()
-    run, headline, parts, links = analysis.run, list[str | Table](), [], dict[str, str]()
+    run = analysis.run
+    headline = list[str | Table]()
+    parts = []
+    links = dict[str, str]()
     cards = list[Sequence[Card]]()
     for name, found in sections():
         if found.applies(analysis):
@@ -193,7 +196,8 @@ def _data_files(run: Run) -> list[str]:
 
 def summarise(analysis: Analysis) -> dict[str, Any]:
     """Return the content of summary.json: verdict, reasons, checks and headline figures. Times in s, rates in bit/s."""
-    run, judgement = analysis.run, analysis.judgement
+    run = analysis.run
+    judgement = analysis.judgement
     headline: dict[str, Any] = {}
     for _, found in sections():
         headline |= found.summary(analysis)
@@ -274,7 +278,8 @@ def print_summary(analysis: Analysis, console: Console) -> None:
     def print_line(line: str | Text) -> None:
         console.print(line, soft_wrap=not console.is_terminal, highlight=False)
 
-    run, judgement = analysis.run, analysis.judgement
+    run = analysis.run
+    judgement = analysis.judgement
     state = " [bold red]interrupted[/]" if run.interrupted else ""
     state += " [bold red]interactive[/]" if run.is_interactive else ""
     verdict = f"[bold {_COLOUR[judgement.verdict]}]{judgement.verdict}[/]"

@@ -63,7 +63,8 @@ def rows_of(results: pd.DataFrame, axes: Sequence[str]) -> list[SweepRow]:
     found = []
     for values, group in _groups(times, keys):
         named = dict(zip(keys, values, strict=True))
-        ratios, predicted = group.ratio.dropna(), group.predicted.dropna()
+        ratios = group.ratio.dropna()
+        predicted = group.predicted.dropna()
         found.append(
             SweepRow(
                 axes={key: named[key] for key in keys if key not in _KEYS},

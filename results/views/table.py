@@ -103,7 +103,8 @@ class Table:
     def to_html(self, look: str = "") -> Markup:
         """Return the element for report.html; `look`: its CSS class beside "wide"."""
         spans = [(name, len(list(columns))) for name, columns in groupby(c.group for c in self.shown)]
-        group, column = Markup('<th colspan="{}" scope="colgroup">{}</th>'), Markup('<th scope="col"{}>{}</th>')
+        group = Markup('<th colspan="{}" scope="colgroup">{}</th>')
+        column = Markup('<th scope="col"{}>{}</th>')
         groups = Markup().join(
             group.format(n, name) if name else Markup('<td colspan="{}"></td>').format(n) for name, n in spans
         )

@@ -1,6 +1,7 @@
 """The example plugin docs/examples/link_errors.py on packets: calibrated links of a fabric of 2 x 2 get a section.
 
-A variant: tests/unit/results/views/test_report_sections.py has the section of this plugin, other plugins are run on packets.
+A variant: tests/unit/results/views/test_report_sections.py has the section of this plugin, and other plugins are run
+on packets.
 """
 
 import json

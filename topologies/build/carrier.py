@@ -55,7 +55,9 @@ class _End:
     """The end of a tunnel on this machine."""
 
     def __init__(self, number: int, node: str, interface: str) -> None:
-        self.number, self.node, self.is_up = number, node, True
+        self.number = number
+        self.node = node
+        self.is_up = True
         with namespaces.inside(node):
             self.index = socket.if_nametoindex(interface)
             self._netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
@@ -72,7 +74,9 @@ class _End:
 
 class _Mirror:
     def __init__(self, parent: Parent, task: Mirror) -> None:
-        self._parent, self._machine, self._placement = parent, task.machine, task.placement
+        self._parent = parent
+        self._machine = task.machine
+        self._placement = task.placement
         self._machines = [
             tuple(task.placement.machine_of[end.node] for end in (link.a, link.b)) for link in task.placement.tunnels
         ]
@@ -137,7 +141,8 @@ class _Mirror:
                             namespaces.attributes(data[offset + HEADER.size + LINK.size : offset + length])
                         )
                         group = int.from_bytes(attributes.get(IFLA_GROUP, b""), sys.byteorder)
-                        end, is_up = ends.get(index), bool(flags & IFF_UP) and group != HELD_GROUP
+                        end = ends.get(index)
+                        is_up = bool(flags & IFF_UP) and group != HELD_GROUP
                         if end and end.is_up != is_up:
                             end.is_up = is_up
                             self._tell(EndState(number=end.number, is_up=is_up))

@@ -34,7 +34,9 @@ class GpuReplacement:
         self._hb_is_optical = bool(optical and "hb" in optical.layers)
         if spare == failed or (spare.domain != failed.domain and not self._hb_is_optical):
             raise ValueError(f"{spare.name} can't take the place of {failed.name}")
-        self._net, self._spare, self._failed = net, spare, failed
+        self._net = net
+        self._spare = spare
+        self._failed = failed
         self._batches = [(_start_batch(spare.name, "ip"), identity_commands(net.plan, spare, failed, net.backups))]
         if not self._hb_is_optical:  # else the place at the bridge is the failed one's
             entry = f"fdb replace {failed.mac('hb')} dev {spare.name} master static\n"
@@ -61,7 +63,9 @@ class GpuReplacement:
 
     def apply_name(self) -> None:
         """Let the spare's namespace have the failed one's name."""
-        failed, spare, failed_name = self._failed.name, self._spare.name, f"{self._failed.name}-failed"
+        failed = self._failed.name
+        spare = self._spare.name
+        failed_name = f"{self._failed.name}-failed"
         for node in (self._net.nameToNode[failed], self._net.nameToNode[spare]):
             if node.shell:  # in the namespace that had this name
                 node.terminate()

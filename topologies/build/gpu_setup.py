@@ -22,13 +22,23 @@ from railyard.topologies.build.namespaces import HEADER, IFF_UP, LINK, REQUEST_A
 from railyard.topologies.plan import Plan
 from railyard.topologies.routing import FROM_HB, FROM_RAIL, Device, Route
 
-_REQUEST, _CREATE, _REPLACE, _EXCLUSIVE = 0x1, 0x400, 0x100, 0x200
-_NEWLINK, _NEWADDR, _NEWNEIGH, _NEWRULE, _NEWQDISC, _NEWTCLASS = 16, 20, 28, 32, 36, 40
+_REQUEST = 0x1
+_CREATE = 0x400
+_REPLACE = 0x100
+_EXCLUSIVE = 0x200
+_NEWLINK = 16
+_NEWADDR = 20
+_NEWNEIGH = 28
+_NEWRULE = 32
+_NEWQDISC = 36
+_NEWTCLASS = 40
 _NLMSG_NOOP: Final = 1
 _SEND_BYTES: Final = 64 * 1024  # a send buffer of the usual 208 KiB takes 212,960
 _LOOPBACK: Final = 1  # index of lo in every namespace
 _PERMANENT: Final = 0x80
-_STATIC, _OF_MASTER = 0x40, 0x04  # state and flag of an entry in a bridge's forwarding table
+# state and flag of an entry in a bridge's forwarding table
+_STATIC = 0x40
+_OF_MASTER = 0x04
 _TO_TABLE: Final = 1
 _ROOT: Final = 0xFFFFFFFF
 _PLACEHOLDER: Final = b"\xff\xff\xff\xff"  # in place of a GPU's own address in messages for several
@@ -47,12 +57,14 @@ def send(parts: Iterable[bytes], node: str) -> int:
 
     `parts`: whole messages, up to 64 KB in each. RailyardError with `node` and the first that the kernel refused.
     """
-    sends, data = 0, bytearray()
+    sends = 0
+    data = bytearray()
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as sock:
         for part in parts:
             if len(data) + len(part) > _SEND_BYTES:
                 sock.send(data)
-                sends, data = sends + 1, bytearray()
+                sends = sends + 1
+                data = bytearray()
             data += part
         sock.send(data + HEADER.pack(HEADER.size, _NLMSG_NOOP, REQUEST_ACK, 0, 0))
         answer = sock.recv(65536)  # errors come first, in the order of messages, and the acknowledgement last
@@ -85,7 +97,8 @@ def bridge_message(name: str, mtu: int) -> bytes:
 def bridge_port_messages(bridge: int, macs: Mapping[int, str]) -> list[bytes]:
     """Set a bridge up and give it ports that learn and flood nothing. `macs`: by port, the one that it leads to."""
     off = _attribute(4, b"bridge\0") + _attribute(5, _attribute(8, b"\0") + _attribute(9, b"\0"))
-    master, parts = _attribute(10, struct.pack("=I", bridge)), [link_up(bridge)]
+    master = _attribute(10, struct.pack("=I", bridge))
+    parts = [link_up(bridge)]
     for port, mac in macs.items():
         head = LINK.pack(0, 0, port, 0, 0)
         parts += [
@@ -101,7 +114,8 @@ def bridge_port_messages(bridge: int, macs: Mapping[int, str]) -> list[bytes]:
 
 def _rule(device: Device, table: int, priority: int) -> bytes:
     head = struct.pack("=8BI", socket.AF_INET, 0, 0, 0, table, 0, 0, _TO_TABLE, 0)
-    incoming, number = _attribute(3, device.encode() + b"\0"), _attribute(6, struct.pack("=I", priority))
+    incoming = _attribute(3, device.encode() + b"\0")
+    number = _attribute(6, struct.pack("=I", priority))
     return _message(_NEWRULE, _CREATE | _EXCLUSIVE, head + incoming + number)
 
 
@@ -118,13 +132,16 @@ class GpuSetup:
     """
 
     def __init__(self, plan: Plan, backups: bool, index: Mapping[Device, int]) -> None:
-        self._plan, self._backups, self._index = plan, backups, index
+        self._plan = plan
+        self._backups = backups
+        self._index = index
         self._carried: dict[tuple[int, int], bytes] = {}
         self._neighbours: dict[tuple[Gpu, Device], bytes] = {}
 
     def messages(self, gpu: Gpu) -> list[bytes]:
         """Return the messages of one GPU, once its interfaces exist."""
-        plan, index = self._plan, self._index
+        plan = self._plan
+        index = self._index
         parts = [link_up(_LOOPBACK), _address(gpu), *(link_up(index[device]) for device in plan.devices)]
         parts += [_rule("hb0", FROM_HB, 100), *(_rule(device, FROM_RAIL, 101) for device in plan.devices[1:])]
         parts += [self._neighbour(other, device) for other, device in routing.neighbours(plan, gpu)]
@@ -133,7 +150,8 @@ class GpuSetup:
         own = socket.inet_aton(gpu.ip)
         parts += self._packed(routes, own)
         far = [self._carried_to(gpu.rank, d) for d in range(plan.spec.domains) if d != gpu.domain]
-        placeholder, source = rtnetlink.source_attribute(_PLACEHOLDER), rtnetlink.source_attribute(own)
+        placeholder = rtnetlink.source_attribute(_PLACEHOLDER)
+        source = rtnetlink.source_attribute(own)
         return parts + [part.replace(placeholder, source) for part in far]
 
     def _packed(self, routes: Iterable[Route], source: bytes) -> list[bytes]:

@@ -57,7 +57,9 @@ class PartNet(FabricNet):
         controller: FabricController | None,
         backups: bool,
     ) -> None:
-        self._placement, self._underlay, self._machine_net = placement, underlay, machine_net
+        self._placement = placement
+        self._underlay = underlay
+        self._machine_net = machine_net
         super().__init__(placement.plan, datapath, controller, backups)
 
     @property
@@ -79,9 +81,11 @@ class PartNet(FabricNet):
 
     def _tunnel_command(self, number: int, link: Link) -> str:
         near, far = (link.a, link.b) if link.a.node in self._here else (link.b, link.a)
-        underlay, mtu = self._underlay, self.plan.spec.mtu
+        underlay = self._underlay
+        mtu = self.plan.spec.mtu
         remote = underlay.addresses[self._placement.machine_of[far.node]]
-        tunnel, options = underlay.first_tunnel + self._placement.earlier_tunnels + number, ""
+        tunnel = underlay.first_tunnel + self._placement.earlier_tunnels + number
+        options = ""
         if gpu := self._gpus.get(near.node):
             options = f" index {_index_of(link)} gso_max_segs {max_gso_segments(link.rate_bps, mtu)}"
             options += f" address {gpu.mac_of(near.interface)}"

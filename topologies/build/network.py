@@ -88,7 +88,8 @@ class EmulatedNet(Mininet):
     def __init__(self, plan: FabricPlan, datapath: Datapath, topo: Topo | None = None) -> None:
         Mininet.inited = True  # or Mininet would set global sysctls
         super().__init__(topo=topo, controller=None, build=False)
-        self.plan, self.datapath = plan, datapath
+        self.plan = plan
+        self.datapath = datapath
         self._ends: defaultdict[str, dict[str, tuple[int | None, int]]] = defaultdict(dict)
         for link in plan.links:
             for end in (link.a, link.b):
@@ -278,7 +279,8 @@ class FabricNet(EmulatedNet):
         self, plan: Plan, datapath: Datapath, controller: FabricController | None = None, backups: bool = True
     ) -> None:
         super().__init__(plan, datapath, FabricTopo(plan=plan))
-        self.backups, self.fabric_controller = backups, controller
+        self.backups = backups
+        self.fabric_controller = controller
         self._gpus = {gpu.name: gpu for gpu in plan.gpus}
         index = {link.a.interface: _index_of(link) for link in plan.links if link.a.node in self._gpus}
         self._setup = gpu_setup.GpuSetup(plan, backups, index)
@@ -330,7 +332,8 @@ class FabricNet(EmulatedNet):
         return htb_commands(interface, rate_bps, self.plan.spec.mtu)
 
     def _configure_node(self, node: str) -> None:
-        gpu, mtu = self._gpus.get(node), self.plan.spec.mtu
+        gpu = self._gpus.get(node)
+        mtu = self.plan.spec.mtu
         for interface, (_, rate_bps) in self._ends[node].items():
             is_hb = gpu is None or interface == "hb0"
             if is_hb and max_gso_segments(rate_bps, mtu) == 1:
@@ -343,7 +346,8 @@ class FabricNet(EmulatedNet):
         gpu_setup.send(gpu_setup.bridge_port_messages(socket.if_nametoindex(node), macs), node)
 
     def _make_interface(self, end: End) -> PlannedIntf:
-        gpu, node = self._gpus.get(end.node), self.nameToNode[end.node]
+        gpu = self._gpus.get(end.node)
+        node = self.nameToNode[end.node]
         if gpu is None:
             return PlannedIntf(end.interface, node, end.port)
         return PlannedIntf(end.interface, node, end.port, gpu.mac_of(end.interface), gpu.ip)

@@ -105,7 +105,8 @@ class PlannedIntf(mininet_link.Intf):
         prefix_bits: int | None = None,
     ) -> None:
         super().__init__(name, node=node, port=port, mac=mac, moveIntfFn=lambda *_: None)
-        self.ip, self.prefixLen = ip, prefix_bits
+        self.ip = ip
+        self.prefixLen = prefix_bits
 
     def updateIP(self) -> str | None:  # noqa: N802
         """Return its address by the plan: a GPU's is on lo, so Mininet would not find it here."""
@@ -138,7 +139,8 @@ class PlannedLink(mininet_link.Link):
 
     def __init__(self, first: PlannedIntf, second: PlannedIntf) -> None:
         first.link = second.link = self
-        self.intf1, self.intf2 = first, second
+        self.intf1 = first
+        self.intf2 = second
 
     def __str__(self) -> str:
         ends = (self.intf1, self.intf2)

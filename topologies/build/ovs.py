@@ -107,7 +107,8 @@ class PrivateSwitch:
         A port without a QoS record would lose its shaper: ovs-vswitchd resets the qdiscs of all interfaces that it
         takes up, but those marked linux-noop.
         """
-        name, kind = self.name, "system" if self.datapath == "system" else "netdev"
+        name = self.name
+        kind = "system" if self.datapath == "system" else "netdev"
         arguments = ["set", "Open_vSwitch", ".", "other_config:n-handler-threads=1"]
         arguments += ["other_config:n-revalidator-threads=1"]
         if self.datapath == "netdev-tso":
@@ -142,14 +143,16 @@ class PrivateSwitch:
 
     def start_vswitchd(self) -> None:
         """Start ovs-vswitchd on the database, also after a crash. In the switch's namespace."""
-        database, control = f"unix:{self.folder}/db.sock", f"--unixctl={self.folder}/vswitchd.ctl"
+        database = f"unix:{self.folder}/db.sock"
+        control = f"--unixctl={self.folder}/vswitchd.ctl"
         self._spawn("ovs-vswitchd", [database, control, NO_ROUTES])
         with suppress(PermissionError):  # an ordinary user may not
             os.setpriority(os.PRIO_PROCESS, self.vswitchd_pid, FORWARDING_NICENESS)
 
     def start_failure(self, program: str) -> RailyardError:
         """Return the error for a program that does not listen in time: ProcessMissing if a signal ended it."""
-        name, died = self.watched[program].name, self.watched[program].died
+        name = self.watched[program].name
+        died = self.watched[program].died
         if died.startswith("died (signal"):
             return watch.ProcessMissing(f"{name} {died}")
         log = self.folder / f"{program}.log"

@@ -26,7 +26,8 @@ def start(
 
     PATH is extended by the system's folders, and ovs-vsctl finds the node's own switch. OSError as by Popen.
     """
-    at, path = str(OVS_DIR / node), environment.get("PATH", "")
+    at = str(OVS_DIR / node)
+    path = environment.get("PATH", "")
     own = {**environment, "PATH": f"{path}{os.pathsep}{SEARCH_PATH}".strip(os.pathsep)}
     own |= {"OVS_RUNDIR": at, "OVS_DBDIR": at}
     if not os.path.isdir(own.get("TMPDIR", "/")):  # noqa: PTH112 - may be any text

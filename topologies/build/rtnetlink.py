@@ -15,14 +15,25 @@ from railyard.topologies.addresses import Gpu, gpu_of_ip
 from railyard.topologies.build import namespaces
 from railyard.topologies.routing import FROM_HB, MAIN, Device, Hop, Route
 
-RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
-REQUEST, ACK, CREATE_REPLACE = 0x1, 0x4, 0x400 | 0x100
-SCOPE_UNIVERSE, SCOPE_LINK, SCOPE_NOWHERE = 0, 253, 255
+RTM_NEWROUTE = 24
+RTM_DELROUTE = 25
+RTM_GETROUTE = 26
+REQUEST = 0x1
+ACK = 0x4
+CREATE_REPLACE = 0x400 | 0x100
+SCOPE_UNIVERSE = 0
+SCOPE_LINK = 253
+SCOPE_NOWHERE = 255
 ONLINK: Final = 4  # of a next hop: its GPU is on the link, though no address of the link says so
 PROTOCOL: Final = 99  # marks our routes in `ip route` (proto 99)
 PROTOCOL_BOOT: Final = 3  # what `ip route` gives to routes
 UNICAST: Final = 1
-RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC, RTA_MULTIPATH = 1, 4, 5, 6, 7, 9
+RTA_DST = 1
+RTA_OIF = 4
+RTA_GATEWAY = 5
+RTA_PRIORITY = 6
+RTA_PREFSRC = 7
+RTA_MULTIPATH = 9
 
 BATCH_MESSAGES: Final = 128  # in one send: a receive buffer of the usual 208 KiB holds 256 answers, and loses more
 BATCH_BYTES: Final = 64 * 1024  # in one send: a send buffer of the usual 208 KiB takes 212,960
@@ -56,7 +67,8 @@ def source_attribute(address: bytes) -> bytes:
 
 
 def _pack_put(route: Route, source: bytes, index: Mapping[Device, int], sequence: int, protocol: int) -> bytes:
-    scope, flags = SCOPE_LINK if route.is_on_link else SCOPE_UNIVERSE, 0
+    scope = SCOPE_LINK if route.is_on_link else SCOPE_UNIVERSE
+    flags = 0
     if len(route.hops) == 1:
         device, via, _ = route.hops[0]
         next_hop_attribute = _NUMBER.pack(_NUMBER.size, RTA_OIF, index[device])
@@ -81,9 +93,11 @@ def batches(messages: Sequence[bytes]) -> Iterator[tuple[int, int, bytes]]:
     Only a send's last message wants an answer. Errors are answered unasked, in the order of messages: when the last
     answer is there, all errors are.
     """
-    sizes, first = list(map(len, messages)), 0
+    sizes = list(map(len, messages))
+    first = 0
     while first < len(messages):
-        end, size = first + 1, sizes[first]
+        end = first + 1
+        size = sizes[first]
         while end < len(messages) and end - first < BATCH_MESSAGES and size + sizes[end] <= BATCH_BYTES:
             end, size = end + 1, size + sizes[end]
         data = bytearray().join(messages[first:end])
@@ -158,7 +172,8 @@ def _route_in(body: bytes, index: Mapping[int, Device]) -> Route | None:
     metric = int.from_bytes(attributes.get(RTA_PRIORITY, b""), sys.byteorder)
     prefix = f"{socket.inet_ntoa(attributes[RTA_DST])}/{length}"
     if data := attributes.get(RTA_MULTIPATH):
-        hops, at = list[Hop](), 0
+        hops = list[Hop]()
+        at = 0
         while at < len(data):
             size, _, weight, number = NEXT_HOP.unpack_from(data, at)
             if number in index:

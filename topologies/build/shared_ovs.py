@@ -19,7 +19,8 @@ def start(tso: bool = False, options: Sequence[str] = ()) -> list[int]:
     """
     ovs.prepare()
     RUNDIR.mkdir(parents=True)
-    database, socket_path = RUNDIR / "conf.db", RUNDIR / "db.sock"
+    database = RUNDIR / "conf.db"
+    socket_path = RUNDIR / "db.sock"
     shutil.copy(ovs.EMPTY_DATABASE, database)
     _start("ovsdb-server", str(database), f"--remote=punix:{socket_path}")
     namespaces.run(["ovs-vsctl", "--no-wait", "init"])

@@ -76,13 +76,16 @@ def measure_costs(datapath: Datapath, controller: FabricController) -> Capacity:
 
 def _cores_and_bytes(flows: Iterable[_Flow]) -> tuple[float, float]:
     """Return the cores that the run's processes keep busy while these flows send, and the bytes/s that arrive."""
-    clock, arrived = CpuClock(), 0
+    clock = CpuClock()
+    arrived = 0
     with _connections(flows) as (senders, receivers), selectors.DefaultSelector() as ready:
-        data, buffer = bytes(BUFFER_BYTES), bytearray(BUFFER_BYTES)
+        data = bytes(BUFFER_BYTES)
+        buffer = bytearray(BUFFER_BYTES)
         for sockets, event in ((senders, selectors.EVENT_WRITE), (receivers, selectors.EVENT_READ)):
             for sock in sockets:
                 ready.register(sock, event)
-        start_s, samples = time.monotonic() + SETTLE_S, list[tuple[float, float, int]]()
+        start_s = time.monotonic() + SETTLE_S
+        samples = list[tuple[float, float, int]]()
         for until_s in (start_s, start_s + SECONDS):
             while (left_s := until_s - time.monotonic()) > 0:
                 for key, event in ready.select(left_s):
@@ -100,7 +103,8 @@ def _cores_and_bytes(flows: Iterable[_Flow]) -> tuple[float, float]:
 @contextmanager
 def _connections(flows: Iterable[_Flow]) -> Iterator[tuple[list[socket.socket], list[socket.socket]]]:
     """Yield the sending and the receiving end of a connection for each flow; closing them discards what waits."""
-    senders, receivers = list[socket.socket](), list[socket.socket]()
+    senders = list[socket.socket]()
+    receivers = list[socket.socket]()
     with ExitStack() as opened:
         for src, dst in flows:
             with namespaces.open_socket(dst.name, socket.SOCK_STREAM) as listener:
@@ -137,7 +141,8 @@ def measure_batched(datapath: Datapath, controller: FabricController) -> Capacit
             with namespaces.inside(f"d0g{rank}"):
                 namespaces.run(["ethtool", "-K", "rail0", "tso", "off", "gso", "off"])
             flows.append(start_flow(f"d0g{rank}", f"d1g{rank}", Gpu(1, rank).ip, BATCHED_SECONDS, "-w 128K"))
-        clock, spent = CpuClock(), list[tuple[float, int]]()
+        clock = CpuClock()
+        spent = list[tuple[float, int]]()
         for _ in range(WINDOWS + 1):
             time.sleep(BATCHED_SECONDS / (WINDOWS + 2))
             spent.append((clock.own_s(), sum(_received_bytes(f"d1g{rank}", "rail0") for rank in range(spec.rails))))

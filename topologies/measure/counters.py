@@ -102,7 +102,8 @@ def interface_drops(dev: str) -> dict[str, int]:
 
 def queue_drops() -> dict[str, int]:
     """Return what the queues of this thread's namespace have dropped, by interface. OSError if the kernel refuses."""
-    found, names = Counter[str](), dict(socket.if_nameindex())
+    found = Counter[str]()
+    names = dict(socket.if_nameindex())
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as sock:
         for body in namespaces.dump(sock, RTM_GETQDISC, _QDISC_OF_ALL):
             found[names.get(_QDISC.unpack_from(body)[2], "")] += _queue(body)[2]
@@ -258,7 +259,8 @@ class TcpRates:
 
         None where that isn't known yet: ask again after WINDOW_S. Within it, the answer is the same.
         """
-        now, last = time.monotonic(), self._snapshots.get(node)
+        now = time.monotonic()
+        last = self._snapshots.get(node)
         if last and now - last.at_s < WINDOW_S:
             return last.rates
         acknowledged = self._read_acknowledged(node)

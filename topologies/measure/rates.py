@@ -30,7 +30,9 @@ PING_INTERVAL_S: Final = 2e-3  # longer than shapers take for the idle credit of
 OMIT_S: Final = 1  # iperf3 counts only after this: slow start is over then
 WINDOW: Final = "208K"  # the most that an ordinary user gets; over three switches less than that leaves a link idle
 IPERF_PORT: Final = f"{5201:04X}"
-LISTEN, TIME_WAIT = "0A", "06"  # states of a connection in /proc/net/tcp
+# states of a connection in /proc/net/tcp
+LISTEN = "0A"
+TIME_WAIT = "06"
 STILL_LOOKS: Final = 3  # a frame between two queues is in none
 SETTLE_S: Final = 5.0  # the longest queue of a slow rail; a workload is measured after that in any case
 BLOCK: Final = "8K"  # iperf3 counts whole blocks; its own of 128 KB take a tenth of a second on a link of 10 Mbit/s
@@ -52,7 +54,9 @@ def samples(net: FabricNet) -> list[Sample]:
     """Return one flow a class, no two over the same link. A flow over a spine is bound by its rail, the slower."""
     plan = net.plan
     payload = payload_fraction(plan.spec.mtu)
-    rail, hb = plan.rail_link(Gpu(0, 0)).rate_bps * payload, plan.hb_bps * payload  # a flow uses one plane
+    # a flow uses one plane
+    rail = plan.rail_link(Gpu(0, 0)).rate_bps * payload
+    hb = plan.hb_bps * payload
     if plan.spec.definition.is_graph:
         return _graph_samples(plan, hb, payload)
     chosen = [Sample("hb", Gpu(0, 0), Gpu(0, 1), hb), Sample("rail", Gpu(1, 0), Gpu(0, 0), rail)]

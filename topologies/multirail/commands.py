@@ -90,7 +90,8 @@ def node_commands(plan: MultirailPlan, namespace: str) -> str:
     """
     lines = ["link set lo up"]
     for nic in plan.nics_of(namespace):
-        table, peers = route_table(nic.rail), (peer for peer in plan.nics_on(nic.rail) if peer != nic)
+        table = route_table(nic.rail)
+        peers = (peer for peer in plan.nics_on(nic.rail) if peer != nic)
         route = f"{subnet(nic.rail)} dev {nic.interface} src {nic.ip} window {window_bytes(plan, nic.rail)}"
         lines += [
             f"link set {nic.interface} up",

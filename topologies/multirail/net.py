@@ -82,7 +82,8 @@ class MultirailNet(EmulatedNet):
             namespaces.run(["ip", "-batch", "-"], commands.mptcp_commands(self.plan.nics_of(node)))
 
     def _make_interface(self, end: End) -> PlannedIntf:
-        node, nic = self.nameToNode[end.node], self._nics.get((end.node, end.interface))
+        node = self.nameToNode[end.node]
+        nic = self._nics.get((end.node, end.interface))
         if nic is None:
             return PlannedIntf(end.interface, node, end.port)
         return PlannedIntf(nic.interface, node, None, nic.mac, nic.ip, PREFIX_BITS)

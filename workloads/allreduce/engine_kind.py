@@ -41,7 +41,8 @@ END_S: Final = 5.0
 SLACK_S: Final = 60.0  # to draw inputs and to check results, on a machine that runs a rank late
 _VIRTUAL_PORT: Final = PORT + 16  # beside other engines' on the same NICs
 _SHARED: Final = "/dev/shm"  # the sandbox's own, so nothing stays behind
-_SOCKET, _LOG = "ranks.sock", "log"
+_SOCKET = "ranks.sock"
+_LOG = "log"
 _LAST_LINES: Final = 3
 _EXIT_WAIT_S: Final = 1.0
 _CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: process, user and group of the other end
@@ -100,14 +101,16 @@ def rails_of(plan: MultirailPlan) -> tuple[Rail, ...]:
         slowed = scaled(full_rate, plan.scale)
         setup_s = slowed.setup_s if spec.setup is None else spec.setup
         cpu = slowed.cpu_s_per_byte if spec.cpu is None else spec.cpu
-        rate, nominal = plan.payload_bps(number) / 8, full_rate.rate if all_auto else 0.0
+        rate = plan.payload_bps(number) / 8
+        nominal = full_rate.rate if all_auto else 0.0
         rails.append(Rail(spec.name, spec.kind, rate, setup_s * plan.dilation, cpu * plan.dilation, nominal))
     return tuple(rails)
 
 
 def layout(plan: MultirailPlan, channels: Sequence[int] = (), port: int = PORT) -> jobs.Layout:
     """Return the addresses of a fabric. `channels`: the rail whose NIC each of several virtual rails uses, if any."""
-    rails, aggregators = rails_of(plan), tuple((nic.ip, port) if nic else None for nic in plan.aggregators)
+    rails = rails_of(plan)
+    aggregators = tuple((nic.ip, port) if nic else None for nic in plan.aggregators)
     nics = [(rail, port) for rail in range(len(rails))]
     if channels:
         rails = tuple(replace(rails[nic], name=f"{rails[nic].name}.{number}") for number, nic in enumerate(channels))
@@ -223,7 +226,8 @@ class PeerRanks(Group):
         with suppress(OSError):
             for pipe in self._pipes.values():
                 pipe.send(jobs.Leave())
-        process, self._process = self._process, None
+        process = self._process
+        self._process = None
         if process is not None:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(END_S)

@@ -34,7 +34,9 @@ class Pacer:
     """Times in seconds. `phase`, in (0, 1), keeps flows from sending all at once. `sent`: frames so far."""
 
     def __init__(self, wave: Wave, interval_s: float, phase: float) -> None:
-        self._wave, self._interval, self._phase = wave, interval_s, phase
+        self._wave = wave
+        self._interval = interval_s
+        self._phase = phase
         self._handled = self.sent = 0
 
     def next_due_s(self) -> float:

@@ -221,7 +221,8 @@ def check_background(specs: Sequence[BackgroundSpec], fabric: FabricSpec, field:
     """
     for i, spec in enumerate(specs):
         check_patterns(spec.patterns, fabric, f"{field}.{i}")
-    waves, shares = [spec.wave for spec in specs], [spec.shares(fabric) for spec in specs]
+    waves = [spec.wave for spec in specs]
+    shares = [spec.shares(fabric) for spec in specs]
     periods = min(_CHECKED_PERIODS, _CHECKED // max(1, len(specs)) ** 2)
     starts = {wave.first + n * (wave.every or 0.0) for wave in waves for n in range(periods if wave.every else 1)}
     for at_s in sorted(starts):  # only where a load begins can a sum grow

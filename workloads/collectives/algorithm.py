@@ -76,8 +76,10 @@ def grid_shifts(grid: Grid) -> list[Round]:
     evenly: so that HB links, rails and uplinks are all loaded at all times. Rounds by GPU number (i to i + r) mix the
     sorts, which leaves rails idle: on a 4x4 grid they take a quarter longer.
     """
-    y, x = len(grid), len(grid[0])
-    in_domain, in_rail = [(0, b) for b in range(1, x)], [(a, 0) for a in range(1, y)]
+    y = len(grid)
+    x = len(grid[0])
+    in_domain = [(0, b) for b in range(1, x)]
+    in_rail = [(a, 0) for a in range(1, y)]
     cross_rail = [(a, b) for b in range(1, x) for a in range(1, y)]
     sorts = (in_domain, in_rail, cross_rail)
     ordered = sorted(((i + 0.5) / len(part), shift) for part in sorts for i, shift in enumerate(part))
@@ -153,7 +155,8 @@ class Exchange:
         rounds, n = sends.shape
         turns = len(parts) * rounds
         slots = np.arange(turns)[:, None] * n + program.count
-        sent, received = slots + np.tile(sends, (len(parts), 1)), slots + np.tile(receives, (len(parts), 1))
+        sent = slots + np.tile(sends, (len(parts), 1))
+        received = slots + np.tile(receives, (len(parts), 1))
         ends = np.tile(np.concatenate(self.rounds), (len(parts), 1))
         lag = min(SENDS_WAITING, in_flight)
         first = [program.last(src) for src in ends[: min(lag, turns) * n, 0].tolist()]
@@ -277,14 +280,16 @@ class Ring:
         return 1 if whole_bytes(self.chunk) >= 2 * SLICE_BYTES else self.steps
 
     def emit(self, program: Program, phase: int, in_flight: int | None = None) -> None:
-        group, chunk = self.group, whole_bytes(self.chunk)
+        group = self.group
+        chunk = whole_bytes(self.chunk)
         if len(group) < 2:
             return
         slices = [chunk - chunk // 2, chunk // 2] if chunk >= 2 * SLICE_BYTES else [chunk]
         if len(group) * self.steps <= FEW_TRANSFERS:
             self._emit_few(program, phase, slices)
             return
-        n, turns = len(group), self.steps * len(slices)
+        n = len(group)
+        turns = self.steps * len(slices)
         gpus = np.asarray(group, dtype=np.int64)
         ends = np.tile(np.column_stack((gpus, np.roll(gpus, -1))), (turns, 1))
         numbers = np.arange(turns * n).reshape(turns, n) + program.count  # of what each GPU sends, by step and slice
@@ -300,7 +305,8 @@ class Ring:
 
     def _emit_few(self, program: Program, phase: int, slices: list[int]) -> None:
         """Append the same transfers one by one: an array of a few takes longer to make than they do."""
-        group, begun = self.group, len(slices)
+        group = self.group
+        begun = len(slices)
         sent: list[list[int]] = []  # by step and slice, the number of what each GPU sends
         for size in slices * self.steps:
             turn = len(sent)
@@ -445,7 +451,8 @@ def collective_schedule(
     `data_bytes` is the D of `Phase`; what doesn't divide evenly is rounded up, and the phase has the rounded value.
     ValueError for an algorithm that can't stand by itself. `limits`: as of `Program`.
     """
-    algorithm, program = ALGORITHMS[name], Program(domains, rails, **limits)
+    algorithm = ALGORITHMS[name]
+    program = Program(domains, rails, **limits)
     if not algorithm.collective:
         raise ValueError(f"{name} is not a collective that stands by itself")
     grids = [tuple((gpu,) for gpu in rail) for rail in columns(program.grid)] if algorithm.per_rail else [program.grid]

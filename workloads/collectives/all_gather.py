@@ -25,7 +25,10 @@ def all_gather_s(data_bytes: N, x: N, y: N, hb_bytes_per_s: float, rail_bytes_pe
 class AllGather(Algorithm):
     """Every GPU contributes D / (x y) bytes, and ends with D."""
 
-    collective, algorithm, equation, is_divided = "all-gather", "hierarchical", "Eq. 1", True
+    collective = "all-gather"
+    algorithm = "hierarchical"
+    equation = "Eq. 1"
+    is_divided = True
     formula = "(y−1)·D/(x·y·C_S) + (x−1)·D/(x·C_F)"
 
     def stages(self, phase: Phase, grid: Grid) -> Stages:
@@ -42,4 +45,6 @@ class AllGather(Algorithm):
 class RingAllGather(AllGather):
     """The same in one ring: a grid of one column, or of one row."""
 
-    algorithm, equation, per_rail = "ring", "Eq. 1, one row or column", True
+    algorithm = "ring"
+    equation = "Eq. 1, one row or column"
+    per_rail = True

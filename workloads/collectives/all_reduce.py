@@ -14,7 +14,10 @@ def all_reduce_s(data_bytes: N, x: N, y: N, hb_bytes_per_s: float, rail_bytes_pe
 class AllReduce(Algorithm):
     """Every GPU has D bytes, and ends with the sum of all D."""
 
-    collective, algorithm, equation, is_divided = "all-reduce", "hierarchical", "twice Eq. 1", True
+    collective = "all-reduce"
+    algorithm = "hierarchical"
+    equation = "twice Eq. 1"
+    is_divided = True
     formula = "2·((y−1)·D/(x·y·C_S) + (x−1)·D/(x·C_F))"
 
     def stages(self, phase: Phase, grid: Grid) -> Stages:
@@ -33,4 +36,6 @@ class AllReduce(Algorithm):
 class RingAllReduce(AllReduce):
     """The same in one ring: a grid of one column, or of one row."""
 
-    algorithm, equation, per_rail = "ring", "twice Eq. 1, one row or column", True
+    algorithm = "ring"
+    equation = "twice Eq. 1, one row or column"
+    per_rail = True

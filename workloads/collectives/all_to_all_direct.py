@@ -16,7 +16,9 @@ def all_to_all_direct_s(pair_bytes: float, x: int, y: int, hb_bytes_per_s: float
 class DirectAllToAll(Algorithm):
     """D bytes for every pair of the grid, in one stage; the fabric forwards what crosses rails."""
 
-    collective, algorithm, equation = "all-to-all", "direct", "Eq. 2"
+    collective = "all-to-all"
+    algorithm = "direct"
+    equation = "Eq. 2"
     formula = "max((x−1)·D/C_F, x·(y−1)·D/C_S)"
     uneven = ("all-to-all-dispatch", "all-to-all-combine")
 

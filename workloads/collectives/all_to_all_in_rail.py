@@ -8,7 +8,10 @@ from railyard.workloads.schedule import Grid, Phase
 class InRailAllToAll(Algorithm):
     """D bytes between every two GPUs of a rail, all rails at once."""
 
-    collective, algorithm, equation, per_rail = "all-to-all", "in-rail", "Eq. 3, second term", True
+    collective = "all-to-all"
+    algorithm = "in-rail"
+    equation = "Eq. 3, second term"
+    per_rail = True
     formula = "(y−1)·D/C_S"
 
     def stages(self, phase: Phase, grid: Grid) -> Stages:

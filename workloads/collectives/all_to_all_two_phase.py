@@ -31,7 +31,9 @@ def forwarding_share(x: int, y: int, hb_bytes_per_s: float, rail_bytes_per_s: fl
 class TwoPhaseAllToAll(Algorithm):
     """D bytes for every pair of the grid, by way of the GPU of the sender's domain that has the receiver's rank."""
 
-    collective, algorithm, equation = "all-to-all", "two-phase", "Eq. 3"
+    collective = "all-to-all"
+    algorithm = "two-phase"
+    equation = "Eq. 3"
     formula = "y·(x−1)·D/C_F + x·(y−1)·D/C_S"
 
     def stages(self, phase: Phase, grid: Grid) -> Stages:

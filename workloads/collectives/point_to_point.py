@@ -10,7 +10,8 @@ from railyard.workloads.schedule import Grid, Phase
 class PointToPoint(Algorithm):
     """D bytes from the first GPU of the grid to the second."""
 
-    equation, formula = "bytes over rate", "(y−1)·D/C_S + (x−1)·D/C_F"
+    equation = "bytes over rate"
+    formula = "(y−1)·D/C_S + (x−1)·D/C_F"
 
     def stages(self, phase: Phase, grid: Grid) -> Stages:
         """Send."""

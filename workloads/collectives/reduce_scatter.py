@@ -22,4 +22,6 @@ class ReduceScatter(AllGather):
 class RingReduceScatter(ReduceScatter):
     """The same in one ring: a grid of one column, or of one row."""
 
-    algorithm, equation, per_rail = "ring", "Eq. 1, one row or column", True
+    algorithm = "ring"
+    equation = "Eq. 1, one row or column"
+    per_rail = True

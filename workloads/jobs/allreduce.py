@@ -93,7 +93,8 @@ class AllreduceSpec(workload.ComparedWorkload):
 
     def predictions(self, number: int, plan: MultirailPlan) -> Iterator[workload.Prediction]:
         """Yield every size under every policy."""
-        rails, peer = rails_of(plan), peer_rail(plan.spec)
+        rails = rails_of(plan)
+        peer = peer_rail(plan.spec)
         for policy in self.policies_on(number, plan.spec):
             for size in self.sizes:
                 time = predicted_s(policy, rails, plan.spec.nodes, workload.sent_bytes(size, plan.scale), peer)
@@ -101,7 +102,8 @@ class AllreduceSpec(workload.ComparedWorkload):
 
     def dry_run(self, number: int, plan: MultirailPlan, repeats: int) -> Iterator[str | workload.Rows]:
         """Yield a table of the operations of a start: those that learn, and those that count."""
-        fabric, policies = plan.spec, self.policies_on(number, plan.spec)
+        fabric = plan.spec
+        policies = self.policies_on(number, plan.spec)
         if not policies:
             return
         slow = any(fabric.dilation_of(size) > 1 for size in self.sizes)

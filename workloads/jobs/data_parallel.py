@@ -45,7 +45,8 @@ class DataParallelSpec(Modelled):
 
     def build(self, setting: Setting) -> Built:
         """The model says nothing of a cluster: it is projected to the real platform with as many GPUs as here."""
-        x, y = setting.fabric.rails, setting.fabric.domains
+        x = setting.fabric.rails
+        y = setting.fabric.domains
         sizes = buckets(LayersModel.load(self.model, f"{setting.field}.model"), self.bucket)
 
         def iteration(factor: float) -> Iteration:
@@ -57,7 +58,8 @@ class DataParallelSpec(Modelled):
             return Iteration(1, 1, 1, 0.0, (), None, tuple(phases))
 
         def schedule(factor: float) -> Schedule:
-            program, whole = Program(y, x), iteration(factor)
+            program = Program(y, x)
+            whole = iteration(factor)
             for phase in whole.sync:
                 run(program, phase, program.grid)
             return program.schedule(self.label(), whole)

@@ -52,7 +52,8 @@ class DdpSpec(RailWorkload):
                 session.interval(self.result_name, self.policy, repeat, f"DDP, {self.policy}") as interval,
                 DdpRanks(session.net, peer_rail(session.plan.spec)) as ranks,
             ):
-                gloo, own = ranks.train("gloo", training), ranks.train("railyard", training, policy=self.policy)
+                gloo = ranks.train("gloo", training)
+                own = ranks.train("railyard", training, policy=self.policy)
                 pairs = [p for g, o in zip(gloo, own, strict=True) for p in zip(g.losses, o.losses, strict=True)]
                 difference = max(abs(mine - theirs) / max(abs(theirs), MIN_LOSS) for theirs, mine in pairs)
                 beside = replace(interval, policy="gloo", part=self.policy)

@@ -130,7 +130,8 @@ def gpt_job(
 
 def gpt_iteration(job: GptJob) -> Iteration:
     """Return the iteration as Eq. 6-11 need it, and as its tasks are. Data of a ring is rounded up to whole bytes."""
-    p, runs = job.placement.parallelism, 2 * job.placement.parallelism.virtual_stages * job.pairs_per_pass
+    p = job.placement.parallelism
+    runs = 2 * job.placement.parallelism.virtual_stages * job.pairs_per_pass
     tensor, data, _ = job.placement.splits.values()
     form = "ring" if tensor.network == 1 else "hierarchical"
     reducing = "all-reduce-ring" if data.hb == 1 else "all-reduce-hierarchical"
@@ -149,8 +150,10 @@ def gpt_iteration(job: GptJob) -> Iteration:
 
 def gpt_schedule(job: GptJob) -> Schedule:
     """The iteration: every stage of every replica takes its passes in 1F1B order, then the replicas sum gradients."""
-    place, p = job.placement, job.placement.parallelism
-    program, iteration = Program(place.domains, place.rails), gpt_iteration(job)
+    place = job.placement
+    p = job.placement.parallelism
+    program = Program(place.domains, place.rails)
+    iteration = gpt_iteration(job)
     # before any task is made, since as many as are allowed take seconds
     pair = Program(place.domains, place.rails)
     for phase in iteration.each_micro_batch:
@@ -170,7 +173,9 @@ def gpt_schedule(job: GptJob) -> Schedule:
 
 def _emit_replica(program: Program, iteration: Iteration, job: GptJob, replica: int) -> None:
     """Emit a replica's passes, stage by stage in turn, as soon as the input of each was sent: in order of time."""
-    stages, m, v = iteration.stages, iteration.micro_batches, iteration.virtual_stages
+    stages = iteration.stages
+    m = iteration.micro_batches
+    v = iteration.virtual_stages
     all_gather, reduce_scatter = (replace(phase, repeats=1) for phase in iteration.each_micro_batch)
     groups = job.placement.gpus[:, replica].tolist()
     grids = [job.placement.tensor_grid(stage, replica) for stage in range(stages)]
@@ -240,11 +245,14 @@ class GptSpec(Training):
         }
 
     def state_parameters(self, scale: Scale) -> float:
-        layers, tensor = scale.shape["layers_per_stage"].emulated, scale.shape["tensor"].emulated
+        layers = scale.shape["layers_per_stage"].emulated
+        tensor = scale.shape["tensor"].emulated
         return layers * GptModel.load(self.model).layer_parameters / tensor
 
     def build(self, setting: Setting) -> Built:
-        model, fabric, field = GptModel.load(self.model, f"{setting.field}.model"), setting.fabric, setting.field
+        model = GptModel.load(self.model, f"{setting.field}.model")
+        fabric = setting.fabric
+        field = setting.field
         chosen = self.parallelism or _default_parallelism(model, fabric, self.global_batch, self.micro_batch)
         placement_field = f"{field}.parallelism" if self.global_batch is None else field
         placement = place(chosen, fabric.domains, fabric.rails, placement_field)
@@ -267,7 +275,8 @@ class GptSpec(Training):
         factor = self.bytes_factor(
             setting, emulated_job.gather_bytes, lambda rates: line_rate_duration_s(gpt_schedule(emulated_job), rates)
         )
-        real, emulated = published_job.shape(published_layers), emulated_job.shape(layers)
+        real = published_job.shape(published_layers)
+        emulated = emulated_job.shape(layers)
         shape = {name: Factor(real[name], emulated[name]) for name in real}
         iteration = gpt_iteration(published_job)
         flops = setting.platform.flops * self.efficiency

@@ -62,7 +62,8 @@ def state_senders(schedule: Schedule, moves: Mapping[int, int], dead: Set[int], 
     to as few as possible. BadInput if there is none.
     """
     found: dict[int, int] = {}
-    k, peers = schedule.rails, state_peers(schedule)
+    k = schedule.rails
+    peers = state_peers(schedule)
     for old_gpu, new_gpu in sorted(moves.items()):
         candidates = peers.get(old_gpu, frozenset()) - dead - moves.keys()
         if not candidates:
@@ -83,5 +84,6 @@ def state_schedule(job: Schedule, state_sources: Mapping[int, int], size: int) -
 def state_s(state: Schedule, rates: Rates, fabric: FabricSpec) -> float:
     """Return the least time in s: bytes over rate of its busiest port, on the paths of the fabric's policy."""
     ports = port_bytes(state, fabric)
-    on_rails, in_domains = max(ports.rail_in.max(), ports.rail_out.max()), max(ports.hb_in.max(), ports.hb_out.max())
+    on_rails = max(ports.rail_in.max(), ports.rail_out.max())
+    in_domains = max(ports.hb_in.max(), ports.hb_out.max())
     return float(max(on_rails / rates.rail, in_domains / rates.hb))

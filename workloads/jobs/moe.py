@@ -127,7 +127,8 @@ def _size(groups: Sequence[Grid]) -> tuple[int, int]:
 
 def moe_schedule(job: MoeJob) -> Schedule:
     """The step as tasks."""
-    program, iteration = Program(job.domains, job.rails), moe_iteration(job)
+    program = Program(job.domains, job.rails)
+    iteration = moe_iteration(job)
     for number, exchange in enumerate(islice(cycle(iteration.each_micro_batch), job.all_to_alls)):
         named = replace(exchange, repeats=1, stage="stage 0", step=f"all-to-all {number}")
         algorithms.run(program, named, *job.exchange_grids, compute_s=job.compute_s / job.all_to_alls)
@@ -179,7 +180,8 @@ class MoeSpec(Training):
     @field_validator("skew")
     @classmethod
     def _check_skew(cls, skew: float, info: ValidationInfo) -> float:
-        algorithm, fitting = info.data.get("algorithm", "auto"), _uneven_algorithms()
+        algorithm = info.data.get("algorithm", "auto")
+        fitting = _uneven_algorithms()
         if skew > 0 and algorithm != "auto" and algorithm not in fitting:
             allowed = f"leave algorithm out, or write {' or '.join(fitting)}"
             raise ValueError(f"is not for {algorithm}, whose pairs are all alike: {allowed}")

@@ -59,7 +59,8 @@ class TraceSpec(spec.Workload):
 
     def read(self, setting: spec.Setting) -> common.Trace:
         """Return the trace. BadInput names a field below `setting.field`, or a place in a file."""
-        fabric, field = setting.fabric, f"{setting.field}.path"
+        fabric = setting.fabric
+        field = f"{setting.field}.path"
         files = common.read_files(self.path, field)
         name = common.format_of(files, field) if self.format == "auto" else self.format
         groups: common.Groups = {}
@@ -86,7 +87,8 @@ class TraceSpec(spec.Workload):
 
         Nothing of it is left out or merged: bytes are scaled by one factor, and gaps by the time that goes with it.
         """
-        fabric, trace = setting.fabric, self.read(setting)
+        fabric = setting.fabric
+        trace = self.read(setting)
 
         def lowered(bytes_factor: float, time_factor: float, all_to_all: str) -> Lowered:
             try:

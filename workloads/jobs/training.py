@@ -201,7 +201,9 @@ class TrainingSpec(workload.ComparedWorkload):
 
     def measure(self, session: workload.RailSession) -> None:
         """Replay the steps under each policy, after as many without computing as have the operations to learn in."""
-        plan, peer, dilation = session.plan, peer_rail(session.plan.spec), session.plan.dilation
+        plan = session.plan
+        peer = peer_rail(session.plan.spec)
+        dilation = session.plan.dilation
         step = self.step(plan.spec.nodes, plan.scale, session.rails[peer].rate * dilation)
         step = replace(step, compute_s=step.compute_s * dilation)
         for repeat in range(session.repeats):
@@ -229,7 +231,8 @@ class TrainingSpec(workload.ComparedWorkload):
 
     def predictions(self, number: int, plan: MultirailPlan) -> Iterator[workload.Prediction]:
         """Yield the seconds of a step under every policy."""
-        rails, peer = rails_of(plan), peer_rail(plan.spec)
+        rails = rails_of(plan)
+        peer = peer_rail(plan.spec)
         step = self.step(plan.spec.nodes, plan.scale, rails[peer].rate)
         for policy in self.policies_on(number, plan.spec):
             time = predicted_step_s(step, rails, plan.spec.nodes, policy, peer)
@@ -254,6 +257,7 @@ def _replay_step(ranks: Group, step: Step, seed: int) -> float:
     for size, operations in step.groups:
         reports = ranks.run(Operations("allreduce", "float32", size, operations, seed, gap_s=step.gap_s))
         workload.check_complete(reports)
-        ended, began = max(r.ends_ns[-1] for r in reports), min(r.starts_ns[0] for r in reports)
+        ended = max(r.ends_ns[-1] for r in reports)
+        began = min(r.starts_ns[0] for r in reports)
         total += step.gap_s + (ended - began) / 1e9
     return total

@@ -97,7 +97,8 @@ def transfers_schedule(
             for (src, dst), tasks in sent.items():
                 program.wait_for(src, [program.send(dst, src, RECEIPT_BYTES, program.phase(receipt), tasks)])
         for src, dst in pairs:
-            number, before = program.phase(step), program.last(src)
+            number = program.phase(step)
+            before = program.last(src)
             sent[src, dst] = [program.send(src, dst, part, number, before, n) for n, part in enumerate(parts)]
     iteration = Iteration(1, 1, 1, 0.0, (replace(step, repeats=rounds),), None, ()) if rounds > 1 else None
     return program.schedule("transfers", iteration)

@@ -120,7 +120,8 @@ class _TaskHop(NamedTuple):
 
 def _hops(schedule: Schedule, rates: Rates, fabric: FabricSpec | None) -> list[_TaskHop]:
     """Return all hops of all transfers, in the order of `_line_rate`."""
-    columns, gpus = schedule.columns, schedule.gpus
+    columns = schedule.columns
+    gpus = schedule.gpus
     task = np.flatnonzero(~columns.is_compute)
     pair = columns.src[task] * gpus + columns.dst[task]
     is_used = np.zeros(gpus**2, dtype=bool)
@@ -151,12 +152,16 @@ def _batch_ends(tasks: Columns, hops: Sequence[_TaskHop]) -> list[int]:
     order = np.argsort(ports.astype(np.min_scalar_type(ports.max(initial=0))), kind="stable")  # 16 bits: a radix sort
     if ((np.diff(users[order]) < 0) & (np.diff(ports[order]) == 0)).any():  # a port has tasks of several hops
         order = np.lexsort((users, ports))
-    users, ports = users[order], ports[order]
+    users = users[order]
+    ports = ports[order]
     follows = np.flatnonzero((ports[1:] == ports[:-1]) & (users[1:] != users[:-1]))
     np.maximum.at(latest, users[follows + 1], users[follows])
-    ends, start, end = list[int](), 0, 0
+    ends = list[int]()
+    start = 0
+    end = 0
     while start < len(tasks):
-        step, end = max(64, 2 * (end - start)), start + 1
+        step = max(64, 2 * (end - start))
+        end = start + 1
         start_of_run = start
         while end < len(tasks):
             conflicts = latest[end : end + step] >= start_of_run
@@ -173,7 +178,10 @@ def _batch_ends(tasks: Columns, hops: Sequence[_TaskHop]) -> list[int]:
 def _batched_duration_s(tasks: Columns, hops: Sequence[_TaskHop], batch_ends: Sequence[int], ports: int) -> float:
     """Return the end of the last task as `_line_rate` computes it, a run of independent tasks at a time."""
     waiting = np.repeat(np.arange(len(tasks)), np.diff(tasks.after_end, prepend=0))
-    free_at, ends, start, first_after = np.zeros(ports), np.zeros(len(tasks)), 0, 0
+    free_at = np.zeros(ports)
+    ends = np.zeros(len(tasks))
+    start = 0
+    first_after = 0
     bounds = [np.searchsorted(hop.task, batch_ends).tolist() for hop in hops]
     last_after = tasks.after_end[np.array(batch_ends) - 1].tolist()
     first_hop = [0] * len(hops)
@@ -186,12 +194,15 @@ def _batched_duration_s(tasks: Columns, hops: Sequence[_TaskHop], batch_ends: Se
             first_hop[n] = own.stop
             if own.start == own.stop:
                 continue
-            place, out, into = hop.task[own] - start, hop.out[own], hop.into[own]
+            place = hop.task[own] - start
+            out = hop.out[own]
+            into = hop.into[own]
             hop_end = np.maximum(np.maximum(ready[place], free_at[out]), free_at[into]) + hop.seconds[own]
             free_at[out] = free_at[into] = hop_end
             done[place] = np.maximum(done[place], hop_end)
         ends[start:end] = done
-        start, first_after = end, after_end
+        start = end
+        first_after = after_end
     return float(ends.max(initial=0.0))
 
 
@@ -211,7 +222,8 @@ def _line_rate(
             ends.append(ready + task.seconds)
             yield ends[-1], []
             continue
-        end, used = ready, list[tuple[_Port, float, float]]()
+        end = ready
+        used = list[tuple[_Port, float, float]]()
         for share, rate, sender, receiver in hops[task.src, task.dst]:
             # a forwarder passes packets on as they come, so a later hop may start with the first one
             start = ready
@@ -325,7 +337,8 @@ def ways(src: Numbers, dst: Numbers, rails: int, fabric: FabricSpec) -> list[Way
 
     As many ways as the pair with most paths has; a pair with fewer has shares of 0 in the others.
     """
-    policy, shape = fabric.chosen_policy, Fabric(fabric.kind, fabric.domains, rails)
+    policy = fabric.chosen_policy
+    shape = Fabric(fabric.kind, fabric.domains, rails)
     (d1, g1), (d2, g2) = np.divmod(src, rails), np.divmod(dst, rails)
     turns = np.flatnonzero((d1 != d2) & (g1 != g2))
     if FORWARDING_POLICIES[policy].by_rank:
@@ -336,13 +349,15 @@ def ways(src: Numbers, dst: Numbers, rails: int, fabric: FabricSpec) -> list[Way
     found = [policy_shares(policy, a, b, shape) for a, b in asked]
     result = []
     for number in range(max(map(len, found), default=1)):
-        share, rail = np.full(len(src), float(number == 0)), g1.copy()
+        share = np.full(len(src), float(number == 0))
+        rail = g1.copy()
         given = [shares[number] if number < len(shares) else None for shares in found]
         weights = [s.weight / sum(w for _, w in shares) if s else 0.0 for s, shares in zip(given, found, strict=True)]
         share[turns] = np.array(weights, dtype=np.float64)[row]
         rail[turns] = np.array([s.path.rail if s else 0 for s in given], dtype=np.int64)[row]
         is_spine = np.zeros(len(src), dtype=bool)
         is_spine[turns] = np.array([s is not None and s.path.kind == "spine" for s in given], dtype=bool)[row]
-        enter, leave = np.where(is_spine, src, d1 * rails + rail), np.where(is_spine, dst, d2 * rails + rail)
+        enter = np.where(is_spine, src, d1 * rails + rail)
+        leave = np.where(is_spine, dst, d2 * rails + rail)
         result.append(Way(share, enter, leave))
     return result

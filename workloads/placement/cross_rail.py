@@ -74,7 +74,8 @@ def _group_findings(kind: str, groups: Numbers, name_format: str, per_stage: int
     next_gpus = np.roll(groups, -1, axis=1)
     crossing = crosses(groups, next_gpus, rails)
     for row in np.flatnonzero(crossing.any(axis=1)):
-        group, chosen = groups[row], crossing[row]
+        group = groups[row]
+        chosen = crossing[row]
         if int(group.min()) not in grid_starts:
             pairs = _pair_names(np.stack((group[chosen], next_gpus[row][chosen]), axis=1).tolist(), rails)
             reason = f"{_grid_mismatch(group, rails)}; its ring changes domain and rail at {pairs}"
@@ -83,7 +84,8 @@ def _group_findings(kind: str, groups: Numbers, name_format: str, per_stage: int
 
 def _boundary_findings(layout: Layout) -> Iterator[Finding]:
     """A finding for each stage boundary that some pipeline crosses on different rails, the way back included."""
-    p, stages = layout.parallelism, layout.pipelines
+    p = layout.parallelism
+    stages = layout.pipelines
     boundaries = [(s, s + 1) for s in range(p.pipeline - 1)]
     if p.virtual_stages > 1 and p.pipeline > 1:
         boundaries.append((p.pipeline - 1, 0))

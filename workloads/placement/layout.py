@@ -75,7 +75,8 @@ def place_with_spares(job: tuple[int, int], fabric: tuple[int, int]) -> tuple[in
 
 def relabelled(schedule: Schedule, places: Sequence[int], gpus: int, rails: int) -> Schedule:
     """Return the same tasks on a fabric of `gpus` GPUs, where `places[n]` is the place of the schedule's GPU n."""
-    columns, new = schedule.columns, np.asarray(places, dtype=np.int64)
+    columns = schedule.columns
+    new = np.asarray(places, dtype=np.int64)
     tasks = replace(columns, src=new[columns.src], dst=new[columns.dst])
     return replace(schedule, gpus=gpus, rails=rails, tasks=tasks)
 
@@ -97,7 +98,8 @@ def splits(parallelism: Parallelism, rails: int) -> dict[Dimension, Split]:
 
     Where t p d is a multiple of `rails`, they fill a domain exactly.
     """
-    remaining, result = rails, {}
+    remaining = rails
+    result = {}
     for name in DIMENSIONS:
         size = getattr(parallelism, name)
         hb = gcd(size, remaining)
@@ -241,7 +243,8 @@ def grids(groups: Numbers, rails: int) -> tuple[list[Numbers], Numbers]:
     ordered = np.sort(groups, axis=1)
     domains = ordered // rails
     spans = 1 + (np.diff(domains, axis=1) != 0).sum(axis=1)
-    result, is_irregular = [], np.ones(len(groups), dtype=bool)
+    result = []
+    is_irregular = np.ones(len(groups), dtype=bool)
     for y in np.unique(spans):
         chosen = np.flatnonzero(spans == y)
         if groups.shape[1] % y:

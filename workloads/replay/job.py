@@ -129,7 +129,8 @@ def connections(tasks: Sequence[Task]) -> list[Channel]:
 
 def shares(schedule: "Schedule", workers: int, domains: Sequence[int]) -> list[frozenset[int]]:
     """Return the GPU numbers of each worker. Domains are dealt in turn, to no more workers than domains."""
-    count, rails = min(workers, len(domains)), schedule.rails
+    count = min(workers, len(domains))
+    rails = schedule.rails
     dealt = [domains[n::count] for n in range(count)]
     return [frozenset(d * rails + rank for d in mine for rank in range(rails)) for mine in dealt]
 

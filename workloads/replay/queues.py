@@ -16,7 +16,10 @@ def longest_queue_s(schedule: Schedule, plan: Plan, windows: Windows) -> float:
     No more can wait at a port than the windows of the connections through it, nor more than these send. Of a hashed
     uplink, any may have all.
     """
-    columns, fabric, rails, gpus = schedule.columns, plan.spec, schedule.rails, schedule.gpus
+    columns = schedule.columns
+    fabric = plan.spec
+    rails = schedule.rails
+    gpus = schedule.gpus
     sent = np.flatnonzero(~columns.is_compute)
     if not len(sent):
         return 0.0

@@ -216,7 +216,8 @@ class Engine:
             connection.sent += sent
             connection.pattern_offset = (connection.pattern_offset + sent) % protocol.PATTERN_BYTES
             if connection.remaining == 0:
-                number, connection.task = connection.task, -1
+                number = connection.task
+                connection.task = -1
                 if is_reported:
                     connection.departing.append(((connection.sent - 1) % _BYTE_NUMBERS, number))
                 self._done(number)
@@ -227,7 +228,8 @@ class Engine:
         return task
 
     def _start(self, connection: _Connection, number: int, size: int) -> None:
-        connection.task, connection.remaining = number, size
+        connection.task = number
+        connection.remaining = size
         connection.pattern_offset = number * protocol.PATTERN_STRIDE % protocol.PATTERN_BYTES
 
     def _set_write_events(self, connection: _Connection, enabled: bool) -> None:
@@ -262,7 +264,8 @@ class Engine:
         self.delivered_bytes += count
         if connection.remaining:
             return
-        number, connection.task = connection.task, -1
+        number = connection.task
+        connection.task = -1
         task = self._transfer(number)
         self.outcome.ended_ns[number] = time.monotonic_ns()
         if number not in self.outcome.corrupt:
@@ -271,7 +274,8 @@ class Engine:
         if task.phase in self._pending_by_phase:
             self._pending_by_phase[task.phase] -= 1
             if self._pending_by_phase[task.phase] == 0:
-                total, ended_ns = self._total_by_phase[task.phase], self.outcome.ended_ns[number]
+                total = self._total_by_phase[task.phase]
+                ended_ns = self.outcome.ended_ns[number]
                 self._report(protocol.PhaseEnd(phase=task.phase, transfers=total, ended_ns=ended_ns))
         self._release(self._on_receipt.get(number, ()))
 
@@ -352,7 +356,8 @@ def connect(job: protocol.Job, listeners: dict[int, socket.socket]) -> tuple[Con
 
 
 def _open_connection(job: protocol.Job, channel: protocol.Channel) -> socket.socket:
-    src, dst = job.gpus[channel.src], job.gpus[channel.dst]
+    src = job.gpus[channel.src]
+    dst = job.gpus[channel.dst]
     with namespaces.inside(src.name):
         sock = _configured(socket.socket())
     error_code = sock.connect_ex((dst.ip, protocol.PORT))

@@ -190,7 +190,8 @@ def _messages(trace: Trace, in_order: InOrder) -> dict[NodeId, NodeId]:
             receives[action.src, node_id[0], action.tag].append((node_id, action.bytes))
     found = {}
     for src, dst, tag in sends | receives:
-        sent, received = sends[src, dst, tag], receives[src, dst, tag]
+        sent = sends[src, dst, tag]
+        received = receives[src, dst, tag]
         if len(sent) != len(received):
             what = "send without a receive" if len(sent) > len(received) else "receive without a send"
             allowed = f"has no counterpart: {len(sent)} sends and {len(received)} receives of tag {tag}"
@@ -223,7 +224,8 @@ def _send_chain(program: Program, order: Sequence[int], size: int, phase: int) -
 
 def _send_barrier(program: Program, group: Sequence[int], phase: int) -> None:
     """Send a barrier: in round k everyone tells the one 2^k places on, so that all know of all after log2 n rounds."""
-    n, step = len(group), 1
+    n = len(group)
+    step = 1
     while step < n:
         sends = [
             program.send(src, group[(index + step) % n], BARRIER_BYTES, phase, program.last(src))
@@ -297,8 +299,11 @@ class _Lowering:
     def __init__(
         self, trace: Trace, program: Program, bytes_factor: float, time_factor: float, all_to_all: str
     ) -> None:
-        self.trace, self.program = trace, program
-        self.bytes_factor, self.time_factor, self.all_to_all = bytes_factor, time_factor, all_to_all
+        self.trace = trace
+        self.program = program
+        self.bytes_factor = bytes_factor
+        self.time_factor = time_factor
+        self.all_to_all = all_to_all
         self._ends: dict[NodeId, tuple[int, ...]] = {}
         self.gaps: dict[NodeId, tuple[int, ...]] = {}
         self.phases: dict[NodeId, int] = {}
@@ -311,7 +316,8 @@ class _Lowering:
         for node_id, dependencies in zip(step.members, step.after, strict=True):
             program.wait_for(node_id[0], [task for other in dependencies for task in self._ends[other]])
         node_id = step.members[0]
-        rank, action = node_id[0], self.trace.node(node_id).action
+        rank = node_id[0]
+        action = self.trace.node(node_id).action
         phase = None
         if isinstance(action, Gap):
             seconds = action.seconds * self.time_factor
@@ -387,7 +393,8 @@ class _Lowering:
         if not call.data_bytes:
             return None
         rows = grid or tuple((gpu,) for gpu in call.group)
-        y, x = len(rows), len(rows[0])
+        y = len(rows)
+        x = len(rows[0])
         is_wide = x > 1 and y > 1
         if call.op == "all-to-all":
             size = self._scaled(call.data_bytes)

@@ -72,7 +72,8 @@ class Registry:
     """A client of a registry, with its cache. `stale_s`: seconds without a message after which it is stale."""
 
     def __init__(self, link: Link, stale_s: float = 1.0) -> None:
-        self._link, self._stale_s = link, stale_s
+        self._link = link
+        self._stale_s = stale_s
         self._writer = time.monotonic_ns()
         self._condition = threading.Condition()
         self._to_send: bytes | None = None
@@ -88,7 +89,8 @@ class Registry:
     def put(self, scores: Scores) -> None:
         """Publish these scores. Returns at once."""
         with self._condition:
-            first, self._to_send = self._to_send is None, encode(Document(self._writer, scores))
+            first = self._to_send is None
+            self._to_send = encode(Document(self._writer, scores))
             self._condition.notify_all()
         if first:
             self._threads.append(_start(self._publish_loop, "registry-publish"))
@@ -158,7 +160,8 @@ class Registry:
                 return
             try:
                 self._link.publish(document, self._stale_s)
-                self._sent, wait_s = document, FIRST_RETRY_S
+                self._sent = document
+                wait_s = FIRST_RETRY_S
             except OSError:
                 self._sent = None
                 wait_s = self._backoff(wait_s)

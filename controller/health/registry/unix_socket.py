@@ -26,7 +26,9 @@ class _Server(UnixServer):
 
     def __init__(self, path: Path) -> None:
         self.condition = threading.Condition()
-        self.number, self.line, self.stopped = 0, b"", False
+        self.number = 0
+        self.line = b""
+        self.stopped = False
         self.connections: set[socket.socket] = set()
         super().__init__(str(path), _Handler)
 
@@ -37,13 +39,15 @@ class _Handler(StreamRequestHandler):
     server: _Server
 
     def handle(self) -> None:
-        server, number = self.server, 0
+        server = self.server
+        number = 0
         server.connections.add(self.connection)
         with suppress(OSError):  # the client has gone, or the server stops
             request = self.rfile.read(1)
             for line in self.rfile if request == b"p" else ():
                 with server.condition:
-                    server.number, server.line = server.number + 1, line
+                    server.number = server.number + 1
+                    server.line = line
                     server.condition.notify_all()
                 self.wfile.write(b"\n")
             while request == b"f":
@@ -52,7 +56,8 @@ class _Handler(StreamRequestHandler):
                         server.condition.wait()
                     if server.stopped:
                         break
-                    number, line = server.number, server.line
+                    number = server.number
+                    line = server.line
                 self.wfile.write(line)
         server.connections.discard(self.connection)
 
@@ -73,7 +78,8 @@ class SocketServer:
 
     def stop(self) -> None:
         """Close all connections."""
-        server, self._server = self._server, None
+        server = self._server
+        self._server = None
         if server is None:
             return
         server.shutdown()

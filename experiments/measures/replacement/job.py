@@ -65,7 +65,8 @@ def replacement_job(
     replacement: ReplacementSpec, fabric: FabricSpec, plan: Plan, seed: int, field: str
 ) -> ReplacementJob:
     """`fabric` is the job's own, `plan` that of the fabric with its spares. BadInput if the job can't be moved so."""
-    way, gpu_map = replacement.way_on(fabric), replacement_map(replacement, fabric)
+    way = replacement.way_on(fabric)
+    gpu_map = replacement_map(replacement, fabric)
     schedule, scale, *_ = build(replacement.workload, fabric, plan.rail_bps, plan.hb_bps, f"{field}.workload", seed)
     places = place_with_spares((fabric.domains, fabric.rails), (plan.spec.domains, plan.spec.rails))
     number = {gpu: n for n, gpu in enumerate(plan.gpus)}
@@ -103,7 +104,9 @@ def check_replacements(replacements: Sequence[ReplacementSpec], fabrics: Sequenc
             if not replacement.is_on(number):
                 continue
             check_gpus(fabric.domains, fabric.rails, f"fabrics.{number}.domains")
-            definition, way, fault = fabric.definition, replacement.way_on(fabric), replacement.fault
+            definition = fabric.definition
+            way = replacement.way_on(fabric)
+            fault = replacement.fault
             if not definition.takes_optics:
                 kinds = " and ".join(name for name, kind in FABRIC_KINDS.items() if kind.takes_optics)
                 raise BadInput(f"{field}.case", replacement.case, f"is for {kinds} fabrics, not {fabric.kind}")
@@ -135,7 +138,8 @@ def _after_s(way: Way, schedule: Schedule, rates: Rates, fabric: FabricSpec) -> 
     spines reach at the same rate unless they are thinned out. A member of another HB domain slows "the HB domain into a
     NIC domain" (IV-C): the group's ring goes at the pace of its slowest part, as one of t GPUs in t domains does.
     """
-    iteration, thinned = schedule.iteration, (fabric.oversubscription or 1) > 1
+    iteration = schedule.iteration
+    thinned = (fabric.oversubscription or 1) > 1
     if iteration is None or (thinned and way in ("direct", "any-gpu")):
         return None
     if way != "any-gpu":

@@ -94,12 +94,14 @@ class ReplacementTimeline:
         """Inject the fault in the middle of an iteration, replace what fails, and return when replacements answer (ns
         from which on their answers count). CheckFailed if the fault has no effect, or one of the steps doesn't come.
         """
-        optical, replaced_by = self.job.way == "optical", self.job.replacement_map.to
+        optical = self.job.way == "optical"
+        replaced_by = self.job.replacement_map.to
         failed = [gpu.name for gpu in self.job.replacement_map.dead]
         with ExitStack() as cleanup, ThreadPoolExecutor(2) as pool:
             pairs = replaced_by.items() if optical else ()
             spares = [cleanup.enter_context(GpuReplacement(self.session.net, new, old)) for old, new in pairs]
-            started, abort = Future[int](), threading.Event()
+            started = Future[int]()
+            abort = threading.Event()
             iteration = pool.submit(self.play, self.job.before, started.set_result, abort)
             try:
                 pending: tuple[Future[Any], ...] = (started, iteration)
@@ -137,7 +139,8 @@ class ReplacementTimeline:
 
     def _connect_spares(self, gpu_replacements: Sequence[GpuReplacement], injection: Future[int]) -> int:
         """Connect the spares by optical switches, and give them names and addresses; return when both are done (ns)."""
-        controller, decided_ns = self.session.controller, self.at["decided"]
+        controller = self.session.controller
+        decided_ns = self.at["decided"]
         controller.cross_connect({new.name: old.name for old, new in self.job.replacement_map.to.items()})
         for gpu_replacement in gpu_replacements:
             gpu_replacement.apply_identity()
@@ -202,7 +205,8 @@ def run_replacement(
     `interval`: the experiment's fabric, the replacement's name there as script, and the repeat. CheckFailed if the
     fault has no effect or isn't detected, or if the job can't continue.
     """
-    timeline, gpus = ReplacementTimeline(session, job, seed), session.plan.gpus
+    timeline = ReplacementTimeline(session, job, seed)
+    gpus = session.plan.gpus
     used = [[gpus[n].name for n in sorted({*chain(*s.matrix)})] for s in (job.before, job.after)]
     before_interval, during, after_interval = (replace(interval, part=part) for part in INTERVAL_PARTS)
     redone = replacement.iterations % replacement.checkpoint_every  # iterations since the last checkpoint

@@ -86,7 +86,8 @@ def _slowdown(row: ReplacementRow) -> float | None:
 
 def iterations_table(rows: Sequence[ReplacementRow]) -> Table:
     """Return times of the state transfer and of an iteration, beside the model."""
-    transfer, iteration = "state transfer", "iteration time"
+    transfer = "state transfer"
+    iteration = "iteration time"
     columns = (
         *_NAMES,
         _median("measured", "state_transfer_ms", _ms, transfer),

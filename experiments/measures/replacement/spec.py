@@ -75,7 +75,8 @@ def _parsed(data: object) -> object:
         return data
     items = list[object]()
     for n, item in enumerate(data):
-        field, job = f"replacements.{n}", item.get("workload") if isinstance(item, Mapping) else None
+        field = f"replacements.{n}"
+        job = item.get("workload") if isinstance(item, Mapping) else None
         parsed = {"workload": parse_by_kind(job, stateful_kinds(), f"{field}.workload")} if job is not None else {}
         items.append(parse_model(ReplacementSpec, {**item, **parsed}, field) if isinstance(item, Mapping) else item)
     return items

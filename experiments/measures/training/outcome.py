@@ -12,9 +12,16 @@ from statistics import median
 from typing import Final, Literal, NamedTuple
 
 TRAINING: Final = "training"  # source of the events
-DETECTED, STALLED, LOST, STEP_TIME = "fault_detection_time", "stall_time", "steps_lost", "step_time"
-WEIGHTS, RANKS, COMPLETED = "weights_equal", "ranks_equal", "training_completed"
-BEFORE, DURING, AFTER = "before", "during", "after"
+DETECTED = "fault_detection_time"
+STALLED = "stall_time"
+LOST = "steps_lost"
+STEP_TIME = "step_time"
+WEIGHTS = "weights_equal"
+RANKS = "ranks_equal"
+COMPLETED = "training_completed"
+BEFORE = "before"
+DURING = "during"
+AFTER = "after"
 OPEN_END_NS: Final = 1 << 62
 UNIT_S: Final = 0.1  # of traffic, in which progress is counted
 START_SHARE: Final = 0.05
@@ -111,7 +118,8 @@ def stalled_s(sent: Sequence[Sent], usual: Pace, t_fault: int) -> float:
 
 def _progress(sent: Sequence[Sent], unit: float) -> list[int]:
     """Return the times at which another unit was sent."""
-    found, due = list[int](), 0.0
+    found = list[int]()
+    due = 0.0
     for sample in sent:
         if sample.segments >= due:
             found.append(sample.at_ns)

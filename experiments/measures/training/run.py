@@ -145,7 +145,8 @@ class RunningJob:
         assert process.stdout is not None
         with process.stdout as output:
             for raw in output:
-                at_ns, text = time.monotonic_ns(), raw.decode(errors="replace")
+                at_ns = time.monotonic_ns()
+                text = raw.decode(errors="replace")
                 if line := Line.parse(text, rank):
                     self.reports.append(Report(at_ns, line.rank, line.what, line.step, line.detail))
                 elif text.strip():
@@ -204,7 +205,9 @@ class RunningJob:
     def _note_end(self, program: _Program, dead: frozenset[str]) -> None:
         program.is_noted = True
         program.reader.join(_OUTPUT_S)
-        status, node, now = program.process.returncode, program.launch.node, time.monotonic_ns()
+        status = program.process.returncode
+        node = program.launch.node
+        now = time.monotonic_ns()
         text = program.last_words if status else ""
         self.reports.append(Report(now, program.launch.rank, "ended", status, text))
         if (status in _KILLED and node not in dead) or (status == _LAUNCHER_KILLED and not dead):
@@ -274,7 +277,8 @@ class TrainingRun:
     def with_fault(self, fault: BaseFaultSpec, repeat: int, reference: Reference) -> None:
         """Train with a fault, and record what it did. CheckFailed if an earlier fault's detours stay."""
         self.session.await_detours_withdrawn()
-        session, interval = self.session, self.interval(repeat, fault)
+        session = self.session
+        interval = self.interval(repeat, fault)
         dead = fault.fault.impact(session.plan).nodes if fault.fault.definition.stops_gpus else frozenset[str]()
         begin = reference.pace.begin if reference.pace else 0.0
         with tempfile.TemporaryDirectory() as folder, self._job(folder, begin) as job:
@@ -325,7 +329,8 @@ class TrainingRun:
             steps = self.training.steps
             times = (t_fault, t_repair, killed, until)
             found = results.outcome(job.reports, reference.weights, len(ranks), steps, *times)
-            rows, detected_s = self._outcome_rows(found), found.detected_s
+            rows = self._outcome_rows(found)
+            detected_s = found.detected_s
         if detected_s is not None:
             rows.append((results.DETECTED, detected_s, "s", ""))
         self._record(interval, rows)
@@ -405,7 +410,8 @@ def _train_on(
 
 
 def _train(training_run: TrainingRun, repeats: int, steps: Steps) -> None:
-    training, run = training_run.training, training_run.run
+    training = training_run.training
+    run = training_run.run
     what = f"{training_run.session.label}: {training.program}"
     reference: list[Reference] = []
     with steps.step(f"{what}, no fault"):

@@ -69,7 +69,8 @@ class TrainingSection(Section):
         """Yield how long the first training stalled."""
         for row in _rows(analysis)[:1]:
             stalled = row.of(outcome.STALLED)
-            value, spread = seconds(median(stalled)), spread_text(stalled, seconds)
+            value = seconds(median(stalled))
+            spread = spread_text(stalled, seconds)
             yield Card(f"{row.program}, {row.fault}: stalled for", value, spread=spread, verdict=row.verdict)
 
     def tables(self, analysis: Analysis) -> list[Table]:

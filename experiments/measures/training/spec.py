@@ -62,7 +62,8 @@ def _parsed(data: object) -> object:
         if not isinstance(item, Mapping):
             items.append(item)
             continue
-        name, given = item.get("program"), dict[str, Any](item)
+        name = item.get("program")
+        given = dict[str, Any](item)
         if not isinstance(name, str) or name not in TRAINING_PROGRAMS:
             raise BadInput(f"{field}.program", name, unknown_name_hint(str(name), TRAINING_PROGRAMS.names()))
         model = TRAINING_PROGRAMS[name].Arguments

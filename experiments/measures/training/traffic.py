@@ -46,7 +46,8 @@ class TrafficMeter:
 
     def _follow(self) -> None:
         while not self._ended.wait(SAMPLE_S):
-            now_ns, counted = time.monotonic_ns(), self._read()
+            now_ns = time.monotonic_ns()
+            counted = self._read()
             self._each = [now - before for now, before in zip(counted, self._before, strict=True)]
             self.sent.append(Sent(now_ns, sum(self._each)))
 

@@ -144,7 +144,8 @@ def impaired_links(impact: Impact, plan: Plan) -> frozenset[tuple[Gpu, int]]:
     """Return the rail links that are impaired, with their planes; a dead GPU takes all of its along."""
     links = product(impact.dead_gpus | impact.gpus_impaired_at("rail"), plan.spec.definition.all_planes)
     cables = {link: cable(link[0].name, plan.network_end(link[0], "rail", link[1]).node) for link in links}
-    impaired, dead = impact.impaired_cables, impact.dead_gpus
+    impaired = impact.impaired_cables
+    dead = impact.dead_gpus
     return frozenset(link for link, ends in cables.items() if link[0] in dead or ends in impaired)
 
 

@@ -258,12 +258,14 @@ class LossyLink(LinkFault):
 
     def symptoms(self, net: EmulatedNet, target: str, p: Any) -> Sequence[bool]:
         """Return for each direction whether all frames are lost, or some where it isn't all."""
-        link, loss = self.link(net, target), self.loss(p)
+        link = self.link(net, target)
+        loss = self.loss(p)
         if loss == 1:
             return all_lost(link)
         to_b = to_a = False
         for lost_to_b, lost_to_a in lost_frames(link, [_BATCH] * math.ceil(GRAY_FRAMES / loss / _BATCH)):
-            to_b, to_a = to_b or lost_to_b > 0, to_a or lost_to_a > 0
+            to_b = to_b or lost_to_b > 0
+            to_a = to_a or lost_to_a > 0
             if to_b and to_a:
                 break
         return to_b, to_a

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 def processes_in(gpu: str) -> list[int]:
     """Return the processes whose network namespace is this GPU's."""
-    namespace_inode, found = namespaces.path(gpu).stat().st_ino, list[int]()
+    namespace_inode = namespaces.path(gpu).stat().st_ino
+    found = list[int]()
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # the process ended meanwhile
             if (entry / "ns/net").stat().st_ino == namespace_inode:

@@ -60,10 +60,13 @@ def _of_platform(name: str) -> list[Grid]:
 
 def _row(name: str, grid: Grid, eq12: Equation, eq13: Equation) -> tuple[str | int | float, ...]:
     x, y, ratio = grid
-    rail_optimized, rail_only, eq1 = per_cs(eq12, grid), per_cs(eq13, grid), eq1_per_cs(grid)
+    rail_optimized = per_cs(eq12, grid)
+    rail_only = per_cs(eq13, grid)
+    eq1 = eq1_per_cs(grid)
     closed = bound.closed_form(x, y, ratio.numerator, ratio.denominator) * ratio.denominator
     matrix = eq13(x, y, ratio.numerator, ratio.denominator).matrix
-    domains, rails = sum(map(all, matrix)), sum(map(all, zip(*matrix, strict=True)))
+    domains = sum(map(all, matrix))
+    rails = sum(map(all, zip(*matrix, strict=True)))
     cut = f"{domains} / {rails} / {sum(map(sum, matrix))}"
     times = (float(rail_optimized), float(rail_only), y - 1, float(closed), eq1)
     return name, x, y, float(ratio), *times, eq1 / float(rail_only), float(bound.least_ratio(x, y)), cut

@@ -12,16 +12,19 @@ from railyard.workloads.models.catalogue import GptModel
 
 MODEL: Final = "gpt-530b"
 DATA: Final = 8
-ALONE_S, WITH_DATA_S = 37.83, 39.15
+ALONE_S = 37.83
+WITH_DATA_S = 39.15
 """Korthikanti et al. 2022: on 280 GPUs (Table 5), and with 8-way data parallelism on 2,240."""
 COST_S: Final = WITH_DATA_S - ALONE_S
 
 
 def figure() -> Figure:
     """Eq. 11 in 16 and in 32 bits, and the NIC rate at which it would take what was measured."""
-    model, a100 = GptModel.load(MODEL), PLATFORMS["a100"]
+    model = GptModel.load(MODEL)
+    a100 = PLATFORMS["a100"]
     # Eq. 11 with d_h = 1: D is a stage's layers over t
-    splits, by_formula = model.training.pipeline * model.training.tensor, {}
+    splits = model.training.pipeline * model.training.tensor
+    by_formula = {}
     for bits in (16, 32):
         size = bits // 8 * model.layers * model.layer_parameters / splits
         by_formula[bits] = all_reduce_s(size, 1, DATA, a100.hb_bps / 8, a100.rail_bps / 8)

@@ -21,7 +21,8 @@ Times = dict[tuple[int, int], float]  # seconds by (K, batch)
 def figure() -> Figure:
     """Every K as printed; and what the text says of K = 8 and 256 under other readings."""
     times = _times(AS_PRINTED, SIZES, BATCHES)
-    rows, notes = _rows(AS_PRINTED, times), ["Other readings, in the order of the claims:"]
+    rows = _rows(AS_PRINTED, times)
+    notes = ["Other readings, in the order of the claims:"]
     for reading in OTHERS:
         found = _times(reading, (8, 256, GPUS), (256, 4096))
         rows += _rows(reading, found)

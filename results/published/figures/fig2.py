@@ -24,7 +24,8 @@ def figure() -> Figure:
     traffic = {}
     for name in MODELS:
         model = GptModel.load(name)
-        p, rails = model.training, model.domain_gpus
+        p = model.training
+        rails = model.domain_gpus
         traffic[name] = gpt_traffic(model, hierarchical(p, p.gpus // rails, rails))
     return Figure(
         title="Traffic by kind, and the pairs of GPUs that have it",
@@ -59,7 +60,9 @@ def _idle(traffic: Traffic) -> int:
 
 def _rows(name: str, traffic: Traffic) -> list[tuple[Cell, ...]]:
     """Return a row for each kind, and one for the pairs with none."""
-    share, gpus, idle = shares(traffic.volumes), traffic.gpus, _idle(traffic)
+    share = shares(traffic.volumes)
+    gpus = traffic.gpus
+    idle = _idle(traffic)
     counts = [(kind, traffic.volumes[kind], 100 * share[kind], len(p.src)) for kind, p in traffic.pairs.items()]
     return [
         (name, gpus, kind, volume, part, pairs, _pct(pairs, gpus), _pct(pairs, CLUSTER))

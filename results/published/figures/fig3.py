@@ -19,7 +19,8 @@ STAGES: Final = 4
 def figure() -> Figure:
     """The whole job is counted; the first stages are drawn."""
     model = GptModel.load(MODEL)
-    p, rails = model.training, model.domain_gpus
+    p = model.training
+    rails = model.domain_gpus
     traffic = gpt_traffic(model, hierarchical(p, p.gpus // rails, rails))
     in_hb = max(float(traffic.at(kind, "HB domain").bytes.max(initial=0)) for kind in DENSE) / 1e9
     on_nics = {kind: float(traffic.at(kind, "rail").bytes.max(initial=0)) / 1e9 for kind in DENSE}

@@ -60,7 +60,8 @@ def layout(tensor: int) -> Layout:
     # half the replicas, laid out on half of each two domains' worth, and then the same again beside them
     half = p.model_copy(update={"data": DATA // 2, "global_batch": BATCH // 2})
     one = hierarchical(half, DOMAINS // 2, rails).gpus
-    domain, local = one // rails, one % rails
+    domain = one // rails
+    local = one % rails
     first, second = ((2 * domain + side) * rails + local for side in (0, 1))
     ranks = [int(gpu) for stage in range(pipeline) for part in (first, second) for gpu in part[stage].ravel()]
     return layout_from_ranks(p, DOMAINS, rails, ranks)

@@ -13,7 +13,8 @@ from railyard.results.published.catalogue import Cell, Claim, Figure
 HB: Final = (2.4e12, 4.8e12, 9.6e12)
 NETWORK: Final = (100e9, 200e9, 300e9, 400e9)
 SIZES: Final = (8, 256)
-GPUS, BATCH = 65_536, 4096
+GPUS = 65_536
+BATCH = 4096
 """Neither is stated for Fig. 9: the batch that Fig. 8 has for GPT-1T, on its largest cluster."""
 MEETS_ALL: Final = (32_768, 1024)
 """GPUs and batch with which all four claims agree, as a test checks; no default, since nothing else speaks for it."""
@@ -74,7 +75,10 @@ def _rows(reading: shared.Reading, gpus: int, batch: int, times: dict[Key, float
 
 def _stated(times: dict[Key, float]) -> dict[str, float]:
     """How much less time from the least to the most bandwidth of one kind, averaged over the other kind's."""
-    found, less, low, high = dict[str, float](), shared.less_pct, NETWORK[0], NETWORK[-1]
+    found = dict[str, float]()
+    less = shared.less_pct
+    low = NETWORK[0]
+    high = NETWORK[-1]
     for k in SIZES:
         found[f"K={k}, HB 2.4 to 9.6 Tbps"] = fmean(less(times[k, HB[0], n], times[k, HB[-1], n]) for n in NETWORK)
         found[f"K={k}, network 100 to 400 Gbps"] = fmean(less(times[k, h, low], times[k, h, high]) for h in HB)

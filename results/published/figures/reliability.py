@@ -31,7 +31,8 @@ def figure() -> Figure:
     networks = [network for cluster in CLUSTERS for network in model.both(*cluster)]
     cases = [(network, model.simulate(network, components, YEARS, SEED)) for network in networks]
     pairs = zip(cases[::2], cases[1::2], strict=True)
-    net, optics = model.both(*LLAMA3)[0].network, components.transceiver
+    net = model.both(*LLAMA3)[0].network
+    optics = components.transceiver
     a_year = components.switch.failures_per_year * net.switches + optics.failures_per_year * net.transceivers
     llama3 = Claim(
         "network failures in 54 days at 16,384 GPUs (Llama 3)",
@@ -42,7 +43,8 @@ def figure() -> Figure:
         note="rates of switches and transceivers are assumed, and were chosen to come near this; its network is taken "
         "as three tiers of radix 64 with an optical link a tier for every GPU, which isn't known",
     )
-    gpus, of_gpus = CLUSTERS[0][0], (components.gpu, components.hbm)
+    gpus = CLUSTERS[0][0]
+    of_gpus = (components.gpu, components.hbm)
     failures = gpus * sum(c.failures_per_year for c in of_gpus)
     ppm = 1e6 * sum(c.unavailable for c in of_gpus)
     notes = (

@@ -23,7 +23,8 @@ def figure() -> Figure:
         rates = f"{platform.rail_bps / 1e9:g} over {platform.hb_bps / 1e9:g} Gbit/s"
         divided = f"{rates}; the text doesn't say what it divides"
         square = "the text takes y(x-1) for x(y-1), which holds where x = y"
-        what, ours = f"{name}: Eq. 3 over Eq. 2 at x={x}, y={y}", _slowdown_pct(platform, x, y)
+        what = f"{name}: Eq. 3 over Eq. 2 at x={x}, y={y}"
+        ours = _slowdown_pct(platform, x, y)
         claims.append(Claim(f"{name}: C_S/C_F", published, 100 / platform.ratio, "%", 0.05, note=divided))
         claims.append(Claim(what, published, ours, "%", 0.05, note=square))
     return Figure(

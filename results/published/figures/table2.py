@@ -48,7 +48,9 @@ class Pair(NamedTuple):
 
 def figure() -> Figure:
     """All six rows, for HB domains of 256."""
-    rows, claims, pairs = list[tuple[Cell, ...]](), list[Claim](), list[Pair]()
+    rows = list[tuple[Cell, ...]]()
+    claims = list[Claim]()
+    pairs = list[Pair]()
     for row in printed():
         pairs.append(both := pair(row))
         (wide, narrow), fits = both, fitting_domains(row)

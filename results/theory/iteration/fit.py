@@ -74,7 +74,8 @@ def hfu_pct(row: Measured, seconds: float) -> float:
 
 def fitted_constants(rows: Sequence[Measured]) -> Constants:
     """Return the constants that leave the smallest sum of squared relative errors over `rows`."""
-    columns, targets = [], []
+    columns = []
+    targets = []
     for row in rows:
         job, strategy = as_job(row)
         parts = theory.compute_parts(job, strategy)

@@ -63,7 +63,8 @@ def layer_flops(model: GptModel, recompute: Recompute) -> float:
     forward, 4 s^2 h more, 16 s^2 h together. Korthikanti Eq. 8 has s/(3h), which is 24 s^2 h; that form is kept for
     reporting HFU (`hardware_flops`), since the published HFU use it.
     """
-    parameter_passes, attention_passes = (4 if recompute == "full" else 3), (3 if recompute == "none" else 4)
+    parameter_passes = 4 if recompute == "full" else 3
+    attention_passes = 3 if recompute == "none" else 4
     with_parameters = parameter_passes * 24.0 * model.sequence * model.hidden**2
     return with_parameters + attention_passes * 4.0 * model.sequence**2 * model.hidden
 
@@ -79,7 +80,8 @@ def hardware_flops(model: GptModel, recompute: Recompute, global_batch: int) -> 
     none: 72 B l s h^2 (1 + s/(6h) + V/(12 h l)). selective: s/(3h) in place of s/(6h). full: 96 B l s h^2 (1 + s/(6h)
     + V/(16 l h)).
     """
-    s, h = model.sequence, model.hidden
+    s = model.sequence
+    h = model.hidden
     base, attention = {"none": (72, s / (6 * h)), "selective": (72, s / (3 * h)), "full": (96, s / (6 * h))}[recompute]
     return global_batch * (model.layers * base * s * h**2 * (1 + attention) + output_flops(model))
 
@@ -177,7 +179,8 @@ def place_strategy(p: Parallelism, domain_gpus: int) -> Strategy[float]:
     Tensor ranks fill a domain first, then data, then stages: Megatron-LM's order. ValueError if a dimension
     would lie across domains unevenly.
     """
-    room, inside = domain_gpus, []
+    room = domain_gpus
+    inside = []
     for name, size in (("tensor", p.tensor), ("data", p.data), ("pipeline", p.pipeline)):
         part = min(size, room)
         if size % part or room % part:
@@ -211,7 +214,9 @@ def micro_batch_parts(job: Job, s: Strategies) -> ComputeParts:
 
     The output layer's FLOPs are spread over the stages: Eq. 6 to 11 take all stages as equal.
     """
-    model, recipe, cluster = job.model, job.recipe, job.cluster
+    model = job.model
+    recipe = job.recipe
+    cluster = job.cluster
     whole = s.micro_batch * (model.layers * layer_flops(model, recipe.recompute) + output_flops(model))
     layers = model.layers / s.pipeline
     # Bytes that a layer's kernels other than matmuls move in all passes, at one GPU. Proportional to the activations
@@ -262,13 +267,15 @@ def activation_bytes(job: Job, s: Strategies) -> FloatArray:
     and full recomputation 2 s b h/t, with one layer's rest while it is done again; without sequence parallelism 10 of
     the 34, or all of the 2, aren't split. Interleaving multiplies by 1 + (p - 1)/(p v).
     """
-    model, recipe = job.model, job.recipe
+    model = job.model
+    recipe = job.recipe
     unit = s.micro_batch * model.sequence * model.hidden
     attention, rest = _stored(job, s)
     edge = 2 / s.tensor if recipe.sequence_parallel else 2 * np.ones_like(s.tensor)
     kept = {"none": rest + attention, "selective": rest, "full": edge}[recipe.recompute]
     working = {"none": 0 * rest, "selective": attention, "full": rest + attention}[recipe.recompute]
-    p, v = s.pipeline, s.virtual_stages
+    p = s.pipeline
+    v = s.virtual_stages
     interleaving = np.where(v > 1, 1 + (p - 1) / (p * v), 1.0)
     in_flight = np.minimum(s.micro_batches(recipe.global_batch), p) / p * interleaving
     return np.asarray(unit * (kept * model.layers * in_flight + working))
@@ -312,10 +319,17 @@ class IterationTime:
 
 def iteration_time(job: Job, s: Strategies) -> IterationTime:
     """Rail-only Eq. 6: bubble (7, 8), last stage (9, 10), synchronisation (11)."""
-    model, recipe, cluster, c = job.model, job.recipe, job.cluster, job.cluster.constants
-    p, v, stages = s.pipeline, s.virtual_stages, (s.pipeline_network, s.pipeline_hb)
-    m, t_b = s.micro_batches(recipe.global_batch), micro_batch_parts(job, s).seconds(c)
-    rates, latencies = (cluster.hb_bytes_per_s, cluster.rail_bytes_per_s), (c.hb_latency_s, c.rail_latency_s)
+    model = job.model
+    recipe = job.recipe
+    cluster = job.cluster
+    c = job.cluster.constants
+    p = s.pipeline
+    v = s.virtual_stages
+    stages = (s.pipeline_network, s.pipeline_hb)
+    m = s.micro_batches(recipe.global_batch)
+    t_b = micro_batch_parts(job, s).seconds(c)
+    rates = (cluster.hb_bytes_per_s, cluster.rail_bytes_per_s)
+    latencies = (c.hb_latency_s, c.rail_latency_s)
     # Eq. 10 has 4 AllGather and 4 ReduceScatter; a forward that is done again has 2 + 2 more
     gathered = FP16_BYTES * s.micro_batch * model.hidden * model.sequence
     gather_s = all_gather_s(gathered, s.tensor_hb, s.tensor_network, *rates)
@@ -340,6 +354,7 @@ def iteration_time(job: Job, s: Strategies) -> IterationTime:
 
 def compute_parts(job: Job, s: Strategies) -> ComputeParts:
     """All computing of an iteration: (m + (p - 1)/v) t(b) and the optimizer's step, before any constant."""
-    one, step = micro_batch_parts(job, s), optimizer_parts(job, stage_parameters(job, s))
+    one = micro_batch_parts(job, s)
+    step = optimizer_parts(job, stage_parameters(job, s))
     times = s.micro_batches(job.recipe.global_batch) + (s.pipeline - 1) / s.virtual_stages
     return ComputeParts(*(times * each + once for each, once in zip(one, step, strict=True)))

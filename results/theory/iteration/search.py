@@ -73,7 +73,8 @@ def best_strategy(job: Job, rules: Rules | None = None) -> Best:
     """Return the fastest of `weigh`; of equals the first."""
     found = weigh(job, rules)
     first = found.order()[0]
-    seconds, network_s = float(found.times.total_s[first]), float(found.times.network_s[first])
+    seconds = float(found.times.total_s[first])
+    network_s = float(found.times.network_s[first])
     return Best(found.strategy(first), seconds, network_s, float(found.gpu_bytes[first]), len(found.gpu_bytes))
 
 
@@ -98,10 +99,13 @@ def weigh(job: Job, rules: Rules | None = None) -> Weighed:
 
 def candidates(job: Job, rules: Rules) -> Strategy[FloatArray]:
     """Return all strategies that divide, whether they fit memory or not; always in the same order."""
-    batch, layers = job.recipe.global_batch, job.model.layers
+    batch = job.recipe.global_batch
+    layers = job.model.layers
     # rows of t_h, t_l, p_h, p_l, d_h, d_l: how dimensions lie over HB domains, where each divides what it must
-    inside, across = _splits(job.cluster.domain_gpus), _splits(job.cluster.gpus // job.cluster.domain_gpus)
-    h, n = np.repeat(inside, len(across), axis=0), np.tile(across, (len(inside), 1))
+    inside = _splits(job.cluster.domain_gpus)
+    across = _splits(job.cluster.gpus // job.cluster.domain_gpus)
+    h = np.repeat(inside, len(across), axis=0)
+    n = np.tile(across, (len(inside), 1))
     t, p, d = (h * n).T
     divides = (job.model.heads % t == 0) & (layers % p == 0) & (batch % d == 0) & (t <= (rules.max_tensor or np.inf))
     layouts = np.stack((h, n), axis=2).reshape(-1, 6)[divides]
@@ -110,7 +114,8 @@ def candidates(job: Job, rules: Rules) -> Strategy[FloatArray]:
     # every layout with every (b, v), side by side
     th, tl, ph, pl, dh, dl = np.repeat(layouts, len(sizes), axis=0).T
     b, v = np.tile(sizes, (len(layouts), 1)).T
-    p, samples_per_step = ph * pl, dh * dl * b
+    p = ph * pl
+    samples_per_step = dh * dl * b
     divides = (batch % samples_per_step == 0) & (layers % (p * v) == 0) & ((v == 1) | (p > 1))
     if rules.whole_rounds:
         divides &= (v == 1) | (batch // samples_per_step % p == 0)

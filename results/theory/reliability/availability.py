@@ -98,7 +98,8 @@ class Wiring:
         the top has half its ports down; of a rail-only fabric of one tier it takes as many whole rails as it has ports
         for.
         """
-        net, k = self.network, self.domain_gpus
+        net = self.network
+        k = self.domain_gpus
         domains = net.gpus // k
         domain, rank = np.divmod(np.arange(net.gpus), k)
         if net.tiers > 1:
@@ -153,7 +154,8 @@ def lost_share(out: Ints, domain_gpus: int, rail_time_share: float, rerouted: bo
 
 def first_order_lost(wiring: Wiring, components: Components, rerouted: bool) -> float:
     """Share of GPU-time lost, with each component out alone for rate x repair time of the time."""
-    k, share = wiring.domain_gpus, components.rail_time_share
+    k = wiring.domain_gpus
+    share = components.rail_time_share
     gpus = wiring.network.gpus
     link = 2 * components.transceiver.unavailable + components.nic.unavailable
     by_links = gpus * link * k * float(lost_share(np.array([1]), k, share, rerouted)[0])
@@ -172,14 +174,17 @@ def simulate(wiring: Wiring, components: Components, years: int, seed: int) -> R
     """
     if years < 2:
         raise ValueError(f"{years} years must be 2 or more, to tell how they vary")
-    rng, net = np.random.default_rng(seed), wiring.network
+    rng = np.random.default_rng(seed)
+    net = wiring.network
     kinds = (components.switch, components.transceiver, components.nic)
-    counts, access = (net.switches, net.transceivers, net.gpus), (net.layers[0], 2 * net.gpus, net.gpus)
+    counts = (net.switches, net.transceivers, net.gpus)
+    access = (net.layers[0], 2 * net.gpus, net.gpus)
     outages = list[_Outages]()
     for kind, count in zip(kinds, access, strict=True):
         events = int(rng.poisson(kind.failures_per_year * count * years))
         start = rng.uniform(0, years, events)
-        part, repair_years = rng.integers(count, size=events), kind.repair_h / HOURS_A_YEAR
+        part = rng.integers(count, size=events)
+        repair_years = kind.repair_h / HOURS_A_YEAR
         outages.append((part, start, start + rng.exponential(repair_years, events)))
     above = [kind.failures_per_year * (n - low) for kind, n, low in zip(kinds, counts, access, strict=True)]
     upper = [rng.poisson(a_year, years) for a_year in above]
@@ -209,7 +214,8 @@ def simulate(wiring: Wiring, components: Components, years: int, seed: int) -> R
 def _spread(switches: _Outages, wiring: Wiring) -> _Outages:
     part, start, end = switches
     counts = np.bincount(wiring.switch_of, minlength=wiring.network.layers[0])
-    sorted_gpus, first = np.argsort(wiring.switch_of, kind="stable"), np.cumsum(counts) - counts
+    sorted_gpus = np.argsort(wiring.switch_of, kind="stable")
+    first = np.cumsum(counts) - counts
     gpu_counts = counts[part]
     begin = np.cumsum(gpu_counts) - gpu_counts
     place = np.arange(gpu_counts.sum()) + np.repeat(first[part] - begin, gpu_counts)
@@ -219,10 +225,13 @@ def _spread(switches: _Outages, wiring: Wiring) -> _Outages:
 def _changes(kinds: list[_Outages]) -> tuple[Ints, Floats, Ints]:
     """Return GPU, time and step of each time at which a GPU's rail goes (+1) or is back (-1): overlaps are one."""
     parts, starts, ends = zip(*kinds, strict=True)
-    gpu, time = np.concatenate(parts * 2), np.concatenate(starts + ends)
+    gpu = np.concatenate(parts * 2)
+    time = np.concatenate(starts + ends)
     step = np.repeat([1, -1], len(gpu) // 2)
     order = np.lexsort((time, gpu))
-    gpu, time, step = gpu[order], time[order], step[order]
+    gpu = gpu[order]
+    time = time[order]
+    step = step[order]
     # every outage ends, so the count is back at 0 where the next GPU's begin
     running = np.cumsum(step)
     seen = ((step == 1) & (running == 1)) | ((step == -1) & (running == 0))
@@ -241,7 +250,8 @@ def _lost_a_year(
     by_domain: tuple[Ints, Floats, Floats], wiring: Wiring, rail_time_share: float, rerouted: bool, years: int
 ) -> Floats:
     """Return the share of each year's GPU-time, all GPUs; an outage that spans two years counts in the first."""
-    k, (out, time, durations) = wiring.domain_gpus, by_domain
+    k = wiring.domain_gpus
+    (out, time, durations) = by_domain
     year = np.minimum(time.astype(np.int64), years - 1)
     lost = lost_share(out, k, rail_time_share, rerouted) * durations * k
     return np.bincount(year, weights=lost, minlength=years) / wiring.network.gpus

@@ -58,7 +58,8 @@ class _Allreduces(Section):
             )
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
-        found, (invalid, coarse) = analysis.allreduce, _doubtful_points(analysis)
+        found = analysis.allreduce
+        (invalid, coarse) = _doubtful_points(analysis)
         believable = _believable(analysis)
         places = dict.fromkeys((rates.fabric, rates.interval.part) for rates in found.rates)
         drawn = [(f"{fabric}: {fault}", plots.nic_rates(found, fabric, fault)) for fabric, fault in places]
@@ -102,9 +103,11 @@ class _Allreduces(Section):
         """Print every table that has rows, and notes on what it shows."""
         if not analysis.allreduce:
             return
-        found, (invalid, coarse) = analysis.allreduce, _doubtful_points(analysis)
+        found = analysis.allreduce
+        (invalid, coarse) = _doubtful_points(analysis)
         believable = _believable(analysis)
-        paper, measured = table_1(believable), [o for o in analysis.performance if o.samples]
+        paper = table_1(believable)
+        measured = [o for o in analysis.performance if o.samples]
         tables = (
             *(
                 *(benchmark_table(m, believable, invalid, coarse) for m in by_fabric(found)),
@@ -148,7 +151,8 @@ def benchmark_table(
     compared with their prediction.
     """
     valid = FabricMeasurements(m.rails, tuple(p for p in valid_results.points if p.fabric == m.rails.label))
-    slow, own = is_slowed(m.points), "nezha" in m.policies
+    slow = is_slowed(m.points)
+    own = "nezha" in m.policies
     paper = {policy: gain for (*where, policy), gain in nezha.GAINS.items() if where == [m.rails.mix, m.rails.nodes]}
     titles = ["size", *[SLOW_MOTION] * slow, *m.policies, *["nezha's shares", "gain", "m/p"] * own]
     rows = []
@@ -285,7 +289,8 @@ def _spread(values: Sequence[float | None]) -> str:
 
 def trainings_table(found: AllreduceResults) -> Table:
     """Return a row for each training and policy: speed, what the equations say, and over one rail and over Gloo."""
-    rails, slow = {each.label: each for each in found.fabrics}, is_slowed(found.trainings)
+    rails = {each.label: each for each in found.fabrics}
+    slow = is_slowed(found.trainings)
     runs = grouped(found.trainings, "fabric", "workload")
 
     def speed(rows: Iterable[Training]) -> float:
@@ -293,7 +298,8 @@ def trainings_table(found: AllreduceResults) -> Table:
 
     def over(baseline: str, rows: list[Training]) -> str:
         # such as `1.43x (Nezha 1.48x)`, over the best policy of the baseline
-        policy, fabric = rows[0].policy, rails[rows[0].fabric]
+        policy = rows[0].policy
+        fabric = rails[rows[0].fabric]
         others = [t for t in runs[rows[0].fabric, rows[0].workload] if t.policy != policy]
         others = [t for t in others if (is_single(t.policy) if baseline == "single" else t.policy == baseline)]
         if not others or is_single(policy):

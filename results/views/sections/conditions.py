@@ -150,7 +150,8 @@ def links_table(links: Sequence[LinkCheck]) -> Table:
 
 def loads_table(analysis: Analysis) -> Table:
     """Return the load of the machine in every interval, with its verdict."""
-    names, verdicts = analysis.labels, analysis.judgement.intervals
+    names = analysis.labels
+    verdicts = analysis.judgement.intervals
     columns = (
         text("fabric", lambda x: names.get((x.fabric, x.policy), x.fabric)),
         text("workload", lambda x: workload_label(x.interval)),

@@ -55,7 +55,8 @@ class _Failures(Section):
     def cards(self, analysis: Analysis) -> Iterable[Card]:
         for row in [r for r in analysis.recovery_rows if r.reroute == "on" and not missing_reason(r)]:
             line = max(lines_of(row, both_sides=False), key=lambda x: inf if x.first.median is None else x.first.median)
-            least, most = line.first.least, line.first.most
+            least = line.first.least
+            most = line.first.most
             spread = f"{fmt.milliseconds(least)} to {fmt.milliseconds(most)}, {line.first.n} runs"
             yield Card(
                 f"{row.name} on {row.fabric}: first packet{f', {line.side} side' if line.side else ''}",
@@ -66,7 +67,8 @@ class _Failures(Section):
             )
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
-        rows, targets = analysis.recovery_rows, analysis.target_outcomes
+        rows = analysis.recovery_rows
+        targets = analysis.target_outcomes
         failures: list[dict[str, Any]] = []
         # a part a kind with all its fabrics; where one had several targets of that kind, a part each
         alone = [t for t in analysis.run.goodput if not (t.script or t.link)]

@@ -51,10 +51,12 @@ class _Comparison(Section):
         return bool(analysis.cells)
 
     def cards(self, analysis: Analysis) -> list[Card]:
-        agreeing, cells = sum(c.agrees for c in analysis.cells), len(analysis.cells)
+        agreeing = sum(c.agrees for c in analysis.cells)
+        cells = len(analysis.cells)
         by_bottleneck = sum(c.by_slowest_link == c.measured for c in analysis.cells)
         theory = f"the slowest link of each path does in {by_bottleneck}"
-        title, verdict = "Cells in which the papers' condition names the faster path", _worst(analysis.cells)
+        title = "Cells in which the papers' condition names the faster path"
+        verdict = _worst(analysis.cells)
         return [Card(title, f"{agreeing} of {cells}", theory, verdict=verdict)]
 
     def headline(self, analysis: Analysis) -> list[str]:
@@ -90,7 +92,8 @@ class _Comparison(Section):
 
 def finding(cells: Sequence[Cell]) -> str:
     """Return the outcome in a sentence."""
-    by_condition, by_bottleneck = sum(c.agrees for c in cells), sum(c.by_slowest_link == c.measured for c in cells)
+    by_condition = sum(c.agrees for c in cells)
+    by_bottleneck = sum(c.by_slowest_link == c.measured for c in cells)
     doubtful = sum(c.verdict != "ok" for c in cells)
     return (
         f"papers' condition g(G1) < 1/H(S) agrees with measured latency in {by_condition} of {len(cells)} cells; "
@@ -209,7 +212,8 @@ class _Policies(Section):
 
     def show(self, analysis: Analysis, console: Console) -> None:
         """Print a table for each fabric and workload, as many as there is room for."""
-        rows_left, places = _MAX_POLICY_ROWS, analysis.policy_rows if not analysis.cells else {}
+        rows_left = _MAX_POLICY_ROWS
+        places = analysis.policy_rows if not analysis.cells else {}
         for number, (work, rows) in enumerate(places.items()):
             if rows_left <= 0:
                 console.print(f"… {len(places) - number} more such tables in report.html", highlight=False)
@@ -227,13 +231,15 @@ def _title(fabric_workload: FabricWorkload) -> str:
     return f"{fmt.workload_label(fabric_workload[1])} on {fabric_workload[0]}"
 
 
-_times, _tenths = fmt.or_dash("{:.2f}".format), fmt.or_dash("{:.1f}".format)
+_times = fmt.or_dash("{:.2f}".format)
+_tenths = fmt.or_dash("{:.1f}".format)
 
 
 def policies_table(rows: Sequence[PolicyRow], title: str = "", more: int = 0) -> Table:
     """Return a row a policy. On the terminal `more` rows are in the report."""
     most_changed = fmt.or_dash("{0.changes} of {0.allowed}".format)
-    dr_this, this_oracle = f"{BASELINE_POLICY} / this", f"this / {ORACLE_POLICY}"
+    dr_this = f"{BASELINE_POLICY} / this"
+    this_oracle = f"this / {ORACLE_POLICY}"
     columns = (
         Column("", "fabric", key="fabric"),
         Column("", lambda r: fmt.workload_label(r.work), key="workload"),

@@ -35,12 +35,14 @@ class _Scripts(Section):
         for (script, fabric, reroute), runs in grouped(analysis.script_rows, "script", "fabric", "reroute").items():
             checks = [check for s in runs for check in s.connectivity_checks if check.done]
             if checks:
-                matching, suffix = sum(not c.mismatch_count for c in checks), ", reroute off" * (reroute == "off")
+                matching = sum(not c.mismatch_count for c in checks)
+                suffix = ", reroute off" * (reroute == "off")
                 title = f"{script} on {fabric}{suffix}: connectivity checks as the oracle expects"
                 yield Card(title, f"{matching} of {len(checks)}", "", f"{len(runs)} repeats" * (len(runs) > 1))
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
-        drawn, failed = [], [c for c in analysis.run.connectivity_checks if c.done and c.mismatch_count]
+        drawn = []
+        failed = [c for c in analysis.run.connectivity_checks if c.done and c.mismatch_count]
         columns = (
             *texts("script", "fabric"),
             *(text("after", "last_event"), text("what", lambda c: "; ".join(c.mismatches.splitlines()))),
@@ -61,7 +63,8 @@ class _Scripts(Section):
         """Print a line a script and fabric, its repeats together."""
         rows = sorted(analysis.script_rows, key=lambda s: (s.script, s.fabric, s.reroute))
         for (script, fabric, reroute), runs in grouped(rows, "script", "fabric", "reroute").items():
-            faults, lost = sum(len(s.faults) for s in runs), fmt.size(sum(s.lost_bytes for s in runs))
+            faults = sum(len(s.faults) for s in runs)
+            lost = fmt.size(sum(s.lost_bytes for s in runs))
             checks = [check for s in runs for check in s.connectivity_checks]
             checks_summary = f"connectivity checks: {checks_text(checks)}; " if checks else ""
             returning = sum(s.probes_lost_after_repair for s in runs)
@@ -105,7 +108,8 @@ def scripts_table(scripts: Sequence[ScriptRow], judgement: Judgement) -> Table:
 
 def script_faults_table(script: ScriptRow) -> Table:
     """Return every fault of one repeat of a script, in the order of time."""
-    zero, alone = script.faults[0].t_fault if script.faults else 0, script.repaired_alone
+    zero = script.faults[0].t_fault if script.faults else 0
+    alone = script.repaired_alone
     columns = (
         *texts("fault", "target"),
         Column("at", lambda r: (r.t_fault - zero) / 1e9, unit="s"),

@@ -53,7 +53,8 @@ class _Fabrics(Section):
         return not analysis.run.rails
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
-        fabrics, names = analysis.run.fabrics, analysis.run.policies
+        fabrics = analysis.run.fabrics
+        names = analysis.run.policies
         in_turn = " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
         built = (  # what the drawings and their captions don't show
             text("fabric", "label"),
@@ -113,11 +114,13 @@ class _Workloads(Section):
     def headline(self, analysis: Analysis) -> Iterable[str | Table]:
         timed = _side_by_side(analysis)
         for s in [s for s in analysis.slowdowns if s.is_all_to_all] if timed else ():  # Rail-only IV-B
-            what, longer = f"{s.row.workload} {s.row.phase}".strip(), "longer" if s.measured >= 1 else "shorter"
+            what = f"{s.row.workload} {s.row.phase}".strip()
+            longer = "longer" if s.measured >= 1 else "shorter"
             if s.not_compared:
                 yield f"{what}: {s.rail_only} and {s.rail_optimized} are not compared, since {s.not_compared}."
                 continue
-            measured, nominal = fmt.percent(abs(s.measured - 1)), fmt.percent(s.nominal)
+            measured = fmt.percent(abs(s.measured - 1))
+            nominal = fmt.percent(s.nominal)
             yield Markup(
                 "{} on {}: {} {} than on {} as measured, {} by the formula (Eq. 3 / Eq. 2, exact for this grid), "
                 "{} by the nominal C<sub>S</sub>/C<sub>F</sub>{}."
@@ -140,8 +143,11 @@ class _Workloads(Section):
                 )
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
-        run, names, timed = first_scene_only(analysis.run), analysis.labels, _side_by_side(analysis)
-        fabrics, workloads = list(names.values()), []
+        run = first_scene_only(analysis.run)
+        names = analysis.labels
+        timed = _side_by_side(analysis)
+        fabrics = list(names.values())
+        workloads = []
         flows: dict[str, dict[Place, list[Flow]]] = {}  # by the workload's label without its scene
         for interval, rows in groupby(run.flows, key=attrgetter("interval")):
             places = flows.setdefault(workload_label(replace(interval, scene="")), {})
@@ -169,7 +175,8 @@ class _Workloads(Section):
     def show(self, analysis: Analysis, console: Console) -> None:
         """Print times, and the slow-down of all-to-alls."""
         if timed := _side_by_side(analysis):
-            fabrics, slow = list(analysis.labels.values()), analysis.slowdowns
+            fabrics = list(analysis.labels.values())
+            slow = analysis.slowdowns
             is_sweep = len(fabrics) > _MAX_SIDE_BY_SIDE
             table = terminal_sweep(timed, fabrics) if is_sweep else terminal_times(timed, fabrics, slow)
             console.print(table.to_terminal())
@@ -244,7 +251,8 @@ def formulas(run: Run) -> Iterator[Markup]:
         "(<var>x</var>(<var>y</var>−1)<var>C<sub>F</sub></var>) = {y}·{x1}·{s} / ({x}·{y1}·{h}) = {}"
     )
     for own, other in pairs(run):
-        x, y = own.rails, own.domains
+        x = own.rails
+        y = own.domains
         if y > 1 and x * (y - 1) / own.rail_bps >= (x - 1) / own.hb_bps:  # the rails are Eq. 2's slower part
             share = y * (x - 1) * own.rail_bps / (x * (y - 1) * own.hb_bps)
             s, h = (fmt.short(fmt.rate(bps)) for bps in (own.rail_bps, own.hb_bps))
@@ -394,7 +402,8 @@ def others_table(rows: Sequence[Row]) -> Table:
 
 def bytes_table(analysis: Analysis) -> Table:
     """Return asked and delivered bytes. Where policies steer, the bytes expected at the rails' ports are not known."""
-    steered, names = analysis.run.is_steered, analysis.labels
+    steered = analysis.run.is_steered
+    names = analysis.labels
     columns = (
         text("fabric", lambda c: names.get((c.fabric, c.policy), c.fabric)),
         text("workload", lambda c: workload_label(c.interval)),
@@ -498,7 +507,8 @@ def _sweeps(analysis: Analysis) -> list[Plot]:
     Spec and records name both in the same order, as far as the run came. A fabric under another policy counts as one of
     another kind, so that a curve is one policy's.
     """
-    run, timed = analysis.run, analysis.times
+    run = analysis.run
+    timed = analysis.times
     specs: Sequence[Mapping[str, Any]] = run.spec.get("fabrics") or []
     traits = {fabric.label: part for fabric, part in zip(run.fabrics, specs, strict=False)}
     if run.is_steered:

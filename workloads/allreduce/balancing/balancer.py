@@ -50,7 +50,8 @@ class Rails:
     """Live rails of a group, and what each costs by its estimator."""
 
     def __init__(self, costs: Sequence[Cost], alive: set[int]) -> None:
-        self.estimators, self.alive = [CostEstimator(cost) for cost in costs], alive
+        self.estimators = [CostEstimator(cost) for cost in costs]
+        self.alive = alive
 
     def forget(self, rail: int) -> None:
         """Make a rail's cost nominal again."""
@@ -83,7 +84,8 @@ class Rails:
 
         What was measured of `untrusted` rails is ignored.
         """
-        alive, costs = sorted(self.alive), self.at(size, untrusted=set(untrusted))
+        alive = sorted(self.alive)
+        costs = self.at(size, untrusted=set(untrusted))
         return [alive[index] for index in model.rails_to_split([costs[rail] for rail in alive], size, gain)]
 
     def scaled_s(self, measured: Measurement, size: int) -> float:
@@ -163,7 +165,8 @@ class _Resting(State):
 
     def _recheck(self, measured: Measurement, is_held: bool) -> "State | None":
         """Return a state on better rails, if it is time to look for some and there are any."""
-        memory, rails = self.memory, self.memory.rails
+        memory = self.memory
+        rails = self.memory.rails
         used = {rail for rail in rails.alive if self.shares[rail] > 0}
         idle = rails.alive - used
         if not (idle or is_held):
@@ -218,7 +221,8 @@ class SingleRail(_Resting):
 
     def on_window(self, measured: Measurement, times: Mapping[int, float]) -> State:
         """Move to a split or to another rail that should gain enough."""
-        memory, size = self.memory, measured.size
+        memory = self.memory
+        size = measured.size
         is_at_rest = self.rail in memory.single_rail
         gain, windows = (MIN_GAIN_AT_REST, AGREEING_WINDOWS) if is_at_rest else (MIN_GAIN, 1)
         memory.single_rail[self.rail] = measured
@@ -302,8 +306,10 @@ class AdjustedSplit(State):
         return self if sum(share > 0 for share in self.shares) > 1 else self._hold_best(size)
 
     def _next_shares(self, size: int, times: Mapping[int, float]) -> Shares:
-        used, ends = list(times), list(times.values())
-        shares, gain = [self.shares[rail] for rail in used], min(1.0, 2 / (self.steps + 1))
+        used = list(times)
+        ends = list(times.values())
+        shares = [self.shares[rail] for rail in used]
+        gain = min(1.0, 2 / (self.steps + 1))
         costs = [self.memory.rails.estimators[rail].cost for rail in used]
         slopes = []  # dT/dalpha by each rail's line, held between a fifth of T/alpha and all: set-ups are positive
         for share, seconds, cost in zip(shares, ends, costs, strict=True):
@@ -365,7 +371,8 @@ class Settled(_Resting):
 
     def on_window(self, measured: Measurement, times: Mapping[int, float]) -> State:
         """Adjust the shares again if rails end apart, or move to better rails."""
-        rails, size = self.memory.rails, measured.size
+        rails = self.memory.rails
+        size = measured.size
         if better := self._recheck(measured, self.is_held):
             return better
         if self.is_held:

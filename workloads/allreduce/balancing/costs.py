@@ -154,9 +154,11 @@ def threshold(costs: Sequence[Cost], gain: float = 0.0) -> float | None:
     """
     if len(costs) < 2:
         return None
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     while not _split_pays(costs, high, gain):
-        low, high = high, high * 2
+        low = high
+        high = high * 2
         if high > _LARGEST:
             return None
     for _ in range(60):
@@ -234,7 +236,8 @@ class CostEstimator:
         s_per_byte = (w * xy - x * y) / determinant if determinant > 0 else 0.0
         setup = (y - s_per_byte * x) / w
         if setup < 0:
-            setup, s_per_byte = 0.0, xy / xx
+            setup = 0.0
+            s_per_byte = xy / xx
         self.cost = Cost(max(0.0, setup), max(s_per_byte, _MIN_S_PER_BYTE))
 
 

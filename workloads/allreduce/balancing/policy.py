@@ -159,7 +159,8 @@ class Learning:
     """
 
     def __init__(self, planner: Planner, send_control: Callable[[dict[str, Any]], None]) -> None:
-        self.planner, self._send_control = planner, send_control
+        self.planner = planner
+        self._send_control = send_control
         self._samples: dict[int, list[tuple[int, float, Sequence[float]]]] = {}  # by size class: size, start, ends
         self._table: dict[str, Any] | None = None
         self._awaited_op: int | None = None
@@ -176,7 +177,8 @@ class Learning:
         if len(samples) < length:
             return
         del self._samples[size_class(size)]
-        self._awaited_op, self._table = op, None
+        self._awaited_op = op
+        self._table = None
         # an odd step, since programs repeat themselves in twos and tens
         sizes, starts, all_ends = zip(*samples[:: -(-len(samples) // _MAX_REPORTED) | 1], strict=True)
         times = {"starts": np.round(starts, 6).tolist(), "ends": np.round(all_ends, 6).tolist()}  # messages are short
@@ -190,7 +192,9 @@ class Learning:
     def up_to_date(self) -> bool:
         """Learn from the awaited table if it has come; return whether none is awaited."""
         if self._table is not None:
-            table, self._table, self._awaited_op = self._table, None, None
+            table = self._table
+            self._table = None
+            self._awaited_op = None
             self.planner.learn(table["size"], table["seconds"])
         return self._awaited_op is None
 
@@ -212,7 +216,9 @@ class PlannerSet:
     def __init__(
         self, rails: Sequence[Rail], nodes: int, policy: str, send_control: Callable[[dict[str, Any]], None]
     ) -> None:
-        self._rails, self._nodes, self._send_control = rails, nodes, send_control
+        self._rails = rails
+        self._nodes = nodes
+        self._send_control = send_control
         self._dead: set[int] = set()
         self._used: dict[str, Learning] = {}
         self.use(policy)

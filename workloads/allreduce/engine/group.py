@@ -37,7 +37,9 @@ class Group:
     ) -> None:
         if not 0 <= rank < layout.size:
             raise BadInput("rank", rank, f"must be from 0 to {layout.size - 1}")
-        self.rank, self.size, self.layout = rank, layout.size, layout
+        self.rank = rank
+        self.size = layout.size
+        self.layout = layout
         self._results = [np.empty(0, np.uint8), np.empty(0, np.uint8)]  # of the last operations, in turn
         self._node = Node(rank, layout, policy, timeouts or Timeouts(), make_socket) if self.size > 1 else None
         self.copies = self._node.copies if self._node else Copies()
@@ -131,7 +133,8 @@ class Group:
 
     def close(self, leave_at_once: bool = False) -> None:
         """Leave once no rank needs this one any more, and close all connections. A second call does nothing."""
-        node, self._node = self._node, None
+        node = self._node
+        self._node = None
         if node is None:
             return
         if not leave_at_once:

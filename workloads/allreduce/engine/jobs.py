@@ -53,7 +53,9 @@ class Timeouts:
 
     def dilated(self, factor: float) -> "Timeouts":
         """Return the limits for a fabric whose rates are divided by `factor`."""
-        heartbeat_s, stall_s, operation_s = self.heartbeat_s * factor, self.stall_s * factor, self.operation_s * factor
+        heartbeat_s = self.heartbeat_s * factor
+        stall_s = self.stall_s * factor
+        operation_s = self.operation_s * factor
         return replace(self, heartbeat_s=heartbeat_s, stall_s=stall_s, operation_s=operation_s)
 
 

@@ -31,7 +31,8 @@ class ProgressThread:
     """
 
     def __init__(self, serve: Callable[[float], None], wake: Callable[[], None]) -> None:
-        self._serve, self._wake = serve, wake
+        self._serve = serve
+        self._wake = wake
         self._lock = threading.Lock()
         self._in_use, self._released_at = False, time.monotonic()
         self._closed = threading.Event()
@@ -73,7 +74,8 @@ class RailChanges:
     """
 
     def __init__(self, transport: Transport, router: PieceRouter) -> None:
-        self._transport, self._router = transport, router
+        self._transport = transport
+        self._router = router
         self.epoch: int | None = None
         self.migrations: list[Migration] = []
         self._frozen_at = 0.0
@@ -95,7 +97,8 @@ class RailChanges:
 
     def decide(self, message: Message, now: float) -> tuple[list[int], list[int]]:
         """Carry out a decision. Return the rails that are restored, and those that were lost again before."""
-        latest, dead = message["latest"], message["dead"]
+        latest = message["latest"]
+        dead = message["dead"]
         for rail in dead:
             self._replaced_up_to[rail] = latest
             self._router.drop(rail)
@@ -137,7 +140,9 @@ class Node:
     """
 
     def __init__(self, rank: int, layout: Layout, policy: str, timeouts: Timeouts, make: SocketMaker) -> None:
-        self.rank, self.layout, self.timeouts = rank, layout, timeouts
+        self.rank = rank
+        self.layout = layout
+        self.timeouts = timeouts
         rails = len(layout.rails)
         self.last = Record(0.0, (0.0,) * rails, (0.0,) * rails)
         self.samples: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=_MAX_SAMPLES)
@@ -179,7 +184,9 @@ class Node:
 
     def run(self, call: Call, source: Array, result: Array) -> None:
         """Do a collective: `result` is right when this returns. GroupBroken if that is impossible."""
-        changes, router, planners = self.changes, self._router, self.planners
+        changes = self.changes
+        router = self._router
+        planners = self.planners
         with self._progress.exclusive():
             self._next_heartbeat_at = self.timeouts.next_heartbeat(
                 time.monotonic(), self._next_heartbeat_at, self._heartbeat_at
@@ -212,14 +219,16 @@ class Node:
         self.transport.close()
 
     def _serve_until(self, is_done: Callable[[], bool], call: Call) -> None:
-        began, limit_s = time.monotonic(), self.timeouts.operation_s
+        began = time.monotonic()
+        limit_s = self.timeouts.operation_s
         self._send_heartbeat(began)
         self.transport.deliver_own()
         while self._failed is None and not is_done():
             now = time.monotonic()
             if self._send_heartbeat(now) and now - began > limit_s + (0 if self._coordinator else _GRACE_S):
                 absent = self._liveness.absent(self._peers, self._op, now)
-                missing_ranks, action = ", ".join(f"rank {rank}" for rank in absent), f"operation {self._op} ({call})"
+                missing_ranks = ", ".join(f"rank {rank}" for rank in absent)
+                action = f"operation {self._op} ({call})"
                 why = f"{missing_ranks} never came to {action}" if absent else f"{action} didn't end"
                 self._give_up(f"{why} in {limit_s:g} s")
             self.transport.poll(max(0.0, self._next_heartbeat_at - now))
@@ -235,11 +244,14 @@ class Node:
         """Send a heartbeat if one is due, and look at the others' state. Return whether it was due."""
         if now < self._next_heartbeat_at:
             return False
-        self._heartbeat_at, self._next_heartbeat_at = now, now + self.timeouts.heartbeat_s
+        self._heartbeat_at = now
+        self._next_heartbeat_at = now + self.timeouts.heartbeat_s
         self._heartbeat_number += 1
-        current, moved = self._router.operations.get(self._op), self.transport.moved()
+        current = self._router.operations.get(self._op)
+        moved = self.transport.moved()
         self.samples.append((time.monotonic_ns(), moved))
-        call, busy = str(current.call) if current else "", self._router.busy(len(self.layout.rails))
+        call = str(current.call) if current else ""
+        busy = self._router.busy(len(self.layout.rails))
         heartbeat = Heartbeat(self._heartbeat_number, self._op, call, moved, busy)
         self.transport.heartbeat({"type": "heartbeat", "state": heartbeat})
         self._liveness.received(self.rank, 0, heartbeat, now)

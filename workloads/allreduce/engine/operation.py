@@ -99,8 +99,12 @@ class Operation:
 
     def task_of(self, job: Job) -> Task:
         """Return the task that does a job."""
-        span, nodes, piece_bytes = (job.start, job.start + job.length), self.layout.size, self.layout.piece_bytes
-        source, result, only_gathers = self.source, self.result, job.action == "all_gather"
+        span = (job.start, job.start + job.length)
+        nodes = self.layout.size
+        piece_bytes = self.layout.piece_bytes
+        source = self.source
+        result = self.result
+        only_gathers = job.action == "all_gather"
         if job.action == "barrier":
             source = result = np.empty(0, np.uint8)
         elif job.action in ("all_gather", "broadcast"):
@@ -170,7 +174,8 @@ class PieceRouter:
 
     def begin_barriers(self, operation: Operation) -> None:
         """Begin the barriers of an operation if all else is done."""
-        jobs, begun = operation.jobs, operation.tasks
+        jobs = operation.jobs
+        begun = operation.tasks
         if all(number in begun and begun[number].done for number, job in jobs.items() if job.action != "barrier"):
             for number, job in list(jobs.items()):
                 if number not in begun:
@@ -236,7 +241,8 @@ class PieceRouter:
             self.begin_barriers(operation)
 
     def _send(self, operation: Operation, job: Job, pieces: Iterable[Piece]) -> None:
-        code, digest = _OCTET if job.action == "barrier" else operation.dtype_code, operation.digest
+        code = _OCTET if job.action == "barrier" else operation.dtype_code
+        digest = operation.digest
         for piece in pieces:
             parts = self._nodes if piece.summed else 1
             header = Header(links.DATA, code, parts, job.op, job.number, piece.seq, digest, piece.view.nbytes)

@@ -20,7 +20,9 @@ from railyard.workloads.allreduce.transport.links import Message
 
 Action = Collective | Literal["barrier"]
 """What a job does. One that was lost near its end is done again as a broadcast from a node that has the result."""
-IDLE, BARRIER, DATA = 0, 1, 2
+IDLE = 0
+BARRIER = 1
+DATA = 2
 _FIRST_NUMBER: Final = 1 << 16  # jobs of a plan have lower numbers
 _RECENT_S: Final = 1.0
 _RECENT_HEARTBEATS: Final = 5
@@ -124,8 +126,10 @@ class Coordinator:
     """
 
     def __init__(self, layout: Layout, planners: PlannerSet, send_to_all: Callable[[Message], None]) -> None:
-        self._nodes, self._rails = layout.size, [rail.name for rail in layout.rails]
-        self._planners, self._send_to_all = planners, send_to_all
+        self._nodes = layout.size
+        self._rails = [rail.name for rail in layout.rails]
+        self._planners = planners
+        self._send_to_all = send_to_all
         self.alive = set(range(len(self._rails)))
         self._incarnations = dict.fromkeys(self.alive, 0)
         self._reasons: dict[int, str] = {}
@@ -212,7 +216,9 @@ class Coordinator:
         self._send_to_all({"type": "freeze", "epoch": self._round.epoch, "dead": incarnations})
 
     def _decide(self, current_round: _Round) -> None:
-        dead, restored, answers = current_round.dead, current_round.restored, current_round.answers
+        dead = current_round.dead
+        restored = current_round.restored
+        answers = current_round.answers
         self.alive = (self.alive - dead) | restored
         for rail in restored:
             self._ready.pop(rail)

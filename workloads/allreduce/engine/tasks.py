@@ -132,7 +132,8 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 def missing(start: int, end: int, done: Iterable[Span]) -> list[Span]:
     """Return the parts of `start` to `end` that are not in `done`."""
-    left, at = [], start
+    left = []
+    at = start
     for a, b in merged(done):
         if a > at:
             left.append((at, min(a, end)))
@@ -272,7 +273,8 @@ class Tree(_InOrder):
         longest_bytes = min(self.piece_bytes, TREE_PIECE_BYTES)
         longest = piece_length(length, self.source.itemsize, longest_bytes, TREE_OVERLAP)
         split = [(span, owner) for (a, b), owner in self.parts for span in pieces(a, b - a, longest)]
-        self._spans, self._owners = [span for span, _ in split], [owner for _, owner in split]
+        self._spans = [span for span, _ in split]
+        self._owners = [owner for _, owner in split]
 
     def on_received(self, seq: int) -> Iterator[Piece]:
         """Count a piece, and yield those that the window lets go."""

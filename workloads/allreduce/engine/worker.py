@@ -36,7 +36,9 @@ from railyard.workloads.allreduce.transport.aggregator import Aggregator
 ROOT: Final = 0  # root of a broadcast
 _PR_SET_TIMERSLACK: Final = 29
 _COUNTERS: Final = Path("/proc/thread-self/net/dev")
-_RECEIVED, _SENT = 0, 8  # columns of /proc/net/dev
+# columns of /proc/net/dev
+_RECEIVED = 0
+_SENT = 8
 _SUM_DTYPES: Final = {"e": np.float64, "f": np.float64, "d": np.longdouble, "F": np.complex128, "D": np.clongdouble}
 
 
@@ -92,7 +94,8 @@ def wrong(result: Array, reference: Array, nodes: int) -> int:
     if result.dtype.kind in "iu":
         return int(np.count_nonzero(result != reference))
     real = np.dtype(result.dtype.char.lower())
-    actual, correct = result.view(real), reference.view(real)
+    actual = result.view(real)
+    correct = reference.view(real)
     mismatches = ~(np.abs(actual - correct) <= math.ceil(math.log2(max(2, nodes))) * np.spacing(correct))
     return int(np.count_nonzero(mismatches.reshape(len(reference), -1).any(axis=1))) if len(reference) else 0
 
@@ -122,7 +125,8 @@ def _run(engine: Any, report: jobs.RankReport, nodes: int, operations: jobs.Oper
 
 def run_operations(group: Group, operations: jobs.Operations) -> jobs.RankReport:
     """Do operations on Railyard's engine, or as many as succeed. Migrations since the last report are reported."""
-    report, copies = jobs.RankReport(group.rank), asdict(group.copies)
+    report = jobs.RankReport(group.rank)
+    copies = asdict(group.copies)
     group.take_samples()
     try:
         if operations.policy:
@@ -130,7 +134,8 @@ def run_operations(group: Group, operations: jobs.Operations) -> jobs.RankReport
         steps = _run(group, report, group.size, operations)
         next(steps)
         for _ in steps:
-            last, start = group.last, report.starts_ns[-1]
+            last = group.last
+            start = report.starts_ns[-1]
             report.shares.append(last.shares)
             report.rail_seconds.append(tuple(end - start / 1e9 if end > last.began else 0.0 for end in last.ends))
     except RailyardError as problem:
@@ -156,7 +161,8 @@ def run_on_engine(engine: Any, config: jobs.RankConfig, operations: jobs.Operati
 
     Bytes are the NICs' own counts; a rail's seconds are the operation's if it carried any of it.
     """
-    report, rails = jobs.RankReport(config.rank), len(config.layout.rails)
+    report = jobs.RankReport(config.rank)
+    rails = len(config.layout.rails)
 
     def sample() -> None:
         report.rail_bytes_over_time.append((time.monotonic_ns(), count_bytes(_COUNTERS.read_text(), rails)))
@@ -235,7 +241,8 @@ def _serve_other_engine(module: str, path: str, ranks: Sequence[str]) -> None:
     for other in other_ranks:
         others.append(os.fork())
         if others[-1] == 0:
-            rank, others = other, []
+            rank = other
+            others = []
             break
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.connect(path)

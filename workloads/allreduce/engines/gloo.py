@@ -35,14 +35,16 @@ class Gloo:
         store = dist.FileStore(f"{config.folder}/gloo", config.layout.size)
         limit = timedelta(seconds=config.timeouts.operation_s)
         dist.init_process_group("gloo", store=store, rank=config.rank, world_size=config.layout.size, timeout=limit)
-        self._dist, self._nodes = dist, config.layout.size
+        self._dist = dist
+        self._nodes = config.layout.size
 
     def call(self, collective: str, array: Array, root: int) -> Array:
         """Return the result of a collective; of an allreduce or a broadcast it is the array."""
         import torch
 
         result = result_array(collective, array, self._nodes)
-        source, output = torch.from_numpy(array), torch.from_numpy(result)
+        source = torch.from_numpy(array)
+        output = torch.from_numpy(result)
         match collective:
             case "allreduce":
                 self._dist.all_reduce(output)

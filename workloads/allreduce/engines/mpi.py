@@ -66,11 +66,13 @@ class Mpi:
     """Communicator of a rank, through mpi4py. It works in numpy's memory."""
 
     def __init__(self, config: RankConfig) -> None:
-        self.mpi, self._nodes = _world(), config.layout.size
+        self.mpi = _world()
+        self._nodes = config.layout.size
 
     def call(self, collective: str, array: Array, root: int) -> Array:
         """Return the result of a collective; of an allreduce or a broadcast it is the array."""
-        world, result = self.mpi.COMM_WORLD, result_array(collective, array, self._nodes)
+        world = self.mpi.COMM_WORLD
+        result = result_array(collective, array, self._nodes)
         match collective:
             case "allreduce":
                 world.Allreduce(self.mpi.IN_PLACE, result)

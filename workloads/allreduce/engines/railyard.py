@@ -49,7 +49,8 @@ class Ranks(Group):
         """Start all processes and wait until they have joined. GroupBroken if they can't join."""
         self._aggregators = [Worker(WORKER, f"the aggregator of rail {t.rail}", Ready) for t in self._aggregator_tasks]
         self.processes = [Worker(WORKER, f"rank {task.rank}", Ready, jobs.Report) for task in self._tasks]
-        workers, tasks = (*self._aggregators, *self.processes), (*self._aggregator_tasks, *self._tasks)
+        workers = (*self._aggregators, *self.processes)
+        tasks = (*self._aggregator_tasks, *self._tasks)
         problems = []
         try:
             for worker, task in zip(workers, tasks, strict=True):

@@ -202,13 +202,15 @@ class RailyardProcessGroup(dist.ProcessGroup):
         return pending
 
     def _gather(self, output: Any, own_part: Any) -> Callable[[], None]:
-        result, part = array_of(output, summed=False), array_of(own_part, summed=False)
+        result = array_of(output, summed=False)
+        part = array_of(own_part, summed=False)
         _same_length("output", output.numel(), own_part.numel() * self.group.size)
         return lambda: np.copyto(result, self.group.all_gather(part))
 
     def _scatter(self, output: Any, whole: Any, opts: Any) -> Callable[[], None]:
         _only_sums(opts)
-        result, array = array_of(output, summed=True), array_of(whole, summed=True)
+        result = array_of(output, summed=True)
+        array = array_of(whole, summed=True)
         _same_length("input", whole.numel(), output.numel() * self.group.size)
         return lambda: np.copyto(result, self.group.reduce_scatter(array))
 

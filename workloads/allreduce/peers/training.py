@@ -18,7 +18,9 @@ from railyard.workloads.allreduce.engine_kind import PORT, PlannedFabric, placem
 from railyard.workloads.allreduce.engines import gloo
 from railyard.workloads.allreduce.engines.railyard import WORKER
 
-SIDE, KINDS = 16, 4  # pixels of a picture's side, and kinds of pictures
+# pixels of a picture's side, and kinds of pictures
+SIDE = 16
+KINDS = 4
 Backend = Literal["gloo", "railyard"]
 BACKENDS: Final = get_args(Backend)
 TRAINING_S: Final = 600.0
@@ -86,7 +88,8 @@ def train(backend: str, rank: int, nodes: int, init_method: str, training: Train
     model = nn.parallel.DistributedDataParallel(network, bucket_cap_mb=training.bucket_mb)
     optimizer = torch.optim.SGD(model.parameters(), lr=training.learning_rate, momentum=0.9)
     random = torch.Generator().manual_seed(1_000_003 * training.seed + rank)
-    losses, seconds = [], []
+    losses = []
+    seconds = []
     for _ in range(training.steps):
         images, kinds = pictures(training.batch, random)
         began = time.monotonic()

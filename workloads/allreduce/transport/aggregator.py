@@ -23,8 +23,11 @@ class Aggregator:
     """Server of a rail's nodes."""
 
     def __init__(self, rail: int, layout: Layout, make: SocketMaker) -> None:
-        self._rail, self._nodes, self._group = rail, layout.size, layout.group
-        self._setup_s, address = layout.rails[rail].setup_s, layout.aggregators[rail]
+        self._rail = rail
+        self._nodes = layout.size
+        self._group = layout.group
+        self._setup_s = layout.rails[rail].setup_s
+        address = layout.aggregators[rail]
         assert address is not None  # an aggregator is made for a rail that has one
         self._listener = HelloListener(make, {rail: address})
         self._poller = Links(lambda link, _: self._lost(link), self._listener.sockets)
@@ -83,7 +86,8 @@ class Aggregator:
                 return
             self._sums.pop(key, None)
             array = total
-        data, reply = array.view(np.uint8).data, header._replace(kind=DATA)
+        data = array.view(np.uint8).data
+        reply = header._replace(kind=DATA)
         for link in list(self._links.values()):
             self._poller.put(link, reply, data, starts_message=header.seq == 0)
 

@@ -20,7 +20,8 @@ from railyard.workloads.allreduce.engine.tasks import Copies
 Message = dict[str, Any]  # control message, as JSON on the wire
 CATCH_UP_S: Final = 0.005  # that a sender which ran late may catch up: a rail's own processor would not have been late
 LEAD_S: Final = 0.03  # over a link that is the bottleneck: what its TCP window holds (topologies/multirail/commands.py)
-DATA, CONTROL = 1, 2
+DATA = 1
+CONTROL = 2
 UNSENT_BYTES: Final = 64 * 1024  # that the kernel holds before they go out (TCP_NOTSENT_LOWAT): more would only wait
 _HEADER: Final = struct.Struct("!BBHIIIII")
 _MAX_VIEWS: Final = 16  # of one system call
@@ -104,14 +105,17 @@ class Framed:
         self.next_send_at = 0.0
         self.received_bytes = self.sent_bytes = 0
         self._copies = copies or Copies()
-        self._buffer_for, self._on_received = buffer_for, on_received
+        self._buffer_for = buffer_for
+        self._on_received = on_received
         self._pacer = pacer
         self._queue: deque[memoryview] = deque()
         self._queued_bytes = 0  # so far, with what was sent
         self._message_starts: deque[tuple[int, float]] = deque()  # byte of each message's start, since when it is ready
-        self._staging, self._staged_bytes = memoryview(bytearray(_STAGING_BYTES)), 0
+        self._staging = memoryview(bytearray(_STAGING_BYTES))
+        self._staged_bytes = 0
         self._header: Header | None = None  # of the frame that is received into `_target`, `_filled_bytes` so far
-        self._target, self._filled_bytes = self._staging, 0
+        self._target = self._staging
+        self._filled_bytes = 0
         self._low_water = 1
 
     @property
@@ -223,7 +227,8 @@ class Framed:
 
     def _finish_if_full(self) -> None:
         if self._header is not None and self._filled_bytes == self._header.length:
-            header, view = self._header, self._target
+            header = self._header
+            view = self._target
             self._header = None
             self._on_received(header, view)
 
@@ -318,7 +323,8 @@ class Links:
         except Broken as problem:
             self._drop(link, str(problem))
             return
-        fd, idle = link.sock.fileno(), link.idle
+        fd = link.sock.fileno()
+        idle = link.idle
         delayed = not idle and link.next_send_at > time.monotonic()
         if delayed:
             self._delayed[fd] = link

@@ -213,7 +213,9 @@ class Rendezvous:
     """
 
     def __init__(self, rank: int, layout: Layout, make: SocketMaker) -> None:
-        self._rank, self._layout, self._make = rank, layout, make
+        self._rank = rank
+        self._layout = layout
+        self._make = make
         rails = range(len(layout.rails))
         self.incarnations: dict[int, int] = {}
         self.listener = HelloListener(make, {rail: layout.nodes[rail][rank] for rail in rails})
@@ -235,7 +237,8 @@ class Rendezvous:
 
         A peer that did answer and is gone again has given up on those that did not.
         """
-        missing, answered = self.connections[rail].missing, self.connections[rail].answered_peers
+        missing = self.connections[rail].missing
+        answered = self.connections[rail].answered_peers
         peers = [peer for peer in missing if peer not in answered] or missing
         return [_MISSING_AGGREGATOR if peer == AGGREGATOR else f"rank {peer}" for peer in peers]
 
@@ -244,7 +247,9 @@ class Rendezvous:
         if rail in self.connections:
             self.connections[rail].close()
         self.incarnations[rail] = incarnation
-        rank, size, aggregator = self._rank, self._layout.size, self._layout.aggregators[rail]
+        rank = self._rank
+        size = self._layout.size
+        aggregator = self._layout.aggregators[rail]
         addresses = self._layout.nodes[rail]
         dials: dict[Key, Address] = {}
         expects: list[Key] = []

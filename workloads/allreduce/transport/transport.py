@@ -82,10 +82,14 @@ class Transport:
         on_message: Callable[[int, int, Message], None],
         on_disconnect: Callable[[int, str, list[int]], None],
     ) -> None:
-        self.rank, self.layout, self._on_message, self._on_disconnect = rank, layout, on_message, on_disconnect
+        self.rank = rank
+        self.layout = layout
+        self._on_message = on_message
+        self._on_disconnect = on_disconnect
         self._rendezvous = Rendezvous(rank, layout, make)
         self.incarnations = self._rendezvous.incarnations
-        self.joined, self.missing = self._rendezvous.joined, self._rendezvous.missing
+        self.joined = self._rendezvous.joined
+        self.missing = self._rendezvous.missing
         self._links = Links(self._lost, self._rendezvous.listener.sockets)
         self.wake = self._links.wake
         self._link_peers: dict[Framed, tuple[int, str]] = {}  # rail, and name of the peer at the other end
@@ -144,7 +148,8 @@ class Transport:
 
     def install(self, rail: int, router: PieceRouter) -> None:
         """Use a rail that has joined, with `router` for the data that comes in."""
-        connections, spec = self._rendezvous.connections.pop(rail), self.layout.rails[rail]
+        connections = self._rendezvous.connections.pop(rail)
+        spec = self.layout.rails[rail]
         data: list[Framed] = []
         control: dict[int, Framed] = {}
         for is_dialled, sockets in ((True, connections.dialled), (False, connections.accepted)):
@@ -154,7 +159,8 @@ class Transport:
                     link = control[peer] = Framed(sock, lambda header: scratch(header.length), receive)
                 else:
                     pacer = Pacer(spec.setup_s, spec.cpu_s_per_byte, 1 / spec.rate) if is_dialled else None
-                    buffer_for, receive = partial(router.buffer_for, rail), partial(router.on_received, rail)
+                    buffer_for = partial(router.buffer_for, rail)
+                    receive = partial(router.on_received, rail)
                     link = Framed(sock, buffer_for, receive, pacer, router.copies)
                     data.append(link)
                 self._link_peers[link] = rail, "its aggregator" if peer == AGGREGATOR else f"rank {peer}"

@@ -24,7 +24,8 @@ class Spine(BackgroundKind):
     value = Annotated[bool, Field(strict=True)]
 
     def flows(self, src: Gpu, value: bool, plan: Plan) -> Iterator[FullLoad]:
-        domains, rails = plan.spec.domains, plan.spec.rails
+        domains = plan.spec.domains
+        rails = plan.spec.rails
         dst = Gpu((src.domain + 1) % domains, (src.rank + 1) % rails)
         yield FullLoad(dst, "rail0", "spine", plan.uplink_bps * plan.spec.spine_count / domains)
 

@@ -56,7 +56,8 @@ def _descriptor() -> descriptor_pb2.FileDescriptorProto:
     for message_name, fields in _MESSAGES.items():
         message = file.message_type.add(name=message_name)
         for number, (name, type_name) in enumerate(fields.items(), 1):
-            field, kind = message.field.add(name=name, number=number), type_name.removeprefix("*")
+            field = message.field.add(name=name, number=number)
+            kind = type_name.removeprefix("*")
             field.label = field.LABEL_REPEATED if type_name.startswith("*") else field.LABEL_OPTIONAL
             if kind in _SCALARS:
                 field.type = field.Type.Value(f"TYPE_{kind.upper()}")
@@ -179,7 +180,8 @@ def _read(name: str, content: bytes) -> tuple[list[Any], Writer]:
         def write_et(times: Times) -> bytes:
             written = [NodeMessage.FromString(node.SerializeToString()) for node in nodes]
             for position, (start, duration) in times.items():
-                written[position].start_time_micros, written[position].duration_micros = start, duration
+                written[position].start_time_micros = start
+                written[position].duration_micros = duration
             return encode(metadata, written)
 
         return nodes, write_et
@@ -216,7 +218,8 @@ def _read(name: str, content: bytes) -> tuple[list[Any], Writer]:
 def _objects(content: bytes, name: str) -> list[dict[str, Any]]:
     text = common.text_of(content, name).strip()
     found: list[Any] = common.parse_json(content, name) if text.startswith("[") else []
-    decoder, rest = json.JSONDecoder(), "" if found else text
+    decoder = json.JSONDecoder()
+    rest = "" if found else text
     while rest:
         try:
             item, end = decoder.raw_decode(rest)
@@ -327,7 +330,8 @@ class _Rank:
         return common.Send(peer, size, tag) if sends else common.Recv(peer, size, tag)
 
     def _call(self, attributes: Mapping[str, Any], where: str) -> common.Action:
-        number, known = attributes.get("comm_type"), tuple(OPS)
+        number = attributes.get("comm_type")
+        known = tuple(OPS)
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(known):
             allowed = ", ".join(f"{i} {name}" for i, name in enumerate(known))
             raise BadInput(where, number, f"is no known collective: allowed as comm_type are {allowed}")

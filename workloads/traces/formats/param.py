@@ -137,7 +137,8 @@ class RankEntries:
             if name == "wait" and i in waited_entry:
                 after.append(waited_entry[i])
             if name == "batch_isend_irecv":
-                after, batch = after + batch, []
+                after = after + batch
+                batch = []
             found.append(common.Node(where, self._action(name, entry, where), tuple(after)))
             if name in (*SENDS, *RECEIVES) and entry.get("use_batch"):
                 batch.append(i)
@@ -157,7 +158,8 @@ class RankEntries:
 
     def _action(self, name: str, entry: Mapping[str, Any], where: str) -> common.Action:
         if name == "compute":
-            kind, measured = str(entry["compute"]).lower(), _latency(entry)
+            kind = str(entry["compute"]).lower()
+            measured = _latency(entry)
             if kind not in ("gemm", "emb_lookup"):
                 raise BadInput(where, entry["compute"], "is no known compute: allowed are gemm, emb_lookup")
             if measured is not None or kind == "emb_lookup":
@@ -209,7 +211,9 @@ class RankEntries:
         return group
 
     def _call(self, name: str, entry: Mapping[str, Any], group: tuple[int, ...], where: str) -> common.Call:
-        op, n, key = OPS[name], len(group), str(entry.get("pg_id", ""))
+        op = OPS[name]
+        n = len(group)
+        key = str(entry.get("pg_id", ""))
         if op == "barrier":
             return common.Call(op, group, group_name=key)
         taken, given, element_bytes = self._sizes(entry, where)
@@ -218,7 +222,8 @@ class RankEntries:
             receives = self._split_sizes(entry, "out_split", given, n, where)
             sends, receives = (tuple(size * element_bytes for size in sizes) for sizes in (sends, receives))
             return common.Call(op, group, sends=sends, receives=receives, group_name=key)
-        taken, given = taken * element_bytes, given * element_bytes
+        taken = taken * element_bytes
+        given = given * element_bytes
         if op == "all-gatherv":
             return common.Call(op, group, sends=(taken,) * n, group_name=key)
         if op == "reduce-scatterv":

@@ -176,7 +176,8 @@ def _header(columns: list[str], where: str, gpus: int, rails: int) -> _Header:
     ranks = number("all_gpus:", gpus)
     sizes = {"MODEL": ranks, "DATA": 1, "MICRO": 1, "HYBRID_DATA_MODEL": rails, "HYBRID_MODEL_DATA": rails}
     group_size = sizes.get(policy, number("model_parallel_NPU_group:", 1))
-    checkpoints, initiates = numbers("checkpoints:"), numbers("checkpoint_initiates:")
+    checkpoints = numbers("checkpoints:")
+    initiates = numbers("checkpoint_initiates:")
     is_simai = not set(columns).isdisjoint(SIMAI_KEYS)
     left_out = {key.removesuffix(":"): number(key, 0, 0) for key in LEFT_OUT_KEYS if key in columns}
     stages = number("pp:", 1)
@@ -199,7 +200,8 @@ def _layers(lines: list[str], name: str) -> list[_Layer]:
         if len(columns) != COLUMNS:
             allowed = f"must have {COLUMNS} columns and has {len(columns)}: the file is cut off or damaged"
             raise BadInput(where, " ".join(columns)[:60], allowed)
-        gaps, comms = {}, {}
+        gaps = {}
+        comms = {}
         for part, time, kind, size in zip(PARTS, columns[2:11:3], columns[3:11:3], columns[4:11:3], strict=True):
             gaps[part] = _gap(common.parse_whole(where, f"time of {part} in ns", time))
             comms[part] = _comm(kind, common.parse_whole(where, f"size of {part} in bytes", size), part, where)

@@ -16,7 +16,8 @@ from railyard.workloads.training.scripts.model import batch, load, network, pars
 
 def main() -> None:
     """Train `--steps` steps. A collective that takes longer than `--timeout` ends the process."""
-    options, rank = parse(__doc__), int(os.environ["RANK"])
+    options = parse(__doc__)
+    rank = int(os.environ["RANK"])
     model = network(options.width, options.seed)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     begun = load(options.checkpoint, model, optimizer)

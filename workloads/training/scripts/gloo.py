@@ -15,7 +15,8 @@ from railyard.workloads.training.scripts.model import Momentum, batch, load, net
 
 def main() -> None:
     """Train `--steps` steps. A collective that takes longer than `--timeout` ends the process."""
-    options, rank = parse(__doc__), int(os.environ["RANK"])
+    options = parse(__doc__)
+    rank = int(os.environ["RANK"])
     model = network(options.width, options.seed)
     optimizer = Momentum(model)
     begun = load(options.checkpoint, model, optimizer)

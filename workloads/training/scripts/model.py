@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-INPUTS, CLASSES, BATCH = 64, 4, 32
+INPUTS = 64
+CLASSES = 4
+BATCH = 32
 
 
 def parse(description: str | None, min_groups: int | None = None) -> argparse.Namespace:
@@ -43,7 +45,9 @@ class Momentum:
     """Gradient descent with momentum. torch.optim has it too, but imports torch._dynamo: 1.4 s of CPU at each start."""
 
     def __init__(self, model: Any, rate: float = 0.05, momentum: float = 0.9) -> None:
-        self._parameters, self._rate, self._momentum = list(model.parameters()), rate, momentum
+        self._parameters = list(model.parameters())
+        self._rate = rate
+        self._momentum = momentum
         self._velocities = [torch.zeros_like(parameter) for parameter in self._parameters]
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -14,7 +14,9 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
-CLASSES, BATCH, POLL_S = 4, 32, 0.0005
+CLASSES = 4
+BATCH = 32
+POLL_S = 0.0005
 
 
 def main() -> None:
@@ -26,12 +28,16 @@ def main() -> None:
     parser.add_argument("--compute", type=float, default=0.0, help="time that a GPU would compute in a step, s")
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.npz"))
     parser.add_argument("--checkpoint-every", type=int, default=10, help="steps")
-    options, world = parser.parse_args(), MPI.COMM_WORLD
+    options = parser.parse_args()
+    world = MPI.COMM_WORLD
     weights = np.zeros((options.width, CLASSES), np.float32)
-    momentum, begun = np.zeros_like(weights), 0
+    momentum = np.zeros_like(weights)
+    begun = 0
     if options.checkpoint.exists():
         with np.load(options.checkpoint) as kept:
-            weights, momentum, begun = kept["weights"], kept["momentum"], int(kept["step"])
+            weights = kept["weights"]
+            momentum = kept["momentum"]
+            begun = int(kept["step"])
     world.Barrier()
     for step in range(begun, options.steps):
         time.sleep(options.compute)

@@ -17,7 +17,8 @@ from railyard.workloads.training.scripts.model import Momentum, batch, network, 
 
 def main() -> None:
     """Train until `--steps` are committed. A step needs `--min-groups` replica groups, by default all."""
-    options, rank = parse(__doc__, min_groups=int(os.environ["WORLD_SIZE"])), int(os.environ["RANK"])
+    options = parse(__doc__, min_groups=int(os.environ["WORLD_SIZE"]))
+    rank = int(os.environ["RANK"])
     model = network(options.width, options.seed)
     plain = Momentum(model)
 
@@ -25,7 +26,8 @@ def main() -> None:
         model.load_state_dict(state["model"])
         plain.load_state_dict(state["optimizer"])
 
-    limit, host = timedelta(seconds=options.timeout), socket.gethostname()
+    limit = timedelta(seconds=options.timeout)
+    host = socket.gethostname()
     store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
     manager = Manager(
         pg=ProcessGroupGloo(timeout=limit),

@@ -1,4 +1,7 @@
-"""A controller with a user's app, without a run: `python -m tests.unit.controller.openflow.user_app_server FILE` prints port and events."""
+"""A controller with a user's app, without a run. It prints its port and events.
+
+python -m tests.unit.controller.openflow.user_app_server FILE
+"""
 
 import json
 import signal

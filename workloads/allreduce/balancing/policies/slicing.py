@@ -51,7 +51,8 @@ class SlicePlanner(Planner):
         slice_bytes = _slice_bytes(size)
         for rail, count in Counter(self._slice_rails(size)).items():
             if seconds[rail] > 0:
-                key, s_per_byte = (size_class(slice_bytes), rail), seconds[rail] / (count * slice_bytes)
+                key = (size_class(slice_bytes), rail)
+                s_per_byte = seconds[rail] / (count * slice_bytes)
                 self._s_per_byte[key] = (self._s_per_byte.get(key, s_per_byte) + s_per_byte) / 2
 
     def best(self, size: int, among: Collection[int]) -> int:

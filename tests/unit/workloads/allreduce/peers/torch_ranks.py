@@ -1,4 +1,6 @@
-"""Three ranks of torch.distributed on loopback, over Gloo, then Railyard: `python -m tests.unit.workloads.allreduce.peers.torch_ranks`.
+"""Three ranks of torch.distributed on loopback, over Gloo, then Railyard.
+
+    python -m tests.unit.workloads.allreduce.peers.torch_ranks
 
 One import of PyTorch, then a fork a rank. What each rank saw goes to standard output, pickled: `Seen` as a dict.
 """
