@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -25,6 +26,12 @@ def modules() -> dict[str, Path]:
     return paths
 
 
+@cache
+def syntax_tree(path: Path) -> ast.Module:
+    """Return the syntax tree of a file; read once, since several tests walk all of them."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def module_name(path: Path) -> str:
     """`tests/unit/core/test_units.py` -> `tests.unit.core.test_units`."""
     return ".".join(path.with_suffix("").parts)
@@ -45,10 +52,24 @@ def imports_between(paths: Mapping[str, Path]) -> Graph:
     graph: Graph = networkx.DiGraph()
     graph.add_nodes_from(paths)
     for name, path in paths.items():
-        for _, other in imported(ast.parse(path.read_text())):
+        for _, other in imported(syntax_tree(path)):
             if other in paths and other != name:
                 graph.add_edge(name, other)
     return graph
+
+
+def folders_that_import_each_other(graph: Graph, folders: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return each pair of folders with imports in both directions. `folders`: of each module.
+
+    A folder and one inside it count as one.
+    """
+    directions = set()
+    for importer, module in graph.edges:
+        pair = (folders[importer], folders[module])
+        if f"{pair[0]}/".startswith(f"{pair[1]}/") or f"{pair[1]}/".startswith(f"{pair[0]}/"):
+            continue
+        directions.add(pair)
+    return sorted(pair for pair in directions if pair[::-1] in directions and pair[0] < pair[1])
 
 
 def file_graph() -> Graph:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.import_graph import syntax_tree
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("core", "topologies", "controller", "workloads", "failure", "experiments")
 MAX_COMPLEXITY = 15
@@ -66,7 +68,7 @@ def complex_functions() -> dict[str, int]:
     result: dict[str, int] = {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in ast.walk(syntax_tree(path)):
                 if isinstance(node, Function) and complexity(node) > MAX_COMPLEXITY:
                     result[f"{path.relative_to(ROOT)}: {node.name}"] = complexity(node)
     return result

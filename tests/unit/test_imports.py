@@ -8,7 +8,7 @@ from functools import cache
 import networkx
 import pytest
 
-from tests.import_graph import PACKAGES, ROOT, imported, imports_between, modules
+from tests.import_graph import PACKAGES, ROOT, imported, imports_between, modules, syntax_tree
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "core": frozenset(),
@@ -60,7 +60,7 @@ def test_tests_and_benchmarks_import_railyard_by_its_name() -> None:
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for folder in ("tests", "benchmarks")
         for path in (ROOT / folder).rglob("*.py")
-        for line, name in imported(ast.parse(path.read_text()))
+        for line, name in imported(syntax_tree(path))
         if name.partition(".")[0] in PACKAGES
     ]
     assert not wrong, "\n".join(wrong)
