@@ -1,15 +1,44 @@
-"""Registry of measures as results see them: the checks, targets and sections of the report that each adds.
+"""Registry of measures as results see them: the records, checks, targets and sections of the report that each adds.
 
 A measure is defined in experiments/measures; the registry here is how results find it, without naming one.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from railyard.core.records import IntervalId
 from railyard.core.registry import Registry
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class RecordKind(Generic[Row]):
+    """Kind of records of a run: a table with a file of its own in the run's folder, or a list in run.json.
+
+    `name`: of its list in a run, in run.json and in the journal. `row`: the dataclass of a record. `file`: the CSV or
+    Parquet file; "" for a list in run.json. `before`: the kind whose records follow in the folder. `in_every_run`: the
+    file is written without records too. `is_linked`: the report links the file.
+    `columns`: those of a CSV file, in their order, where they differ from the fields of `row`. `to_plain` returns the
+    values of a record by column; `from_plain` gives a row that was read the values of the fields, in place.
+    """
+
+    name: str
+    row: type[Row]
+    file: str = ""
+    before: str = "events"
+    in_every_run: bool = False
+    is_linked: bool = True
+    columns: tuple[str, ...] = ()
+    to_plain: Callable[[Row], dict[str, Any]] | None = None
+    from_plain: Callable[[dict[str, Any]], None] | None = None
+
+    @property
+    def place(self) -> str:
+        """The file, and for a list in run.json its name there, for messages."""
+        return self.file or f"run.json: {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +70,9 @@ class MeasuredResults:
 
     Measures are registered in `MEASURED` and defined in experiments/measures: nothing here names one.
     """
+
+    records: ClassVar[Sequence[RecordKind[Any]]] = ()
+    """Its kinds of records, beside measurements, flows and events: `run.rows(KIND)` is the list of one in a run."""
 
     sentences: ClassVar[Mapping[str, Sequence[str]]] = MappingProxyType({})
     """Its events in words, on the terminal and on the live page: `SOURCE-WHAT` -> sentences with {details}.

@@ -3,9 +3,9 @@
 What each file holds, and the columns of tables: docs/results.md.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -22,11 +22,21 @@ from railyard.core.safe_files import Folder
 from railyard.results.analysis.fidelity import Judgement
 from railyard.results.analysis.recovery_states import csv_row, read_csv_row
 from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.measured import RecordKind
 from railyard.results.runs import journal
 from railyard.results.runs import record_files as rows
 from railyard.results.runs.manifest import NAME as MANIFEST
 from railyard.results.runs.manifest import RecordReader, with_manifest
-from railyard.results.runs.records import KINDS, NOT_COMPARED, PARTS, TABLES, Measurement, Run, Verdict
+from railyard.results.runs.records import (
+    EVENTS,
+    MEASUREMENTS,
+    NOT_COMPARED,
+    RESULTS_CSV,
+    Measurement,
+    Run,
+    Verdict,
+    record_kinds,
+)
 from railyard.results.timeline import add_links, timeline
 from railyard.results.views import perfetto, report
 from railyard.results.views import report as summary
@@ -51,9 +61,6 @@ RECOVERY_COLUMNS: Final = (
     "source_side_probed", "far_side_probed", "above_max_flow", "workload", "part", "first_packet", "goodput",
     "goodput_after_repair",
 )  # fmt: skip
-_IN_EVERY_RUN: Final = frozenset({"recovery.csv", "results.parquet", "flows.parquet"})
-_OPTIONAL: Final = frozenset(file for file, _ in TABLES.values()) - _IN_EVERY_RUN
-"""Files that only some runs have."""
 
 
 class Writable(Protocol):
@@ -125,25 +132,42 @@ def _recorded(run: Run, judgement: Judgement) -> Iterator[tuple[str, bytes, int 
     yield "spec.yaml", dump_yaml(run.spec, allow_unicode=True).encode(), None
     yield "provenance.json", rows.to_json(run.provenance), None
     judged = [judged_row(m, judgement.of_row(m)) for m in run.measurements]
-    yield "results.csv", rows.to_csv(RESULT_COLUMNS, judged), len(judged)
-    for name, (file, kind) in TABLES.items():
-        records = getattr(run, name)
-        if records or file not in _OPTIONAL:
-            columns = RECOVERY_COLUMNS if kind is Recovery else tuple(rows.columns_of(kind))
-            extra: dict[str, type] = {"ratio": float, "verdict": str} if kind is Measurement else {}
-            is_csv = file.endswith(".csv")
-            if kind is Measurement:
-                records = judged
-            if kind is Recovery:
-                records = [csv_row(row) for row in run.recoveries]
-            data = rows.to_csv(columns, records) if is_csv else rows.to_parquet(kind, records, extra)
-            yield file, data, len(records)
+    yield RESULTS_CSV, rows.to_csv(RESULT_COLUMNS, judged), len(judged)
+    for kind in _tables():
+        records = run.rows(kind)
+        if kind is MEASUREMENTS:
+            types = {"ratio": float, "verdict": str}
+            yield kind.file, rows.to_parquet(kind.row, judged, types), len(judged)
+        elif records or kind.in_every_run:
+            yield kind.file, _table(kind, records), len(records)
     yield "events.jsonl", b"".join(rows.to_json(asdict(e), indent=None) for e in run.events), len(run.events)
-    parts = {name: [rows.to_plain(row) for row in getattr(run, name)] for name in PARTS}
+    lists = {kind.name: [rows.to_plain(row) for row in run.rows(kind)] for kind in _lists()}
     own_fields = ("name", "started_utc", "scale", "duration_s", "interrupted", "failed")
-    rest = {"format": FORMAT, **{name: getattr(run, name) for name in own_fields}, **parts}
+    rest = {"format": FORMAT, **{name: getattr(run, name) for name in own_fields}, **lists}
     yield "run.json", rows.to_json(rest, indent=None), None
     yield from ((name, data, None) for name, data in run.files.items())
+
+
+def _tables() -> list[RecordKind[Any]]:
+    """Return the kinds of records that have a table of their own, in the order of the files."""
+    return [kind for kind in record_kinds().values() if kind.file and kind is not EVENTS]
+
+
+def _lists() -> list[RecordKind[Any]]:
+    """Return the kinds of records that are lists in run.json."""
+    return [kind for kind in record_kinds().values() if not kind.file]
+
+
+def _table(kind: RecordKind[Any], records: Sequence[Any]) -> bytes:
+    """Return the CSV or Parquet file of records."""
+    if not kind.file.endswith(".csv"):
+        return rows.to_parquet(kind.row, records)
+    columns = kind.columns or tuple(rows.columns_of(kind.row))
+    if kind.row is Recovery:
+        return rows.to_csv(RECOVERY_COLUMNS, [csv_row(record) for record in records])
+    if kind.to_plain:
+        records = [SimpleNamespace(**kind.to_plain(record)) for record in records]
+    return rows.to_csv(columns, records)
 
 
 def judged_row(row: Measurement, verdict: Verdict) -> SimpleNamespace:
@@ -213,28 +237,33 @@ def _load(folder: Folder, path: Path) -> Run:
     reader, rest = open_records(folder)
     spec: dict[str, Any] = reader.get("spec.yaml", _spec, {})
     provenance: dict[str, Any] = reader.get("provenance.json", partial(rows.from_json, file="provenance.json"), {})
-    parts: dict[str, list[rows.Plain]] = {name: rest.pop(name, []) for name in PARTS}
-    parts |= {name: _rows(reader, file, kind) for name, (file, kind) in TABLES.items()}
+    parts: dict[str, list[rows.Plain]] = {kind.name: rest.pop(kind.name, []) for kind in _lists()}
+    parts |= {kind.name: _rows(reader, kind) for kind in _tables()}
     parts["events"] = reader.get("events.jsonl", partial(rows.from_json_lines, file="events.jsonl"), [])
     reader.verify_rest()
     verified = reader.is_verified
     try:
         if reader.damaged:
             rest = {"name": path.absolute().name, "started_utc": "", **rest}
-        records: dict[str, Any] = {}
-        for name, (file, kind) in KINDS.items():
-            make = partial(rows.from_plain, kind, parts.pop(name), "" if verified else file)  # frees them
-            records[name] = reader.attempt(make, [])
-        own = {"spec": spec, "provenance": provenance, **rest}
+        own = {"spec": spec, "provenance": provenance, **_fields_of_run(rest)}
         if not verified:
             rows.check_row(own, Run, "run.json")
-        run = Run(**own, **records, damaged=reader.damaged, verified=verified)
+        run = Run(**own, damaged=reader.damaged, verified=verified)
+        for name, kind in record_kinds().items():
+            make = partial(rows.from_plain, kind.row, parts.pop(name), "" if verified else kind.place)  # frees them
+            run.rows(kind).extend(reader.attempt(make, []))
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         if verified:
             raise  # they are as Railyard wrote them, or forged: see `unfit`
         line = str(error).partition("\n")[0]
         raise RailyardError(f"the records don't fit together: {type(error).__name__}: {line}") from error
     return run
+
+
+def _fields_of_run(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of run.json without lists of records that no measure here has: of a plugin, for example."""
+    names = {field.name for field in fields(Run)}
+    return {key: value for key, value in content.items() if key in names or not isinstance(value, list)}
 
 
 def _spec(data: bytes) -> dict[str, Any]:
@@ -247,13 +276,14 @@ def _spec(data: bytes) -> dict[str, Any]:
     return found
 
 
-def _rows(reader: RecordReader, file: str, kind: type) -> list[rows.Plain]:
-    """Return the rows of a file; none if it is one that not every run has."""
-    parse = partial(rows.from_parquet, file=file)
-    if file.endswith(".csv"):
-        parse = partial(rows.from_csv, file=file, kind=kind)
-    table: list[rows.Plain] = reader.get(file, parse, [], required=file not in _OPTIONAL)
-    if kind is Recovery:
+def _rows(reader: RecordReader, kind: RecordKind[Any]) -> list[rows.Plain]:
+    """Return the rows of a kind's file; none if it is a file that not every run has."""
+    parse = partial(rows.from_parquet, file=kind.file)
+    if kind.file.endswith(".csv"):
+        parse = partial(rows.from_csv, file=kind.file, kind=kind.row)
+    table: list[rows.Plain] = reader.get(kind.file, parse, [], required=kind.in_every_run)
+    from_plain = read_csv_row if kind.row is Recovery else kind.from_plain
+    if from_plain:
         for row in table:
-            read_csv_row(row)
+            from_plain(row)
     return table

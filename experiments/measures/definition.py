@@ -5,9 +5,10 @@ registry: parsing, `list`, `describe`, `dry-run`, the runner, the report. A meas
 specification; its methods import what is slow to load.
 """
 
+import dataclasses
 import re
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast
 
@@ -16,9 +17,11 @@ from rich.console import Console
 from railyard.core.config import OnFabrics
 from railyard.core.errors import RailyardError
 from railyard.core.host import Datapath
+from railyard.core.records import Record
 from railyard.core.registry import Registry
 from railyard.experiments.spec.experiment import ExperimentSpec
-from railyard.results.measured import MEASURED, MeasuredResults
+from railyard.results.measured import MEASURED, MeasuredResults, RecordKind
+from railyard.results.runs.records import KERNEL_KINDS, RESULTS_CSV, Run
 from railyard.topologies.capacity import Capacity
 from railyard.topologies.fabric_kinds import BaseFabricSpec, FabricPlan
 from railyard.topologies.plan import Plan
@@ -26,7 +29,6 @@ from railyard.topologies.spec import FabricSpec
 
 if TYPE_CHECKING:
     from railyard.experiments.run.progress import Steps
-    from railyard.results.runs.records import Run
 
 Item = TypeVar("Item", bound=OnFabrics)
 
@@ -50,7 +52,7 @@ class RunContext:
     plans: Sequence[Plan]
     datapath: Datapath
     capacity: Capacity | None
-    run: "Run"
+    run: Run
     steps: "Steps"
 
 
@@ -160,6 +162,25 @@ class Measure(MeasuredResults, Generic[Item]):
                 yield f"{key!r} is taken: it is {taken[key]}"
         if self.key == self.repeats_key:
             yield f"{self.key!r} is both key and repeats_key"
+        yield from _record_problems(self.records, registered.values())
+
+
+def _record_problems(kinds: Iterable[RecordKind[Any]], earlier: Iterable[MeasuredResults]) -> Iterator[str]:
+    """Yield what is wrong with the kinds of records of a measure. `earlier`: the measures before it."""
+    names = {field.name for field in dataclasses.fields(Run)}
+    files = {RESULTS_CSV} | {kind.file for kind in KERNEL_KINDS}
+    for measure in earlier:
+        names |= {kind.name for kind in measure.records}
+        files |= {kind.file for kind in measure.records}
+    for kind in kinds:
+        if not (isinstance(kind.row, type) and issubclass(kind.row, Record) and dataclasses.is_dataclass(kind.row)):
+            yield f"records: {kind.name!r} must be of a dataclass that is a subclass of Record"
+        if kind.name in names:
+            yield f"records: the name {kind.name!r} is taken"
+        if kind.file and not re.fullmatch(r"[a-z_]+\.(csv|parquet)", kind.file):
+            yield f"records: {kind.file!r} can't be a file: words of lower-case letters, joined by _, .csv or .parquet"
+        if kind.file and kind.file in files:
+            yield f"records: the file {kind.file!r} is taken"
 
 
 def _has_items(section_type: Any) -> bool:

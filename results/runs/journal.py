@@ -17,9 +17,10 @@ from typing import Any, Final
 from railyard.core.errors import BadInput, RailyardError
 from railyard.core.records import INTERVAL_FIELDS, Record
 from railyard.core.safe_files import MOST_BYTES, Folder
+from railyard.results.measured import RecordKind
 from railyard.results.runs.manifest import NAME as MANIFEST
 from railyard.results.runs.record_files import Plain, check_memory, check_row, from_json, from_plain
-from railyard.results.runs.records import KINDS, RUN, Event, Run
+from railyard.results.runs.records import RUN, Event, Run, record_kinds
 
 NAME: Final = "journal.jsonl"
 KILLED: Final = "the run was killed: the interval that was under way then is lost"
@@ -34,7 +35,7 @@ class Journal:
         """Begin it in the folder, with what is known before anything is measured."""
         self._run, self._folder, self._begun = run, folder, time.monotonic()
         self._state: dict[str, bytes] = {}
-        self._written: dict[str, int] = dict.fromkeys(KINDS, 0)  # rows of each kind
+        self._written: dict[str, int] = dict.fromkeys(record_kinds(), 0)  # rows of each kind
         self._replaced: dict[str, list[object]] = {name: [] for name in _REPLACED}  # rows as they were written
         self._files: set[str] = set()
         self._left = MOST_BYTES
@@ -59,7 +60,7 @@ class Journal:
             for name in self._run.files.keys() - self._files:
                 self._folder.write(name, self._run.files[name])
             self._files = set(self._run.files)
-            lines = [line for name in KINDS for line in self._new_rows(name)]
+            lines = [line for kind in record_kinds().values() for line in self._new_rows(kind)]
             self._append(b"".join([*lines, _line({"run": state, "files": sorted(self._files)})]))
         except OSError as error:
             self._fail(error)
@@ -79,8 +80,10 @@ class Journal:
         self._state = texts
         return changed
 
-    def _new_rows(self, name: str) -> list[bytes]:
-        records = list(getattr(self._run, name))  # other threads add events
+    def _new_rows(self, kind: RecordKind[Any]) -> list[bytes]:
+        name = kind.name
+        row = kind.row
+        records = list(self._run.rows(kind))  # other threads add events
         at = self._written[name]
         if name in _REPLACED:
             before = self._replaced[name]
@@ -88,10 +91,9 @@ class Journal:
             at = next((n for n, (a, b) in enumerate(zip(before, records, strict=False)) if a is not b), at)
         self._written[name] = len(records)
         lines = []
-        kind = KINDS[name][1]
-        columns = [f.name for f in fields(kind) if f.name != "interval"]
+        columns = [f.name for f in fields(row) if f.name != "interval"]
         values = attrgetter(*columns)
-        for interval, group in groupby(records[at:], attrgetter("interval") if issubclass(kind, Record) else _none):
+        for interval, group in groupby(records[at:], attrgetter("interval") if issubclass(row, Record) else _none):
             rows = list(map(values, group))
             where = {"interval": interval.as_dict()} if interval else {}
             lines.append(_line({"kind": name, "at": at, **where, "columns": columns, "rows": rows}))
@@ -135,7 +137,7 @@ class _Content:
 
     own: dict[str, Any] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
-    rows: dict[str, list[Plain]] = field(default_factory=lambda: {name: [] for name in KINDS})
+    rows: dict[str, list[Plain]] = field(default_factory=lambda: {name: [] for name in record_kinds()})
 
     def add(self, line: dict[str, Any], where: str) -> None:
         """Add a line. BadInput if it is none that a journal has."""
@@ -144,7 +146,7 @@ class _Content:
             self.own |= line["run"]
             self.files = [str(file) for file in line["files"]]
         elif (
-            name in KINDS
+            name in self.rows
             and isinstance(rows, list)
             and isinstance(columns, list)
             and isinstance(at, int)
@@ -183,10 +185,10 @@ def read(folder: Folder) -> Run:
             break
     own = {"name": folder.path.absolute().name, "started_utc": "", "spec": {}, "provenance": {}, **content.own}
     has_ended = own.pop("has_ended", False) is True
-    records: dict[str, Any] = {}
-    for name, (_, kind) in KINDS.items():
+    records: dict[str, list[Any]] = {}
+    for name, kind in record_kinds().items():
         try:
-            records[name] = from_plain(kind, content.rows[name], f"{NAME}, {name}")
+            records[name] = from_plain(kind.row, content.rows[name], f"{NAME}, {name}")
         except RailyardError as error:
             damaged.append(str(error))
     files = {}
@@ -203,4 +205,7 @@ def read(folder: Folder) -> Run:
     if damaged or not has_ended:
         own |= {"interrupted": True, "failed": own.get("failed") or (f"{NAME}: {damaged[0]}" if damaged else KILLED)}
     check_row(own, Run, NAME)
-    return Run(**own, **records, files=files, damaged=damaged, verified=False)
+    run = Run(**own, files=files, damaged=damaged, verified=False)
+    for name, kind in record_kinds().items():
+        run.rows(kind).extend(records.get(name, []))
+    return run

@@ -7,11 +7,14 @@ identity of a record's interval is flattened: its fields are columns as the reco
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 from railyard.core.host_load import PAUSE_S
 from railyard.core.records import ConnectivityCheck, IntervalId, Record, Recovery
 from railyard.core.units import parse_time
+from railyard.results.measured import MEASURED, RecordKind
+
+Row = TypeVar("Row")
 
 Verdict = Literal["ok", "not compared", "below resolution", "degraded", "invalid"]
 """Verdict of a row, an interval or a run, best first. Two are of rows alone, which aren't set against their prediction:
@@ -85,32 +88,6 @@ class Flow(Record):
     operation: str = ""
     stage: str = ""
     step: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Replacement(Record):
-    """A row of replacement.csv: a GPU or HB domain that failed for good under a running job, and what replaced it.
-
-    Source: Rail-only IV-C. Its columns: docs/results.md. Times are ms from the fault unless said.
-    """
-
-    case: str
-    method: str
-    failed: str
-    replaced_by: str
-    t_fault: int  # ns
-    detect_ms: float
-    optical_links_down_ms: float
-    replaced_ms: float
-    state_transfer_ms: float
-    state_transfer_predicted_ms: float | None
-    interruption_ms: float
-    iterations_lost: int
-    moved_bytes: int
-    before_s: float
-    after_s: float
-    before_predicted_s: float | None
-    after_predicted_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +298,8 @@ class Run:
     """Everything of one run. `spec`: the resolved experiment as plain data. `scale`: what was scaled down, by workload
     and fabric. `interrupted`: whether it was stopped; `failed`: the error that ended it, in one line.
 
-    `files`: what belongs in the run's folder as it is, by its path there: replayed traces with what was measured.
+    `records`: those of measures, by the name of their kind: `rows` returns them. `files`: what belongs in the run's
+    folder as it is, by its path there: replayed traces with what was measured.
     `damaged`: a line for each record that is missing or was changed since; `verified`: whether a manifest was there.
     """
 
@@ -335,7 +313,6 @@ class Run:
     flows: list[Flow] = field(default_factory=list)
     recoveries: list[Recovery] = field(default_factory=list)
     connectivity_checks: list[ConnectivityCheck] = field(default_factory=list)
-    replacements: list[Replacement] = field(default_factory=list)
     goodput: list[GoodputTrace] = field(default_factory=list)
     health: list[HealthSample] = field(default_factory=list)
     choices: list[Choice] = field(default_factory=list)
@@ -346,11 +323,30 @@ class Run:
     bytes: list[ByteCheck] = field(default_factory=list)
     files: dict[str, Content] = field(default_factory=dict)
     rails: list[Rails] = field(default_factory=list)
+    records: dict[str, list[Any]] = field(default_factory=dict)
     duration_s: float = 0.0
     interrupted: bool = False
     failed: str = ""
     damaged: list[str] = field(default_factory=list)
     verified: bool = True
+
+    def __post_init__(self) -> None:
+        for kind in record_kinds().values():
+            if kind not in KERNEL_KINDS:
+                self.records.setdefault(kind.name, [])
+
+    def rows(self, kind: RecordKind[Row]) -> list[Row]:
+        """Return the list of the records of a kind, to which more can be added."""
+        if kind in KERNEL_KINDS:
+            return cast(list[Row], getattr(self, kind.name))
+        return self.records[kind.name]
+
+    def with_rows(self, kind: RecordKind[Row], rows: list[Row]) -> "Run":
+        """Return the run with other records of a kind."""
+        if kind in KERNEL_KINDS:
+            changed: dict[str, Any] = {kind.name: rows}
+            return replace(self, **changed)
+        return replace(self, records={**self.records, kind.name: rows})
 
     @property
     def is_interactive(self) -> bool:
@@ -363,20 +359,22 @@ class Run:
 
     def sizes(self) -> dict[str, int]:
         """Return the number of records of each kind so far, for `since` and `discard`."""
-        return {name: len(getattr(self, name)) for name in KINDS}
+        return {name: len(self.rows(kind)) for name, kind in record_kinds().items()}
 
     def since(self, sizes: Mapping[str, int]) -> "Run":
         """Return the records that were added since, as a run of the same experiment."""
-        rows = {name: getattr(self, name)[size:] for name, size in sizes.items()}
-        return Run(self.name, self.spec, {}, self.started_utc, **rows)
+        later = Run(self.name, self.spec, {}, self.started_utc)
+        for kind in record_kinds().values():
+            later.rows(kind).extend(self.rows(kind)[sizes[kind.name] :])
+        return later
 
     def discard(self, sizes: Mapping[str, int]) -> None:
         """Remove the records of the intervals that were measured since; of events, those that belong to one of them."""
         parts = {load.interval for load in self.loads[sizes["loads"] :]}
         intervals = parts | {replace(interval, part="") for interval in parts}
-        for name, size in sizes.items():
-            if name != "events":
-                del getattr(self, name)[size:]
+        for kind in record_kinds().values():
+            if kind is not EVENTS:
+                del self.rows(kind)[sizes[kind.name] :]
         for number in range(len(self.events) - 1, sizes["events"] - 1, -1):  # other threads append to them
             if IntervalId.of(self.events[number].detail) in intervals:
                 del self.events[number]
@@ -400,29 +398,34 @@ class Run:
             return None
 
 
-PARTS: Final[dict[str, type]] = {
-    "fabrics": FabricRun,
-    "rails": Rails,
-    "goodput": GoodputTrace,
-    "links": LinkCheck,
-    "loads": Load,
-    "bytes": ByteCheck,
-}
-"""The fields of a run that are lists in run.json, with the kinds of their rows."""
-TABLES: Final[dict[str, tuple[str, type]]] = {
-    "recoveries": ("recovery.csv", Recovery),
-    "connectivity_checks": ("connectivity.csv", ConnectivityCheck),
-    "replacements": ("replacement.csv", Replacement),
-    "measurements": ("results.parquet", Measurement),
-    "flows": ("flows.parquet", Flow),
-    "health": ("health.parquet", HealthSample),
-    "choices": ("choices.parquet", Choice),
-    "machine": ("machine.parquet", MachineSample),
-}
-"""The fields of a run that are tables, with their files and the kinds of their rows."""
-KINDS: Final[dict[str, tuple[str, type]]] = {
-    **{name: (f"run.json: {name}", kind) for name, kind in PARTS.items()},
-    **TABLES,
-    "events": ("events.jsonl", Event),
-}
-"""Every kind of record, by the field of `Run` that holds its rows, with the file that has them at the end."""
+RESULTS_CSV: Final = "results.csv"
+"""The file that has the measurements as text, with their verdicts."""
+MEASUREMENTS: Final = RecordKind("measurements", Measurement, "results.parquet", in_every_run=True, is_linked=False)
+EVENTS: Final = RecordKind("events", Event, "events.jsonl", is_linked=False)
+KERNEL_KINDS: Final[tuple[RecordKind[Any], ...]] = (
+    RecordKind("fabrics", FabricRun),
+    RecordKind("rails", Rails),
+    RecordKind("goodput", GoodputTrace),
+    RecordKind("links", LinkCheck),
+    RecordKind("loads", Load),
+    RecordKind("bytes", ByteCheck),
+    RecordKind("recoveries", Recovery, "recovery.csv", in_every_run=True),
+    RecordKind("connectivity_checks", ConnectivityCheck, "connectivity.csv"),
+    MEASUREMENTS,
+    RecordKind("flows", Flow, "flows.parquet", in_every_run=True),
+    RecordKind("health", HealthSample, "health.parquet"),
+    RecordKind("choices", Choice, "choices.parquet", is_linked=False),
+    RecordKind("machine", MachineSample, "machine.parquet", is_linked=False),
+    EVENTS,
+)
+"""The kinds of records that are fields of `Run`."""
+
+
+def record_kinds() -> dict[str, RecordKind[Any]]:
+    """Return every kind of record by its name, those of measures too, in the order in which a folder has them."""
+    kinds = list(KERNEL_KINDS)
+    for measure in MEASURED.values():
+        for kind in measure.records:
+            names = [other.name for other in kinds]
+            kinds.insert(names.index(kind.before), kind)
+    return {kind.name: kind for kind in kinds}

@@ -25,7 +25,7 @@ from railyard.results.analysis.findings import link_findings
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.analysis.targets import Outcome, measured_targets, missed_targets
 from railyard.results.measured import MEASURED
-from railyard.results.runs.records import LIVE_PAGE, Run, Verdict, worst_verdict
+from railyard.results.runs.records import LIVE_PAGE, Run, Verdict, record_kinds, worst_verdict
 from railyard.results.views.table import Table
 
 _FOLDER: Final = data_file("results/views")
@@ -188,9 +188,9 @@ def _first_cards(by_section: Sequence[Sequence[Card]]) -> list[Card]:
 
 def _data_files(run: Run) -> list[str]:
     """Return the files of the run's folder that the page links to."""
-    with_records = {"flows.parquet": run.flows, "recovery.csv": run.recoveries, "health.parquet": run.health}
-    with_records |= {"connectivity.csv": run.connectivity_checks, "replacement.csv": run.replacements}
-    named = [name for name, records in with_records.items() if records]
+    kinds = [kind for kind in record_kinds().values() if kind.file and kind.is_linked and run.rows(kind)]
+    tables_of_transfers_first = sorted(kinds, key=lambda kind: kind.file.endswith(".csv"))
+    named = [kind.file for kind in tables_of_transfers_first]
     return ["results.csv", *named, "events.jsonl", "spec.yaml", "summary.json", "provenance.json", "timeline.pftrace"]
 
 

@@ -15,11 +15,12 @@ import pytest
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.replacement.job import replacement_job
 from railyard.experiments.measures.replacement.measure import ReplacementMeasure
+from railyard.experiments.measures.replacement.records import REPLACEMENTS, Replacement
 from railyard.experiments.measures.replacement.run import run_replacement
 from railyard.experiments.measures.replacement.spec import with_spares
 from railyard.experiments.run.session import built
 from railyard.experiments.spec.parsing import parse
-from railyard.results.runs.records import Replacement, Run
+from railyard.results.runs.records import Run
 from railyard.topologies.plan import make_plan
 from tests.emulation.fabrics import datapath
 
@@ -42,7 +43,7 @@ def taken_over(kind: str, domains: int = 2, **more: Any) -> tuple[Replacement, d
     with built("fabric", plan, datapath(), True, run) as session:
         interval = IntervalId("fabric", policy=session.policy, script="replacement")
         run_replacement(session, chosen, job, interval, spec.seed, run)
-    (row,) = run.replacements
+    (row,) = run.rows(REPLACEMENTS)
     assert row.moved_bytes == sum(job.state.matrix.values())
     return row, {event.what: event.monotonic_ns for event in run.events if event.source == "replacement"}
 

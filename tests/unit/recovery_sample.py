@@ -6,7 +6,8 @@ from io import StringIO
 from rich.console import Console
 
 from railyard.core.records import ConnectivityCheck, IntervalId, Recovered, Recovery
-from railyard.results.runs.records import Event, GoodputTrace, Load, Measurement, Replacement, Run
+from railyard.experiments.measures.replacement.records import REPLACEMENTS, Replacement
+from railyard.results.runs.records import Event, GoodputTrace, Load, Measurement, Run
 from tests.unit.results_sample import POLICY, RAIL, SECOND, sample_run
 from tests.unit.shown import print_summary
 
@@ -114,7 +115,7 @@ def add_replacements(run: Run, clock: int) -> None:
             times = (1, 64_000_000, 0.100, after, 0.098, 0.098)
             interval = IntervalId(kind, "", POLICY[kind], script=f"idle-gpu by {way}", repeat=repeat)
             where = (interval, "idle-gpu", way, "d0g1", "d0g4", clock)
-            run.replacements.append(Replacement(*where, *took, *times))
+            run.rows(REPLACEMENTS).append(Replacement(*where, *took, *times))
             reported = {"fabric": kind, "case": "idle-gpu", "way": way, "failed": "d0g1", "repeat": repeat}
             light: dict[str, float] = {"optical-links-down": 9, "adopted": 14, "optical-links-up": 20} if off else {}
             steps: dict[str, float] = {"fault": 0, "detected": 7, "decided": 8, **light}

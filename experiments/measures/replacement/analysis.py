@@ -6,13 +6,14 @@ from typing import Any, Final
 
 import pandas as pd
 
+from railyard.experiments.measures.replacement.records import REPLACEMENTS, Replacement
 from railyard.results.analysis.aggregate import grouped, labels, none_if_nan
 from railyard.results.analysis.fidelity import Judgement
 from railyard.results.analysis.recovery import Figure, figure
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.analysis.targets import Outcome, Sample, Target, outcomes_of
 from railyard.results.runs.record_files import columns_of
-from railyard.results.runs.records import Replacement, Run, Verdict, worst_verdict
+from railyard.results.runs.records import Run, Verdict, worst_verdict
 
 SPREAD_COLUMNS: Final = {
     "replaced_ms": "replaced",
@@ -61,7 +62,7 @@ def replacement_rows(run: Run, judgement: Judgement) -> tuple[ReplacementRow, ..
     """Return rows in the order in which they were first run, each with its worst verdict before, during and after."""
     names = labels(run)
     rows: list[ReplacementRow] = []
-    by_case = grouped(run.replacements, "case", "method", "fabric", "policy", "failed")
+    by_case = grouped(run.rows(REPLACEMENTS), "case", "method", "fabric", "policy", "failed")
     for (case, method, fabric, policy, failed), repeats in by_case.items():
         frame = pd.DataFrame(repeats)
         medians = frame[_MEDIANS].astype(float).median()
@@ -110,7 +111,7 @@ def target_outcomes(analysis: Analysis) -> list[Outcome]:
 def _optical_samples(run: Run) -> Iterator[tuple[str, str, Sample]]:
     """Yield the time of each optical replacement by an idle GPU, without the time that its links are down."""
     names = labels(run)
-    for replacement in run.replacements:
+    for replacement in run.rows(REPLACEMENTS):
         if (replacement.case, replacement.method) != ("idle-gpu", "optical"):
             continue
         fabric = names.get((replacement.fabric, replacement.policy), replacement.fabric)

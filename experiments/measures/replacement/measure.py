@@ -8,6 +8,7 @@ from rich.console import Console
 from railyard.core.errors import BadInput
 from railyard.core.units import format_size, format_time
 from railyard.experiments.measures.definition import MEASURES, Counts, Measure, RunContext
+from railyard.experiments.measures.replacement.records import REPLACEMENTS
 from railyard.experiments.measures.replacement.spec import Replacements, ReplacementSpec, with_spares
 from railyard.experiments.options import plain_table
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
@@ -31,6 +32,7 @@ class ReplacementMeasure(Measure[ReplacementSpec]):
     key = "replacements"
     Spec = Replacements
     repeats_key = "replacement_repeats"
+    records = (REPLACEMENTS,)
     has_recovery_targets = True
     short_keys = frozenset(ReplacementSpec.model_fields) - {"on"}
 

@@ -25,6 +25,7 @@ from railyard.experiments.measures.definition import Measure, RunContext
 from railyard.experiments.measures.replacement.analysis import INTERVAL_PARTS
 from railyard.experiments.measures.replacement.job import ReplacementJob, replacement_job
 from railyard.experiments.measures.replacement.planning import planned_replacements
+from railyard.experiments.measures.replacement.records import REPLACEMENTS, Replacement
 from railyard.experiments.measures.replacement.spec import ReplacementSpec
 from railyard.experiments.run.progress import measure_undisturbed
 from railyard.experiments.run.session import (
@@ -37,7 +38,7 @@ from railyard.experiments.run.session import (
 from railyard.failure.active import ActiveFault
 from railyard.failure.faults import Fault
 from railyard.failure.probes.replacement import Prober, taken_over_ns
-from railyard.results.runs.records import Event, Replacement, Run
+from railyard.results.runs.records import Event, Run
 from railyard.topologies.build.gpu_replacement import HIGH_PRIORITY_NICENESS, GpuReplacement
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.network import FabricNet
@@ -254,7 +255,7 @@ def run_replacement(
         before_predicted_s=job.iteration_s,
         after_predicted_s=job.after_s,
     )
-    run.replacements.append(row)
+    run.rows(REPLACEMENTS).append(row)
 
 
 def run_replacements(context: RunContext, measure: Measure[ReplacementSpec]) -> None:

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from railyard.core.errors import BadInput
 from railyard.core.safe_files import Folder
+from railyard.experiments.measures.replacement.records import REPLACEMENTS
 from railyard.results import run_folder
 from railyard.results.runs import manifest
 from railyard.results.runs.record_files import from_parquet, to_json
@@ -38,7 +39,8 @@ GRID = ("spec.yaml", "provenance.json", "results.csv", "results.parquet", "flows
 
 def _grid() -> Run:
     run, beside = sample_run(2, 2, 1), recovery_run()
-    run.connectivity_checks, run.replacements = beside.connectivity_checks, beside.replacements
+    run.connectivity_checks = beside.connectivity_checks
+    run.rows(REPLACEMENTS).extend(beside.rows(REPLACEMENTS))
     run.files["traces/0.json"] = b'{"nodes": []}'
     return run
 

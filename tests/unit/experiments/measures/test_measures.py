@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from railyard.core import plugins
 from railyard.core.config import OnFabrics
 from railyard.core.errors import BadInput
 from railyard.core.plugins import BadDefinition
-from railyard.core.records import IntervalId
+from railyard.core.records import IntervalId, Record
 from railyard.experiments.api import specs
 from railyard.experiments.commands.describe import shown
 from railyard.experiments.commands.list import command as list_command
@@ -23,7 +24,10 @@ from railyard.experiments.run.progress import event_text, outcome
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.parsing import parse, restored
 from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.measured import RecordKind
+from railyard.results.run_folder import load, save
 from railyard.results.runs.records import Event, Measurement, Run
+from railyard.results.views import report
 from railyard.results.views.report import render, summarise
 from tests.emulation.programs import ROOT
 from tests.unit.results_sample import sample_run
@@ -125,6 +129,25 @@ def test_lost_datagrams_and_missed_targets_are_reported(latency: Measure[Any]) -
     assert [name for name in summary["targets_missed"] if name.startswith("median round trip")]
 
 
+def test_records_of_a_plugin_are_a_file_of_the_folder(
+    latency: Measure[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "render", lambda analysis: "")  # takes seconds
+    (kind,) = latency.records
+    run = run_with_latencies()
+    run.rows(kind).append(kind.row(run.measurements[-1].interval, "rail", 0.001))
+    save(run, tmp_path)
+    assert (tmp_path / "round_trips.csv").read_text().splitlines()[1].endswith("rail,0.001")
+    read = load(tmp_path)
+    assert (read.rows(kind), read.damaged) == (run.rows(kind), [])
+    MEASURES.remove("latency")
+    try:
+        without = load(tmp_path)
+    finally:
+        MEASURES.add("latency", latency)
+    assert (without.damaged, without.measurements) == ([], run.measurements)
+
+
 def test_report_without_the_plugin_leaves_its_results_out() -> None:
     run = run_with_latencies()
     run.spec = {**run.spec, "latencies": SPEC["latencies"], "plugins": ["plugins/latency.py"]}
@@ -185,6 +208,27 @@ class NoItems(Whole):
     Spec = list[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Row(Record):
+    value: float
+
+
+class TakenName(Whole):
+    records = (RecordKind("replacements", Row, "rows.csv"),)
+
+
+class TakenFile(Whole):
+    records = (RecordKind("rows", Row, "results.csv"),)
+
+
+class NoTable(Whole):
+    records = (RecordKind("rows", Row, "../rows.txt"),)
+
+
+class NoRecord(Whole):
+    records = (RecordKind("rows", int, "rows.csv"),)
+
+
 @pytest.mark.parametrize(
     ("measure", "problem"),
     [
@@ -194,6 +238,10 @@ class NoItems(Whole):
         (TakenRepeats, "'repeats' is taken: it is a key of every experiment"),
         (KeyOfAnother, "'trainings' is taken: it is a key of the measure 'training'"),
         (NoWord, "'My things' can't be a key: words of lower-case letters, joined by _"),
+        (TakenName, "records: the name 'replacements' is taken"),
+        (TakenFile, "records: the file 'results.csv' is taken"),
+        (NoTable, "records: '../rows.txt' can't be a file: words of lower-case letters, joined by _, .csv or .parquet"),
+        (NoRecord, "records: 'rows' must be of a dataclass that is a subclass of Record"),
         (NoItems, "Spec must be a tuple of items, each of a subclass of OnFabrics: tuple[MySpec, ...]"),
     ],
 )

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.records import Recovered, Recovery
+from railyard.experiments.measures.replacement.records import REPLACEMENTS
 from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.recovery import (
     MIN_REPEATS_FOR_P95,
@@ -241,7 +242,7 @@ def test_only_optical_replacements_count_beyond_link_down_time() -> None:
     run = recovery_run()
     (outcome,) = of(run, "optical replacement")
     assert (outcome.fabric, outcome.values, outcome.met) == ("rail-only", (31.0, 32.0, 33.0), True)
-    run.replacements = [replace(t, replaced_ms=t.replaced_ms + 18) for t in run.replacements]
+    run.rows(REPLACEMENTS)[:] = [replace(t, replaced_ms=t.replaced_ms + 18) for t in run.rows(REPLACEMENTS)]
     assert of(run, "optical replacement")[0].met is False
 
 

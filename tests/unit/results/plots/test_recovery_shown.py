@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from railyard.core.records import Recovered
+from railyard.experiments.measures.replacement.records import REPLACEMENTS
 from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.recovery import recovery_rows, script_runs
 from railyard.results.analysis.run_analysis import Analysis
@@ -425,11 +426,11 @@ def test_last_line_names_missed_recovery_targets() -> None:
     assert summarise(run)["targets_missed"] == []
     (table,) = (SECTIONS["failures"]().parts(Analysis(run))["targets"],)
     assert screen(run, 100)[-1].endswith(f" of {len(table.rows)}"), "it counts the rows of the table"
-    late = [replace(t, replaced_ms=200.0) for t in run.replacements]
-    run = replace(run, replacements=late)
+    late = [replace(t, replaced_ms=200.0) for t in run.rows(REPLACEMENTS)]
+    run = run.with_rows(REPLACEMENTS, late)
     missed = "optical replacement by an idle GPU, beyond the time its links are down, on rail-only"
     assert re.search(rf"recovery targets met: \d+ of \d+; not: {missed}", screen(run, 200)[-1])
     assert summarise(run)["targets_missed"] == [missed]
-    run = replace(run, replacements=[], recoveries=[replaced(r, reroute="off") for r in run.recoveries])
+    run = replace(run, recoveries=[replaced(r, reroute="off") for r in run.recoveries]).with_rows(REPLACEMENTS, [])
     assert not [line for line in screen(run, 100) if line.startswith("recovery targets met")]
     assert summarise(run)["targets_missed"] == []

@@ -16,7 +16,7 @@ from railyard.experiments.commands import report as command
 from railyard.results import run_folder
 from railyard.results.runs import journal
 from railyard.results.runs.journal import Journal
-from railyard.results.runs.records import KINDS, Event, Run
+from railyard.results.runs.records import Event, Run, record_kinds
 from railyard.results.views import report
 from tests.unit.recovery_sample import recovery_run
 from tests.unit.results_sample import sample_run
@@ -37,9 +37,9 @@ def written(run: Run, folder: Path, steps: int = 3) -> None:
     with Folder(folder, make=True) as opened:
         found = Journal(under_way, opened)
         for step in range(steps):
-            for kind in KINDS:
-                rows = getattr(run, kind)
-                getattr(under_way, kind)[:] = rows[: len(rows) * (step + 1) // steps]
+            for kind in record_kinds().values():
+                rows = run.rows(kind)
+                under_way.rows(kind)[:] = rows[: len(rows) * (step + 1) // steps]
             under_way.provenance, under_way.scale = run.provenance, run.scale
             under_way.files = run.files
             found.flush()

@@ -10,6 +10,7 @@ from railyard.core.records import IntervalId
 from railyard.experiments.measures.replacement import section
 from railyard.experiments.measures.replacement.analysis import replacement_rows
 from railyard.experiments.measures.replacement.plot import replacement_plots
+from railyard.experiments.measures.replacement.records import REPLACEMENTS
 from railyard.results.analysis.fidelity import judge
 from railyard.results.runs.records import Load, Run
 from tests.unit.recovery_sample import recovery_run, screen
@@ -45,8 +46,8 @@ def test_replacement_medians_are_beside_their_predictions(run: Run) -> None:
     assert direct.slowdown == pytest.approx(1.12)
     assert direct.predicted_slowdown == pytest.approx(1.0)
     slow = load("after", 1)
-    unknown = [replace(t, after_predicted_s=None, state_transfer_predicted_ms=None) for t in run.replacements]
-    run = replace(run, replacements=unknown, loads=[*run.loads, slow])
+    unknown = [replace(t, after_predicted_s=None, state_transfer_predicted_ms=None) for t in run.rows(REPLACEMENTS)]
+    run = replace(run, loads=[*run.loads, slow]).with_rows(REPLACEMENTS, unknown)
     rows = replacement_rows(run, judge(run))
     assert [row.verdict for row in rows] == ["degraded", "ok"]
     assert rows[0].predicted_slowdown is None
@@ -56,9 +57,9 @@ def test_replacement_medians_are_beside_their_predictions(run: Run) -> None:
 
 
 def test_replacements_have_a_spread_and_a_verdict(run: Run) -> None:
-    many = [replaced(t, repeat=n, replaced_ms=40.0 + n) for t in run.replacements[:1] for n in range(20)]
+    many = [replaced(t, repeat=n, replaced_ms=40.0 + n) for t in run.rows(REPLACEMENTS)[:1] for n in range(20)]
     slow = load("replacement", 7)
-    run = replace(run, replacements=many, loads=[*run.loads, slow])
+    run = replace(run, loads=[*run.loads, slow]).with_rows(REPLACEMENTS, many)
     (row,) = replacement_rows(run, judge(run))
     assert row.verdict == "degraded"
     found = row.figures["replaced_ms"]
@@ -74,17 +75,17 @@ def test_replacements_have_a_spread_and_a_verdict(run: Run) -> None:
 
 
 def test_two_replacements_of_one_case_are_two_rows(run: Run) -> None:
-    one = run.replacements[0]
-    rows = replacement_rows(replace(run, replacements=[one, replace(one, failed="d2g2")]), judge(run))
+    one = run.rows(REPLACEMENTS)[0]
+    rows = replacement_rows(run.with_rows(REPLACEMENTS, [one, replace(one, failed="d2g2")]), judge(run))
     assert [(row.failed, row.n) for row in rows] == [("d0g1", 1), ("d2g2", 1)]
     assert [row[3] for row in section.iterations_table(rows).cells] == ["d0g1", "d2g2"]
 
 
 def test_two_replacements_of_one_case_have_their_own_verdicts(run: Run) -> None:
-    one = run.replacements[0]
+    one = run.rows(REPLACEMENTS)[0]
     both = [replaced(one, failed=name, script=f"idle-gpu by optical, {name}") for name in ("d0g1", "d2g2")]
     loads = [load("after", 0, lag, f", {name}") for name, lag in (("d0g1", 1.0), ("d2g2", 9.0))]
-    several = replace(run, replacements=both, loads=[*run.loads, *loads])
+    several = replace(run, loads=[*run.loads, *loads]).with_rows(REPLACEMENTS, both)
     rows = replacement_rows(several, judge(several))
     assert [(row.failed, row.verdict) for row in rows] == [("d0g1", "ok"), ("d2g2", "degraded")]
     shown = [line for line in screen(several, 120) if line.startswith("idle-gpu")]
