@@ -192,6 +192,6 @@ def test_a_registered_estimator_may_be_named_in_a_spec() -> None:
     ],
 )
 def test_incomplete_estimator_is_refused_with_what_is_missing(estimator: Estimator, message: str) -> None:
-    where = r"test_health_estimators\.py:\d+: 'mine' is not a whole score estimator: "
+    where = r"test_estimators\.py:\d+: 'mine' is not a whole score estimator: "
     with pytest.raises(BadInput, match=where + f".*{message}"):
         ESTIMATORS.add("mine", estimator)

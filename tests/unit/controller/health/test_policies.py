@@ -182,6 +182,6 @@ def one_argument(src: Gpu) -> Shares:
     ],
 )
 def test_registering_an_incomplete_policy_names_what_is_missing(policy: HealthPolicy, message: str) -> None:
-    with pytest.raises(BadInput, match=rf"test_health_policies\.py:\d+: 'mine' is not a whole [^:]*: {message}"):
+    with pytest.raises(BadInput, match=rf"test_policies\.py:\d+: 'mine' is not a whole [^:]*: {message}"):
         HEALTH_POLICIES.add("mine", policy)
     assert "mine" not in HEALTH_POLICIES
