@@ -107,7 +107,8 @@ class ActiveFault:
 
     def inject(self) -> int:
         """Inject the fault, which is prepared; return when (monotonic ns, just before)."""
-        self.injected_ns = time.monotonic_ns()  # set before, so that half an injection is repaired too
+        # set before, so that half an injection is repaired too
+        self.injected_ns = time.monotonic_ns()
         self.injected_ns = self._operator.inject(self.fault)
         self._on_action("inject", self.fault, self.injected_ns)
         return self.injected_ns
@@ -139,7 +140,8 @@ class ActiveFault:
             self.repair()
         elif self._is_prepared and not self.injected_ns:
             self._is_prepared = False
-            self._operator.repair(self.fault)  # which undoes the preparation
+            # which undoes the preparation
+            self._operator.repair(self.fault)
 
     def _await_symptoms(self, expected: bool) -> bool:
         """Wait until all symptoms are as expected: a kernel reports a carrier a moment after it changed."""

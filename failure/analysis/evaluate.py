@@ -32,14 +32,18 @@ from railyard.topologies.plan import Plan
 SIMULTANEOUS_NS: Final = 50_000_000  # actions closer than this are simultaneous
 
 
-def _counts(events: Sequence[ControllerEvent]) -> list[tuple[int, int]]:
-    return sorted((at, int(detail["detours"])) for at, event_kind, detail in events if event_kind == "rerouted")
+def _detour_counts(events: Sequence[ControllerEvent]) -> list[tuple[int, int]]:
+    """Return the time of each reroute, and the number of detours since, in order of time."""
+    return sorted((at_ns, int(detail["detours"])) for at_ns, kind, detail in events if kind == "rerouted")
 
 
 def active_detours(events: Sequence[ControllerEvent], at_ns: int | None = None) -> int:
     """Return the number of detours at a moment, or now; 0 before the first reroute."""
-    counts = [count for event_ns, count in _counts(events) if at_ns is None or event_ns <= at_ns]
-    return counts[-1] if counts else 0
+    active = 0
+    for event_ns, count in _detour_counts(events):
+        if at_ns is None or event_ns <= at_ns:
+            active = count
+    return active
 
 
 def primary_path_ms(
@@ -49,13 +53,14 @@ def primary_path_ms(
 
     0 if there were no more at the repair, and none came after it.
     """
-    later = [(at, n) for at, n in _counts(events) if at > repair_ns and (until_ns is None or at < until_ns)]
     reverted_ms = 0.0 if active_detours(events, repair_ns) <= max_detours else None
-    for at, count in later:
+    for at_ns, count in _detour_counts(events):
+        if at_ns <= repair_ns or (until_ns is not None and at_ns >= until_ns):
+            continue
         if count > max_detours:
             reverted_ms = None
         elif reverted_ms is None:
-            reverted_ms = (at - repair_ns) / 1e6
+            reverted_ms = (at_ns - repair_ns) / 1e6
     return reverted_ms
 
 
@@ -67,55 +72,73 @@ def same_other_faults(number: int, injected: Sequence[int], repair_started: Sequ
     """
     begin = injected[number]
     end = repair_started[number]
-    times = {n: times for n, times in enumerate(zip(injected, repair_started, strict=True)) if n != number}
-    first_ns = begin - SIMULTANEOUS_NS
-    last_ns = end + SIMULTANEOUS_NS
-    before = {n for n, (since, until) in times.items() if since < first_ns <= until}
-    after = {n for n, (since, until) in times.items() if since <= last_ns < until}
-    done = [at for both in times.values() for at in both]
-    recent = any(action - min_gap_ns < at < action - SIMULTANEOUS_NS for at in done for action in (begin, end))
-    return before == after and not recent
+    just_before_ns = begin - SIMULTANEOUS_NS
+    just_after_ns = end + SIMULTANEOUS_NS
+    for other, (since_ns, until_ns) in enumerate(zip(injected, repair_started, strict=True)):
+        if other == number:
+            continue
+        was_active = since_ns < just_before_ns <= until_ns
+        is_active = since_ns <= just_after_ns < until_ns
+        if was_active != is_active:
+            return False
+        for action_ns in (since_ns, until_ns):
+            if any(own_ns - min_gap_ns < action_ns < own_ns - SIMULTANEOUS_NS for own_ns in (begin, end)):
+                return False
+    return True
 
 
 REPAIR_GRACE_NS: Final = 1_000_000_000
 """Time after its repair in which a fault still explains silence: a switch takes time to start."""
+Component = tuple[str, str]
+"""Something that heartbeats report as silent: one of `SILENCE_KEYS`, and a name."""
 
 
 def false_alarms(events: Iterable[ControllerEvent], faults: Sequence[tuple[Fault, int, int]], plan: Plan) -> int:
-    """Count the links, rails and HB domains that were reported as silent without a fault that is active, or was
-    repaired less than a second before. `faults`: each with the times of its injection and of its repair's begin, ns.
+    """Count the links, rails and HB domains that were reported as silent although no fault explains it.
+
+    `faults`: each with the times of its injection and of its repair's begin, ns. A fault explains silence while it is
+    active, and for `REPAIR_GRACE_NS` after its repair.
 
     A silent GPU isn't counted besides its links. Neither is a link of a rail or domain that was silent as a whole: it
-    is reported because others of it have recovered.
+    is reported because other links there have recovered.
     """
-    found = 0
-    silent_groups = set[tuple[str, str]]()
+    count = 0
+    silent_groups: set[Component] = set()
     for at_ns, event_kind, detail in sorted(events, key=lambda event: event[0]):
         if event_kind == "controller-crashed":
-            silent_groups.clear()  # until its return, no recovery is reported
+            # until its return, no recovery is reported
+            silent_groups.clear()
         if event_kind not in ("silent", "resumed"):
             continue
         name = next((key, str(detail[key])) for key in SILENCE_KEYS if key in detail)
         if event_kind == "resumed":
             silent_groups.discard(name)
             continue
-        group = _probe_group_of(plan, name)
         active = [fault for fault, since_ns, until_ns in faults if since_ns <= at_ns <= until_ns + REPAIR_GRACE_NS]
-        # some links of a dead rail switch may be reported before the switch
-        reported = [(fault, group if dead_rails(fault.impact(plan), plan) else name) for fault in active]
-        is_explained = any(fault.is_signal(plan, "silent", {key: label}) for fault, (key, label) in reported)
-        found += name[0] != "gpu" and group not in silent_groups and not is_explained
+        group = _probe_group_of(plan, name)
+        is_counted = name[0] != "gpu" and group not in silent_groups
+        if is_counted and not any(_explains(fault, plan, name) for fault in active):
+            count += 1
         if name[0] in ("rail", "hb-domain"):
             silent_groups.add(name)
-    return found
+    return count
 
 
-def _probe_group_of(plan: Plan, name: tuple[str, str]) -> tuple[str, str]:
+def _explains(fault: Fault, plan: Plan, name: Component) -> bool:
+    """Return whether an active fault explains that a component is reported as silent."""
+    # some links of a dead rail switch may be reported before the switch
+    kind, label = _probe_group_of(plan, name) if dead_rails(fault.impact(plan), plan) else name
+    return fault.is_signal(plan, "silent", {kind: label})
+
+
+def _probe_group_of(plan: Plan, name: Component) -> Component:
     """Return the rail or HB domain of a link; for anything else, itself."""
     kind, label = name
     if kind == "link":
         return "rail", rail_of(plan, *link_of_name(label))
-    return ("hb-domain", f"hb{gpu_of_name(label).domain}") if kind == "hb-link" else name
+    if kind == "hb-link":
+        return "hb-domain", f"hb{gpu_of_name(label).domain}"
+    return name
 
 
 WARM_UP_S: Final = 0.2  # at the start: streams settle, and it doesn't count as "before"
@@ -200,23 +223,29 @@ class ScriptObservations:
 
     def bounds_at(self, now_ns: int) -> Bounds:
         """Return what the active faults leave of the fabric at a moment."""
-        times = enumerate(zip(self.injected_ns, self.repair_start_ns, strict=True))
-        return self._bounds_of(tuple(n for n, (since, until) in times if since <= now_ns < until))
+        times = zip(self.injected_ns, self.repair_start_ns, strict=True)
+        active = tuple(number for number, (since, until) in enumerate(times) if since <= now_ns < until)
+        return self._bounds_of(active)
 
     @cached_property
     def _bounds_of(self) -> Callable[[tuple[int, ...]], Bounds]:
-        return cache(lambda active: bounds(self.plan, [self.script.faults[n].fault for n in active]))
+        """Bounds by the numbers of the active faults, each computed once: many moments have the same faults."""
+
+        def bounds_of(active: tuple[int, ...]) -> Bounds:
+            return bounds(self.plan, [self.script.faults[number].fault for number in active])
+
+        return cache(bounds_of)
 
     def above_max_flow(self, pairs: frozenset[Pair], since_ns: int, until_ns: int) -> int:
         """Return how many of these streams exceeded their max-flow; after each action they have `LATE_NS` to settle."""
         actions = sorted(at for at in (*self.injected_ns, *self.repair_start_ns) if since_ns < at < until_ns)
-        found = frozenset[Pair]()
+        too_fast = frozenset[Pair]()
         for begin, end in pairwise([since_ns, *actions, until_ns]):
             settled_ns = begin if begin == since_ns else begin + LATE_NS
             window = slice(self.bin_of(settled_ns) + 1, self.bin_of(end))
             traces = {pair: trace[window] for pair, trace in self.traces.items() if pair in pairs}
-            found |= above_max_flow(self.bounds_at(begin).upper, traces)
-        return len(found)
+            too_fast |= above_max_flow(self.bounds_at(begin).upper, traces)
+        return len(too_fast)
 
     def next_action_ns(self, after_ns: int) -> int:
         """Return when the next action began that wasn't simultaneous with the one at that time."""
@@ -229,7 +258,9 @@ def evaluate_all(
 ) -> tuple[tuple[FaultRun, ...], tuple[float, ...]]:
     """Return each fault of the script, and the goodput of all streams, bit/s in bins of `BIN_MS`."""
     total = observations.goodput_of(frozenset(observations.streams))
-    runs = (_FaultObservations(observations, n, selection).run(total) for n, selection in enumerate(selections))
+    runs: list[FaultRun] = []
+    for number, selection in enumerate(selections):
+        runs.append(_FaultObservations(observations, number, selection).run(total))
     return tuple(runs), tuple(total.tolist())
 
 
@@ -237,11 +268,11 @@ def fault_end_ns(
     script: Script, injected_ns: Sequence[int], repair_start_ns: Sequence[int], events: Sequence[ControllerEvent]
 ) -> Sequence[int]:
     """Return when each fault of a script was over."""
-    times = zip(script.faults, injected_ns, repair_start_ns, strict=True)
-    return [
-        timed.fault.definition.end_ns(timed.fault.target, injected, repair_started, events)
-        for timed, injected, repair_started in times
-    ]
+    ends: list[int] = []
+    for timed, injected, repair_started in zip(script.faults, injected_ns, repair_start_ns, strict=True):
+        fault = timed.fault
+        ends.append(fault.definition.end_ns(fault.target, injected, repair_started, events))
+    return ends
 
 
 class _FaultObservations:
@@ -259,16 +290,21 @@ class _FaultObservations:
         end = script.repair_start_ns[number]
         counted = frozenset((*script.streams, *script.probes))
         if not self.is_alone:
-            for now in {begin, *(at for at in script.injected_ns if begin < at < end)}:
-                counted &= script.bounds_at(now).lower.reachable
+            # each injection during the fault may take another path away
+            later_injections = [at for at in script.injected_ns if begin < at < end]
+            for now_ns in (begin, *later_injections):
+                counted &= script.bounds_at(now_ns).lower.reachable
         self.has_streams = bool(selection.streams)
         self.affected = selection.affected & counted
         self.probes = frozenset(selection.probes) & counted
         self.at_source = selection.at_source & counted
         self.affected_trace = script.goodput_of(self.affected)
-        # of it or a concurrent fault
-        active = (n for n, at in enumerate(script.injected_ns) if at < end and script.repair_start_ns[n] > begin)
-        self.is_intermittent = any(script.script.faults[n].fault.definition.loses_packets_throughout for n in active)
+        self.is_intermittent = False
+        """Whether this fault or a concurrent one loses packets until its repair."""
+        times = zip(script.script.faults, script.injected_ns, script.repair_start_ns, strict=True)
+        for timed, injected_ns, repair_start_ns in times:
+            if injected_ns < end and repair_start_ns > begin and timed.fault.definition.loses_packets_throughout:
+                self.is_intermittent = True
 
     def run(self, total: Trace) -> FaultRun:
         """Return the record. `total`: the goodput of all streams."""
@@ -282,7 +318,8 @@ class _FaultObservations:
         first_ms = self.first_packet_ms(self.probes)
         goodput_ms = self.restored_ms(self.fault_ns, self.repair_ns)
         if first_ms is not None and goodput_ms:  # 0: it never fell
-            goodput_ms = max(goodput_ms, first_ms)  # bins are coarse: goodput can't be back before the first packet
+            # bins are coarse: goodput can't be back before the first packet
+            goodput_ms = max(goodput_ms, first_ms)
         resumed_ns = self.fault_ns + max(int((first_ms or 0) * 1e6), LATE_NS)
         is_back = resumed_ns < self.repair_ns
         return_end_ns = min(self.after_ns, script.next_action_ns(self.repair_ns) - IN_FLIGHT_NS)
@@ -314,7 +351,8 @@ class _FaultObservations:
         recovery = replace(recovery, recovered=recovered(recovery, self.late_losses()))
         window = slice(max(0, script.bin_of(self.fault_ns - int(BEFORE_S * 1e9))), script.bin_of(self.after_ns))
         t_ms = tuple(n * BIN_MS - (self.fault_ns - script.begun_ns) / 1e6 for n in range(len(total))[window])
-        bps, affected_bps = (tuple(trace[window].tolist()) for trace in (total, self.affected_trace))
+        bps = tuple(total[window].tolist())
+        affected_bps = tuple(self.affected_trace[window].tolist())
         return FaultRun(self.fault, recovery, t_ms, bps, affected_bps)
 
     def next_step_ms(self, step: str, before_ms: float | None) -> float | None:
@@ -360,8 +398,8 @@ class _FaultObservations:
     def late_losses(self) -> int:
         """Count late losses of the probed pairs, unless another action shortly before may be their cause."""
         script = self.script
-        actions = [at for times in (script.injected_ns, script.repair_start_ns) for at in enumerate(times)]
         since_ns = self.repair_ns - SETTLE_S * 1e9
-        if any(n != self.number and since_ns < at <= self.repair_ns for n, at in actions):
-            return 0
+        for number, times in enumerate(zip(script.injected_ns, script.repair_start_ns, strict=True)):
+            if number != self.number and any(since_ns < at_ns <= self.repair_ns for at_ns in times):
+                return 0
         return late_losses(script.log_of(self.probes), self.repair_ns, self.is_intermittent)

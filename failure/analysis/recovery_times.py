@@ -35,23 +35,30 @@ def first_packet_ms(
 ) -> float | None:
     """Return when packets flowed again between the slowest pair, for good; None if one stayed cut off until the repair.
 
-    For each pair that is the first arrival after its last run of lost probes; what begins after `latest_start_ns` is
-    another fault's outage. Of what `is_intermittent` and again (it flaps, or loses at random) it is the first run. A
-    pair that lost nothing was never cut off (0 ms).
+    For each pair, this is the first arrival after its last run of lost probes. A pair that lost nothing was never cut
+    off (0 ms).
+
+    `latest_start_ns`: a run of lost probes that begins later is another fault's outage, and is ignored.
+    `is_intermittent`: the fault flaps, or loses packets at random; the first run of lost probes counts then.
     """
     limit_ns = repair_ns if latest_start_ns is None else min(latest_start_ns, repair_ns)
-    ends = [_outage_end(log, fault_ns, repair_ns, limit_ns, is_intermittent) for log in logs]
-    known = [end for end in ends if end is not None]
-    return max(known, default=0.0) if len(known) == len(ends) else None
+    slowest_ms = 0.0
+    for log in logs:
+        end_ms = _outage_end_ms(log, fault_ns, repair_ns, limit_ns, is_intermittent)
+        if end_ms is None:
+            return None
+        slowest_ms = max(slowest_ms, end_ms)
+    return slowest_ms
 
 
-def _outage_end(
+def _outage_end_ms(
     log: ProbeLog, fault_ns: int, repair_ns: int, latest_start_ns: int, is_intermittent: bool
 ) -> float | None:
+    """Return when packets of one pair flowed again, ms after the fault; None if not before the repair."""
     # a probe that was on its way when the fault came may be lost too
     since_ns = fault_ns - IN_FLIGHT_NS
     lost = sorted(log.lost(since_ns, repair_ns) + log.delayed(since_ns, repair_ns))
-    end = 0.0
+    end_ms = 0.0
     first = lost[0] if lost else NEVER
     for last, following in pairwise([*lost, NEVER]):
         if following - last <= SAME_OUTAGE:
@@ -62,25 +69,26 @@ def _outage_end(
         if recovered >= repair_ns:
             return None
         if recovered >= fault_ns:
-            end = (recovered - fault_ns) / 1e6
+            end_ms = (recovered - fault_ns) / 1e6
             if is_intermittent:
                 break
         first = following
-    return end
+    return end_ms
 
 
 def late_losses(logs: Iterable[ProbeLog], repair_ns: int, is_intermittent: bool = False) -> int:
     """Count the probes lost in the last `LATE_NS` before a repair: a recovery has none.
 
-    Of what `is_intermittent` and again only those of pairs count of which nothing arrived in that time.
+    For intermittent faults, count only pairs that received nothing during that time: others lose packets by chance.
     """
-    found = 0
+    since_ns = repair_ns - LATE_NS
+    count = 0
     for log in logs:
-        since_ns = repair_ns - LATE_NS
         lost = len(log.lost(since_ns, repair_ns - IN_FLIGHT_NS)) + len(log.delayed(since_ns, repair_ns))
-        sent = sum(since_ns <= at < repair_ns - IN_FLIGHT_NS for at in log.sent_ns)
-        found += 0 if is_intermittent and lost < sent else lost
-    return found
+        sent = sum(since_ns <= at_ns < repair_ns - IN_FLIGHT_NS for at_ns in log.sent_ns)
+        if lost >= sent or not is_intermittent:
+            count += lost
+    return count
 
 
 def goodput(arrivals: Sequence[tuple[int, int]], start_ns: int, end_ns: int) -> Trace:
@@ -96,9 +104,10 @@ def goodput(arrivals: Sequence[tuple[int, int]], start_ns: int, end_ns: int) -> 
     data = np.asarray(arrivals, dtype=np.float64)
     position = (data[:, 0] - start_ns) / (BIN_MS * 1e6)
     bins = np.floor(position).astype(np.int64)
-    own = data[:, 1] * (position - bins)
+    bytes_in_bin = data[:, 1] * (position - bins)
+    bytes_in_bin_before = data[:, 1] - bytes_in_bin
     totals = np.zeros(count)
-    for target_bins, amounts in ((bins, own), (bins - 1, data[:, 1] - own)):
+    for target_bins, amounts in ((bins, bytes_in_bin), (bins - 1, bytes_in_bin_before)):
         in_range = (target_bins >= 0) & (target_bins < count)
         totals += np.bincount(target_bins[in_range], weights=amounts[in_range], minlength=count)
     return totals * 8 / (BIN_MS / 1e3)
@@ -122,11 +131,13 @@ def restored_ms(trace: Trace, start_ns: int, since_ns: int, until_ns: int, befor
     `SMOOTHING_BINS` and for `CATCH_UP_LIMIT` of the rate before at most. So what comes a bin late is neither an outage
     nor a recovery, and a burst that makes good what an outage held up doesn't hide it.
     """
-    first, last = (int((at - start_ns) / (BIN_MS * 1e6)) for at in (since_ns, until_ns))
-    own = trace[first:last]
-    if not len(own):
+    first = int((since_ns - start_ns) / (BIN_MS * 1e6))
+    last = int((until_ns - start_ns) / (BIN_MS * 1e6))
+    window = trace[first:last]
+    if not len(window):
         return None
-    begin = max(0, first - SMOOTHING_BINS + 1)  # what is missing from here shows in the bins before
+    # what is missing from here shows in the bins before
+    begin = max(0, first - SMOOTHING_BINS + 1)
     lead_bins = first - begin
     level = np.minimum(forward_mean(trace[begin:last], SMOOTHING_BINS), CATCH_UP_LIMIT * before_bps)
     missing = np.concatenate([before_bps - level, np.zeros(STEADY_BINS)])
@@ -134,15 +145,18 @@ def restored_ms(trace: Trace, start_ns: int, since_ns: int, until_ns: int, befor
     if not low.any():
         return 0.0
     drop = max(0, int(np.argmax(low)) - lead_bins)
-    carrying = own >= MIN_BIN_SHARE * before_bps
-    drop += int(np.argmin(carrying[drop : drop + STEADY_BINS]))  # the window may begin before the bins that make it low
+    carrying = window >= MIN_BIN_SHARE * before_bps
+    # the window may begin before the bins that make it low
+    drop += int(np.argmin(carrying[drop : drop + STEADY_BINS]))
     recovered = (forward_mean(level, STEADY_BINS)[lead_bins:] >= RESTORED * before_bps) & carrying
     recovered[:drop] = False
-    recovered[max(0, len(own) - MIN_BINS + 1) :] = False
+    recovered[max(0, len(window) - MIN_BINS + 1) :] = False
     return float(np.argmax(recovered) * BIN_MS) if recovered.any() else None
 
 
 def step_ms(events_ns: Iterable[int], fault_ns: int, until_ns: int) -> float | None:
     """Return the ms from the fault to the first of these events before `until`; None if there was none."""
-    first_ns = min((at for at in events_ns if fault_ns <= at < until_ns), default=None)
-    return None if first_ns is None else (first_ns - fault_ns) / 1e6
+    in_time = [at_ns for at_ns in events_ns if fault_ns <= at_ns < until_ns]
+    if not in_time:
+        return None
+    return (min(in_time) - fault_ns) / 1e6

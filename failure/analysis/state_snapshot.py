@@ -21,17 +21,19 @@ MAX_LISTED: Final = 3  # the number of differences that a message lists
 
 def state_differences(before: StateSnapshot, now: StateSnapshot) -> list[str]:
     """Return a line for each difference. The order of entries doesn't matter."""
-    found = []
+    differences = []
     for node in sorted(before):
-        found += [f"{node} still has {entry}" for entry in sorted(now[node] - before[node])]
-        found += [f"{node} still lacks {entry}" for entry in sorted(before[node] - now[node])]
-    return found
+        differences += [f"{node} still has {entry}" for entry in sorted(now[node] - before[node])]
+        differences += [f"{node} still lacks {entry}" for entry in sorted(before[node] - now[node])]
+    return differences
 
 
 def summarize(differences: list[str]) -> str:
     """Return the first differences in one line."""
-    more = f" (and {len(differences) - MAX_LISTED} more)" if len(differences) > MAX_LISTED else ""
-    return "; ".join(differences[:MAX_LISTED]) + more
+    summary = "; ".join(differences[:MAX_LISTED])
+    if len(differences) > MAX_LISTED:
+        summary += f" (and {len(differences) - MAX_LISTED} more)"
+    return summary
 
 
 RTM_GETROUTE: Final = 26
@@ -77,18 +79,23 @@ def _node_state(node: str) -> frozenset[str]:
                 raise
             tables = []
     names = {LINK.unpack_from(body)[2]: _text(_attributes(body, LINK)[IFLA_IFNAME]) for body in links}
-    found = {interface(body) for body in links}
-    found |= {line for body in routes if (line := route(body, names))}
-    found |= {line for body in neighbours if (line := neighbour(body, names))}
-    return frozenset(found | {rules(body) for body in tables})
+    lines = [interface(body) for body in links]
+    lines += [route(body, names) for body in routes]
+    lines += [neighbour(body, names) for body in neighbours]
+    lines += [rules(body) for body in tables]
+    return frozenset(line for line in lines if line)
 
 
 def interface(body: bytes) -> str:
     """Return an interface's name, whether it is set up, and its group, which rules of a silent link match."""
     flags = LINK.unpack_from(body)[3]
     attrs = _attributes(body, LINK)
-    group = f", group {number}" if (number := _number(attrs.get(IFLA_GROUP))) else ""
-    return f"interface {_text(attrs[IFLA_IFNAME])}, set {'up' if flags & IFF_UP else 'down'}{group}"
+    state = "up" if flags & IFF_UP else "down"
+    line = f"interface {_text(attrs[IFLA_IFNAME])}, set {state}"
+    group = _number(attrs.get(IFLA_GROUP))
+    if group:
+        line += f", group {group}"
+    return line
 
 
 def route(body: bytes, names: Names) -> str:
@@ -97,13 +104,19 @@ def route(body: bytes, names: Names) -> str:
     if kind != UNICAST or flags & CLONED:
         return ""
     attrs = _attributes(body, _ROUTE)
-    prefix = f"{socket.inet_ntoa(attrs[RTA_DST])}/{length}" if RTA_DST in attrs else "default"
-    via = f" via {socket.inet_ntoa(attrs[RTA_GATEWAY])}" if RTA_GATEWAY in attrs else ""
+    destination = "default"
+    if RTA_DST in attrs:
+        destination = f"{socket.inet_ntoa(attrs[RTA_DST])}/{length}"
+    if RTA_GATEWAY in attrs:
+        destination += f" via {socket.inet_ntoa(attrs[RTA_GATEWAY])}"
+    # a route with several next hops has no interface of its own
+    device = "several"
     index = _number(attrs.get(RTA_OIF))
-    device = names.get(index, f"number {index}") if index else "several"
+    if index:
+        device = names.get(index, f"number {index}")
     table = _number(attrs.get(RTA_TABLE), table)
     metric = _number(attrs.get(RTA_PRIORITY))
-    return f"route {prefix}{via} dev {device} table {table} metric {metric}"
+    return f"route {destination} dev {device} table {table} metric {metric}"
 
 
 def neighbour(body: bytes, names: Names) -> str:

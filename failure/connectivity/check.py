@@ -40,15 +40,14 @@ class Verdict:
 
     def lines(self) -> list[str]:
         """Return a line for each difference, by name."""
-        slow = "slowed, but it carried more than what is left of its rate, by {} bytes"
-        return [
-            *(f"{a.name} -> {b.name}: a path is left, but it did not recover" for a, b in self.not_recovered),
-            *(f"{a.name} -> {b.name}: answered, though nothing joins them" for a, b in self.impossible),
-            *(
-                f"{part_name(part)}: {(slow if part in self.slowed else 'dead, but it carried {}').format(amount)}"
-                for part, amount in self.carried
-            ),
-        ]
+        lines = [f"{a.name} -> {b.name}: a path is left, but it did not recover" for a, b in self.not_recovered]
+        lines += [f"{a.name} -> {b.name}: answered, though nothing joins them" for a, b in self.impossible]
+        for part, amount in self.carried:
+            problem = f"dead, but it carried {amount}"
+            if part in self.slowed:
+                problem = f"slowed, but it carried more than what is left of its rate, by {amount} bytes"
+            lines.append(f"{part_name(part)}: {problem}")
+        return lines
 
 
 WORKER: Final = "railyard.failure.connectivity.worker"
@@ -129,19 +128,26 @@ class ConnectivityChecker(SiteWorkers):
         )  # fmt: skip
         for worker in self._workers:
             worker.send(probe)
-        found = [worker.receive(Answered, within_s + timeout_s + ANSWER_S) for worker in self._workers]
-        return frozenset[tuple[int, int]]().union(*(one.pairs for one in found)), all(one.in_time for one in found)
+        answered = frozenset[tuple[int, int]]()
+        in_time = True
+        for worker in self._workers:
+            result = worker.receive(Answered, within_s + timeout_s + ANSWER_S)
+            answered = answered.union(result.pairs)
+            in_time = in_time and result.in_time
+        return answered, in_time
 
     def _read_ports(self, nodes: Collection[str]) -> dict[str, dict[str, PortStats]]:
-        found: dict[str, dict[str, PortStats]] = {}
-        asked = []
+        """Return the counters of nodes, by node and interface. All machines read at the same time."""
+        reading = []
         for site, worker in zip(self._sites, self._workers, strict=True):
-            if here := tuple(node for node in nodes if site.has(node)):
-                worker.send(ReadPorts(nodes=here))
-                asked.append(worker)
-        for worker in asked:
-            found |= worker.receive(Ports).ports
-        return found
+            local_nodes = tuple(node for node in nodes if site.has(node))
+            if local_nodes:
+                worker.send(ReadPorts(nodes=local_nodes))
+                reading.append(worker)
+        counters: dict[str, dict[str, PortStats]] = {}
+        for worker in reading:
+            counters |= worker.receive(Ports).ports
+        return counters
 
     def check(self, quiet_time: QuietPeriod, actions: Sequence[Action]) -> ConnectivityCheck | None:
         """Take a check now; return None if it did not finish before the next action. `actions`: all so far."""
@@ -183,9 +189,12 @@ def changed_without_controller(broken: Collection[Fault], actions: Sequence[Acti
     """Return whether the data plane changed while the controller was down, or just before, so that it did not react."""
     if not any(fault.definition.stops_controller for fault in broken):
         return False
-    crashes = (act for act in reversed(actions) if act.operation == "inject" and act.fault.definition.stops_controller)
-    since_ns = next(crashes).at_ns - SETTLE_S * 1e9
-    return any(act.done_ns >= since_ns and not act.fault.definition.is_control_plane for act in actions)
+    crash_ns = [
+        action.at_ns for action in actions if action.operation == "inject" and action.fault.definition.stops_controller
+    ]
+    since_ns = crash_ns[-1] - SETTLE_S * 1e9
+    recent = [action for action in actions if action.done_ns >= since_ns]
+    return any(not action.fault.definition.is_control_plane for action in recent)
 
 
 def judge(remaining: Bounds, answered: Mapping[Pair, bool], excess: Mapping[str | Cable, int]) -> Verdict:
@@ -193,24 +202,29 @@ def judge(remaining: Bounds, answered: Mapping[Pair, bool], excess: Mapping[str 
 
     `answered`: for each probed pair, whether a probe arrived. `excess`: as `counter_excess` returns it.
     """
-    lower = remaining.lower
-    upper = remaining.upper
-    slowed = frozenset(upper.dead.slowed.keys() - upper.dead.cables)
+    dead = remaining.upper.dead
+    not_recovered: list[Pair] = []
+    impossible: list[Pair] = []
+    for pair in sorted(answered):
+        if answered[pair] and pair not in remaining.upper.connected:
+            impossible.append(pair)
+        if not answered[pair] and pair in remaining.lower.reachable:
+            not_recovered.append(pair)
+    slowed = frozenset(dead.slowed.keys() - dead.cables)
     parts = sorted(excess, key=lambda part: (part in slowed, part_name(part)))
-    return Verdict(
-        tuple(pair for pair in sorted(answered) if not answered[pair] and pair in lower.reachable),
-        tuple(pair for pair in sorted(answered) if answered[pair] and pair not in upper.connected),
-        tuple((part, excess[part]) for part in parts),
-        slowed & excess.keys(),
-    )
+    carried = tuple((part, excess[part]) for part in parts)
+    return Verdict(tuple(not_recovered), tuple(impossible), carried, slowed & excess.keys())
 
 
 def watched_nodes(plan: Plan, remaining: Bounds) -> list[str]:
     """Return the nodes whose counters must not grow, or not too much."""
     dead = remaining.upper.dead
     cables = dead.cables | dead.slowed.keys()
-    ends = (end.node for cable_ends, *both in _gpu_cables(plan) if cable_ends in cables for end in both)
-    return sorted(dead.nodes.union(ends))
+    nodes = set(dead.nodes)
+    for cable_name, near, far in _gpu_cables(plan):
+        if cable_name in cables:
+            nodes |= {near.node, far.node}
+    return sorted(nodes)
 
 
 def counter_excess(
@@ -223,21 +237,23 @@ def counter_excess(
     """
 
     def delta(end: End, counter: int) -> int:
-        earlier, later = (counters[end.node][end.interface].traffic for counters in (before, after))
-        return later[counter] - earlier[counter]
+        earlier = before[end.node][end.interface].traffic[counter]
+        later = after[end.node][end.interface].traffic[counter]
+        return later - earlier
 
     dead = remaining.upper.dead
-    found = defaultdict[str | Cable, int](int)
-    for ends, *both in _gpu_cables(plan):
-        if ends in dead.cables:
-            found[ends] = sum(delta(end, _RX) for end in both)
-        elif ends in dead.slowed:
-            limit = max_bytes(dead.slowed[ends], plan.spec.mtu, seconds)
-            found[ends] = max(delta(end, _RX_BYTES) for end in both) - limit
-    for end in (end for link in plan.links for end in (link.a, link.b)):
-        if end.node in dead.nodes:
-            found[end.node] += delta(end, _TX)
-    return {part: amount for part, amount in found.items() if amount > 0}
+    excess: defaultdict[str | Cable, int] = defaultdict(int)
+    for cable_name, near, far in _gpu_cables(plan):
+        if cable_name in dead.cables:
+            excess[cable_name] = delta(near, _RX) + delta(far, _RX)
+        elif cable_name in dead.slowed:
+            limit = max_bytes(dead.slowed[cable_name], plan.spec.mtu, seconds)
+            excess[cable_name] = max(delta(near, _RX_BYTES), delta(far, _RX_BYTES)) - limit
+    for link in plan.links:
+        for end in (link.a, link.b):
+            if end.node in dead.nodes:
+                excess[end.node] += delta(end, _TX)
+    return {part: amount for part, amount in excess.items() if amount > 0}
 
 
 def max_bytes(rate_bps: int, mtu: int, seconds: float) -> int:
@@ -249,7 +265,8 @@ def max_bytes(rate_bps: int, mtu: int, seconds: float) -> int:
 
 def _gpu_cables(plan: Plan) -> Iterator[tuple[Cable, End, End]]:
     for layer in LAYERS:
-        for near, far in (plan.ends_of(name, layer) for name in plan.link_names(layer)):
+        for name in plan.link_names(layer):
+            near, far = plan.ends_of(name, layer)
             yield cable(near.node, far.node), near, far
 
 
@@ -265,15 +282,20 @@ def missed_checks(
     controller may take its time to start: there, idle time counts from when the action was done.
     """
     ordered = sorted(actions, key=lambda action: action.at_ns)
-    ends = [*(action.at_ns for action in ordered[1:]), max(action.done_ns for action in actions) + int(after_s * 1e9)]
-    found = list[ConnectivityCheck]()
-    broken = list[Fault]()
+    script_end_ns = max(action.done_ns for action in actions) + int(after_s * 1e9)
+    ends = [action.at_ns for action in ordered[1:]] + [script_end_ns]
+    missing: list[ConnectivityCheck] = []
+    broken: list[Fault] = []
     for action, end_ns in zip(ordered, ends, strict=True):
-        (broken.append if action.operation == "inject" else broken.remove)(action.fault)
+        if action.operation == "inject":
+            broken.append(action.fault)
+        else:
+            broken.remove(action.fault)
         counts_from_done = action is ordered[-1] or action.fault.definition.is_control_plane
         begin_ns = action.done_ns if counts_from_done else action.at_ns + int(MAX_ACTION_S * 1e9)
         is_due = end_ns - begin_ns > (SETTLE_S + check_s) * 1e9
         if is_due and not any(action.at_ns <= check.monotonic_ns < end_ns for check in taken):
-            nothing = (0, 0, 0, 0, 0, 0)  # pairs that were probed, reachable, ...
-            found.append(ConnectivityCheck(IntervalId(), end_ns, action.name, len(broken), *nothing, done=False))
-    return found
+            # pairs that were probed, reachable, ...
+            nothing = (0, 0, 0, 0, 0, 0)
+            missing.append(ConnectivityCheck(IntervalId(), end_ns, action.name, len(broken), *nothing, done=False))
+    return missing

@@ -84,26 +84,34 @@ class _Prober:
     def probe(self, probe: Probe) -> Answered:
         """Send once, and wait."""
         if probe.number != self._number:
-            self._number, self._answered = probe.number, set()
+            self._number = probe.number
+            self._answered = set()
         self._end_s = time.monotonic() + probe.within_s
         awaited = frozenset((a, b) for a, b in probe.awaited if b in self._sockets)
         all_sent = self._send([(a, b) for a, b in probe.pairs if a in self._sockets], probe.send_s)
         deadline = time.monotonic() + probe.timeout_s
-        while all_sent and not self._answered.issuperset(awaited) and (left := deadline - time.monotonic()) > 0:
-            self._serve(min(left, BATCH_S * 5))
-        if not probe.pairs:  # the last time, for unexpected answers
+        while all_sent and not self._answered.issuperset(awaited):
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
+                break
+            self._serve(min(remaining_s, BATCH_S * 5))
+        if not probe.pairs:
+            # the last time, for unexpected answers
             self._serve(probe.timeout_s)
         return Answered(pairs=frozenset(self._answered), in_time=all_sent and time.monotonic() <= self._end_s)
 
     def _send(self, pairs: Sequence[tuple[int, int]], send_s: float) -> bool:
         """Send a few each millisecond, and receive meanwhile; return whether all were sent before the end."""
-        batch = max(1, math.ceil(len(pairs) * BATCH_S / send_s)) if send_s else 1
+        batch = 1
+        if send_s:
+            batch = max(1, math.ceil(len(pairs) * BATCH_S / send_s))
         next_s = time.monotonic()
         for first in range(0, len(pairs), batch):
             if time.monotonic() > self._end_s:
                 return False
             for a, b in pairs[first : first + batch]:
-                with suppress(OSError):  # no route: it stays without an answer
+                # no route: it stays without an answer
+                with suppress(OSError):
                     self._sockets[a].sendto(PROBE.pack(self._number, a, b), (self._gpus[b].ip, PORT))
             next_s += BATCH_S
             self._serve(max(0.0, next_s - time.monotonic()))
@@ -114,10 +122,10 @@ class _Prober:
         while True:
             for fd, _ in self._epoll.poll(0):
                 self._receive(self._by_fd[fd])
-            left = end_s - time.monotonic()
-            if left <= 0:
+            remaining_s = end_s - time.monotonic()
+            if remaining_s <= 0:
                 return
-            select.select([self._epoll], [], [], left)
+            select.select([self._epoll], [], [], remaining_s)
 
     def _receive(self, sock: socket.socket) -> None:
         with suppress(OSError):

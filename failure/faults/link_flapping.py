@@ -63,7 +63,8 @@ class LinkFlapping(CutLink):
 
     def repair(self, net: EmulatedNet, target: str, p: Any) -> None:
         """End the thread, which sets the interface up."""
-        if target in self._flapping:  # of several machines, on that of the switch
+        if target in self._flapping:
+            # of several machines, on that of the switch
             thread, ended = self._flapping.pop(target)
             ended.set()
             thread.join()

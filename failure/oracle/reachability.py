@@ -8,8 +8,8 @@ count for `connected` only. Source of the paths: Rail-only IV-B, Outshift health
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, reduce
-from operator import or_
+from functools import cached_property
+from itertools import chain, permutations
 from typing import Final
 
 import numpy as np
@@ -32,9 +32,11 @@ class Survivors:
         self.dead = dead
         rates = {cable(link.a.node, link.b.node): link.rate_bps for link in self.plan.links}
         nodes = frozenset(self.plan.namespaces)
-        if unknown := dead.nodes - nodes:
-            raise ValueError(f"no such nodes in the fabric: {', '.join(sorted(unknown))}")
-        if unknown_cables := {*dead.cables, *dead.slowed} - rates.keys():
+        unknown_nodes = dead.nodes - nodes
+        if unknown_nodes:
+            raise ValueError(f"no such nodes in the fabric: {', '.join(sorted(unknown_nodes))}")
+        unknown_cables = {*dead.cables, *dead.slowed} - rates.keys()
+        if unknown_cables:
             raise ValueError(f"no such cables in the fabric: {', '.join(sorted(map(part_name, unknown_cables)))}")
         for slow, rest_bps in dead.slowed.items():
             if not 0 < rest_bps <= rates[slow]:
@@ -42,16 +44,18 @@ class Survivors:
         self.links_bps: dict[str, dict[str, int]] = {node: {} for node in nodes - dead.nodes}  # by both ends
         for ends, rate_bps in rates.items():
             if ends not in dead.cables and not ends & dead.nodes:
-                one, other = sorted(ends)
+                near, far = ends
                 remaining_bps = min(rate_bps, dead.slowed.get(ends, rate_bps))
-                self.links_bps[one][other] = self.links_bps[other][one] = remaining_bps
+                self.links_bps[near][far] = remaining_bps
+                self.links_bps[far][near] = remaining_bps
 
     @cached_property
     def reachable(self) -> frozenset[Pair]:
         """The ordered pairs of live GPUs that a path of the fabric's own kinds still connects."""
         gpus = self.plan.gpus
         kind = self.plan.spec.definition
-        domain, rank = (np.array(numbers) for numbers in zip(*gpus, strict=True))
+        domain = np.array([gpu.domain for gpu in gpus])
+        rank = np.array([gpu.rank for gpu in gpus])
         two_domains = np.not_equal.outer(domain, domain)
         two_ranks = np.not_equal.outer(rank, rank)
 
@@ -66,17 +70,28 @@ class Survivors:
         # a factor of `near` is an HB domain crossed, or its diagonal: none. So this is r, rd, dr and drd in one
         near = hb | np.diag([gpu.name in self.links_bps for gpu in gpus])
         if kind.is_graph:
-            joined = self._joined_by_switches
-            direct = on_plane[0] & joined & two_domains & two_ranks & kind.joins_rails
-            return frozenset((gpus[a], gpus[b]) for a, b in np.argwhere(hb | (near @ (rail & joined) @ near) | direct))
-        names = [kind.rail_switch(g).name for g in range(self.plan.spec.rails)]  # with several planes: no spines
-        spines = [switch.name for switch in self.plan.switches if switch.role == "spine"]
-        up = np.array([[self._joins(name, spine) for spine in spines] for name in names], dtype=np.bool_)
-        rank_pairs = (up @ up.T) | np.equal.outer(names, names)
-        spine: Matrix = on_plane[0] & two_domains & two_ranks & rank_pairs[rank][:, rank]
-        return frozenset((gpus[a], gpus[b]) for a, b in np.argwhere(hb | (near @ rail @ near) | spine))
+            rail = rail & self._joined_by_switches
+            joined_rails: Matrix = self._joined_by_switches & kind.joins_rails
+        else:
+            joined_rails = self._ranks_joined_by_spines[rank][:, rank]
+        across_rails: Matrix = on_plane[0] & two_domains & two_ranks & joined_rails
+        reachable = hb | (near @ rail @ near) | across_rails
+        return frozenset((gpus[a], gpus[b]) for a, b in np.argwhere(reachable))
 
     @property
+    def _ranks_joined_by_spines(self) -> Matrix:
+        """Whether two ranks have the same switch, or a spine joins their switches; ranks by ranks."""
+        kind = self.plan.spec.definition
+        # with several planes: no spines
+        switches = [kind.rail_switch(g).name for g in range(self.plan.spec.rails)]
+        spines = [switch.name for switch in self.plan.switches if switch.role == "spine"]
+        uplinks = np.zeros((len(switches), len(spines)), dtype=np.bool_)
+        for row, switch in enumerate(switches):
+            uplinks[row] = [self._joins(switch, spine) for spine in spines]
+        joined: Matrix = (uplinks @ uplinks.T) | np.equal.outer(switches, switches)
+        return joined
+
+    @cached_property
     def _joined_by_switches(self) -> Matrix:
         """Whether living switches and cables between them join the rail links of two GPUs."""
         import networkx as nx
@@ -84,29 +99,39 @@ class Survivors:
         switches = self.links_bps.keys() & {switch.name for switch in self.plan.switches}
         graph: nx.Graph[str] = nx.Graph()
         graph.add_nodes_from(switches)
-        graph.add_edges_from((one, other) for one in switches for other in self.links_bps[one].keys() & switches)
-        part_of = {name: number for number, part in enumerate(nx.connected_components(graph)) for name in part}
-        parts = np.array([part_of.get(self.plan.rail_link(gpu).b.node, -1) for gpu in self.plan.gpus])
-        joined: Matrix = np.equal.outer(parts, parts) & (parts >= 0)
+        for switch in switches:
+            for neighbour in self.links_bps[switch].keys() & switches:
+                graph.add_edge(switch, neighbour)
+        island_of: dict[str, int] = {}
+        for number, island in enumerate(nx.connected_components(graph)):
+            island_of |= dict.fromkeys(island, number)
+        # -1: the GPU's switch is dead
+        islands = np.array([island_of.get(self.plan.rail_link(gpu).b.node, -1) for gpu in self.plan.gpus])
+        joined: Matrix = np.equal.outer(islands, islands) & (islands >= 0)
         return joined
 
     @cached_property
     def connected(self) -> frozenset[Pair]:
         """The ordered pairs of live GPUs that any path connects, however long."""
-        found = set[str]()
-        parts = list[set[str]]()
+        visited: set[str] = set()
+        pairs: set[Pair] = set()
         for start in self.links_bps:
-            if start not in found:
-                part = {start}
-                waiting = [start]
-                while waiting:
-                    new = self.links_bps[waiting.pop()].keys() - part
-                    part |= new
-                    waiting += new
-                found |= part
-                parts.append(part)
-        groups = ([gpu for gpu in self.plan.gpus if gpu.name in part] for part in parts)
-        return frozenset((a, b) for group in groups for a in group for b in group if a != b)
+            if start not in visited:
+                component = self._component(start)
+                visited |= component
+                gpus = [gpu for gpu in self.plan.gpus if gpu.name in component]
+                pairs.update(permutations(gpus, 2))
+        return frozenset(pairs)
+
+    def _component(self, start: str) -> set[str]:
+        """Return all nodes that any path connects with a node, and the node itself."""
+        component = {start}
+        waiting = [start]
+        while waiting:
+            new = self.links_bps[waiting.pop()].keys() - component
+            component |= new
+            waiting += new
+        return component
 
     def max_bps(self, src: Gpu, dst: Gpu) -> int:
         """Return the max-flow from `src` to `dst` over all paths at once, with other GPUs forwarding, bit/s.
@@ -115,23 +140,27 @@ class Survivors:
         """
         if (src, dst) not in self.connected:
             return 0
-        import networkx as nx  # takes a third of a second to load, and few runs need it
+        # takes a third of a second to load, and few runs need it
+        import networkx as nx
         from networkx.algorithms.flow import shortest_augmenting_path
 
         graph: nx.DiGraph[str] = nx.DiGraph()
-        for one, others in self.links_bps.items():
-            graph.add_edges_from((one, other, {"capacity": bps}) for other, bps in others.items())
+        for node, neighbours in self.links_bps.items():
+            for neighbour, bps in neighbours.items():
+                graph.add_edge(node, neighbour, capacity=bps)
         # the GPUs' few links are the bottleneck: a handful of shortest paths fills them
         return round(nx.maximum_flow_value(graph, src.name, dst.name, flow_func=shortest_augmenting_path))
 
-    def _joins(self, one: str, other: str) -> bool:
+    def _joins(self, near: str, far: str) -> bool:
         """Return whether a cable that works joins two nodes that work."""
-        return other in self.links_bps.get(one, ())
+        return far in self.links_bps.get(near, ())
 
 
 def part_name(part: str | Cable) -> str:
     """Return the name of a node; of a cable, those of its ends."""
-    return part if isinstance(part, str) else "-".join(sorted(part))
+    if isinstance(part, str):
+        return part
+    return "-".join(sorted(part))
 
 
 @dataclass(frozen=True)
@@ -144,10 +173,18 @@ class Bounds:
 
 def bounds(plan: Plan, faults: Collection[Fault]) -> Bounds:
     """Return what concurrent faults leave of the fabric."""
-    steady = [fault for fault in faults if not fault.definition.is_intermittent]
-    lower, upper = (reduce(or_, (fault.impact(plan) for fault in those), Impact()) for those in (faults, steady))
-    survivors = Survivors(plan, lower)
-    return Bounds(survivors, survivors if len(steady) == len(faults) else Survivors(plan, upper))
+    all_impacts = Impact()
+    steady_impacts = Impact()
+    for fault in faults:
+        impact = fault.impact(plan)
+        all_impacts |= impact
+        if not fault.definition.is_intermittent:
+            steady_impacts |= impact
+    lower = Survivors(plan, all_impacts)
+    # without intermittent faults both bounds are the same, and their reachable pairs are computed once
+    is_exact = not any(fault.definition.is_intermittent for fault in faults)
+    upper = lower if is_exact else Survivors(plan, steady_impacts)
+    return Bounds(lower, upper)
 
 
 SLACK: Final = 1.05
@@ -159,12 +196,13 @@ def above_max_flow(remaining: Survivors, traces: Mapping[Pair, Trace]) -> frozen
     Shorter traces are ignored. Max-flow is computed only for a pair that got more than the slowest live cable carries,
     which is a lower bound for any connected pair.
     """
-    slowest = min((bps for others in remaining.links_bps.values() for bps in others.values()), default=0)
-    found = set[Pair]()
+    rates_bps = chain.from_iterable(neighbours.values() for neighbours in remaining.links_bps.values())
+    slowest_bps = min(rates_bps, default=0)
+    too_fast: set[Pair] = set()
     for pair, trace in traces.items():
         if len(trace) >= STEADY_BINS:
             peak_bps = float(np.convolve(trace, np.ones(STEADY_BINS) / STEADY_BINS, mode="valid").max())
-            min_bps = slowest if pair in remaining.connected else 0
+            min_bps = slowest_bps if pair in remaining.connected else 0
             if peak_bps > min_bps * SLACK and peak_bps > remaining.max_bps(*pair) * SLACK:
-                found.add(pair)
-    return frozenset(found)
+                too_fast.add(pair)
+    return frozenset(too_fast)

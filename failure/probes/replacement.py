@@ -84,11 +84,14 @@ class Prober(Worker):
 
 def taken_over_ns(logs: Iterable[ProbeLog], decided_ns: int) -> int | None:
     """Return when the last pair had its first answer to a probe since the decision; None if one never had."""
-    first_answers = list[int]()
+    first_answers: list[int] = []
     for log in logs:
         times = zip(log.sent_ns, log.arrived_ns, strict=True)
-        first_answers.append(min((at for sent, at in times if sent >= decided_ns <= at), default=-1))
-    return None if not first_answers or min(first_answers) < 0 else max(first_answers)
+        answers = [arrived_ns for sent_ns, arrived_ns in times if min(sent_ns, arrived_ns) >= decided_ns]
+        if not answers:
+            return None
+        first_answers.append(min(answers))
+    return max(first_answers, default=None)
 
 
 class _Pair:
@@ -96,19 +99,23 @@ class _Pair:
 
     def __init__(self, probe_pair: ProbePair, port: int) -> None:
         self.responder = namespaces.open_socket(probe_pair.responder)
-        self.responder.setsockopt(socket.IPPROTO_IP, IP_FREEBIND, 1)  # the address may come later
+        # the address may come later
+        self.responder.setsockopt(socket.IPPROTO_IP, IP_FREEBIND, 1)
         self.responder.bind((probe_pair.address, port))
         self.requester = namespaces.open_socket(probe_pair.requester)
         for sock in (self.requester, self.responder):
             sock.setblocking(False)
-        self._address = (probe_pair.address, port)  # not connected: see _Probes in failure/probes/traffic.py
+        # not connected: see _Probes in failure/probes/traffic.py
+        self._address = (probe_pair.address, port)
         self.sent: list[int] = []
         self.echoed_ns: dict[int, int] = {}
-        self.answered_ns = -1  # when the newest of the answered probes was sent
+        # when the newest of the answered probes was sent
+        self.answered_ns = -1
 
     def send_probe(self) -> None:
         self.sent.append(time.monotonic_ns())
-        with suppress(OSError):  # no route, or an ICMP error of an earlier one: the log will show it
+        # no route, or an ICMP error of an earlier one: the log will show it
+        with suppress(OSError):
             self.requester.sendto(NUMBER.pack(len(self.sent) - 1), self._address)
 
     def echo(self) -> None:
@@ -125,13 +132,16 @@ class _Pair:
                 self.answered_ns = max(self.answered_ns, self.sent[number])
 
     def log(self) -> ProbeLog:
-        return ProbeLog(tuple(self.sent), tuple(self.echoed_ns.get(n, -1) for n in range(len(self.sent))))
+        arrivals = tuple(self.echoed_ns.get(number, -1) for number in range(len(self.sent)))
+        return ProbeLog(tuple(self.sent), arrivals)
 
 
 def main() -> None:
     """Probe until StopProbing comes."""
-    with suppress(PermissionError):  # an ordinary user may not
-        os.nice(-15)  # what it measures is when packets come, not when it gets a processor
+    # an ordinary user may not
+    with suppress(PermissionError):
+        # what it measures is when packets come, not when it gets a processor
+        os.nice(-15)
     parent = Parent(StartProbing, HaveAnswered, StopProbing)
     pairs = [_Pair(probe_pair, PORT + n) for n, probe_pair in enumerate(parent.receive().pairs)]
     handlers = {pair.responder.fileno(): pair.echo for pair in pairs}

@@ -39,7 +39,8 @@ class SiteWorkers:
 
         `answers`: the messages that they send, beside Ready. All are ended if one fails.
         """
-        self._sites, self._workers = sites, list[Worker]()
+        self._sites = sites
+        self._workers: list[Worker] = []
         try:
             for site in sites:
                 self._workers.append(site.start(module, name, Ready, *answers))

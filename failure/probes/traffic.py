@@ -181,23 +181,28 @@ class Traffic(SiteWorkers):
             return self._log(Stop(drain_s=drain_s), drain_s + ANSWER_S)
 
     def _log(self, message: Message, within_s: float) -> TrafficLog:
+        """Send a message to all processes, and return their logs as one, with times of this machine."""
         for worker in self._workers:
             worker.send(message)
         log = TrafficLog()
-        sent = dict[int, list[int]]()
-        arrived = dict[int, dict[int, int]]()
+        sent: dict[int, list[int]] = {}
+        arrived: dict[int, dict[int, int]] = {}
         for site, worker in zip(self._sites, self._workers, strict=True):
-            found = worker.receive(Finished, within_s)
+            finished = worker.receive(Finished, within_s)
             offset_ns = site.offset_ns
-            log.sent |= found.log.sent
-            log.broken = found.log.broken | log.broken
-            for number, receipts in found.log.receipts.items():
-                log.receipts[number] = [(at - offset_ns, size) for at, size in receipts]
-            sent |= {n: [at - offset_ns for at in times] for n, times in found.probes.sent.items()}
-            for n, times in found.probes.arrived.items():
-                arrived[n] = {number: at - offset_ns for number, at in times.items()}
-        for n in range(self._probes):
-            log.probes.append(ProbeLog(tuple(sent[n]), tuple(arrived[n].get(k, -1) for k in range(len(sent[n])))))
+            log.sent |= finished.log.sent
+            log.broken = finished.log.broken | log.broken
+            for stream, receipts in finished.log.receipts.items():
+                log.receipts[stream] = [(at_ns - offset_ns, size) for at_ns, size in receipts]
+            for pair, sent_ns in finished.probes.sent.items():
+                sent[pair] = [at_ns - offset_ns for at_ns in sent_ns]
+            for pair, arrived_ns in finished.probes.arrived.items():
+                arrived[pair] = {number: at_ns - offset_ns for number, at_ns in arrived_ns.items()}
+        # a pair's two ends may be on different machines, so its log is complete only now
+        for pair in range(self._probes):
+            numbers = range(len(sent[pair]))
+            arrivals = tuple(arrived[pair].get(number, -1) for number in numbers)
+            log.probes.append(ProbeLog(tuple(sent[pair]), arrivals))
         return log
 
 
@@ -208,12 +213,14 @@ class _Streams:
         self.log = log
         self._epoll = epoll
         self._bytes_per_ns = job.stream_bytes_per_s / 1e9
-        self._credited_ns: dict[int, int] = {}  # until when each stream has been given what it may send
+        # until when each stream has been given what it may send
+        self._credited_ns: dict[int, int] = {}
         self._out: dict[int, socket.socket] = {}
         self.readers: dict[int, int] = {}
         self._in: dict[int, socket.socket] = {}
         self._credit = dict.fromkeys(range(len(job.streams)), 0.0)
-        self._job, self._listeners = job, dict[int, socket.socket]()
+        self._job = job
+        self._listeners: dict[int, socket.socket] = {}
         for number, (src, dst) in enumerate(job.streams):
             if job.has(src):
                 log.sent[number] = 0
@@ -312,9 +319,9 @@ class _Probes:
 
     def __init__(self, job: TrafficJob, epoll: select.epoll) -> None:
         # by the number of the pair, with the times of sending
-        self._senders = dict[int, tuple[socket.socket, tuple[str, int], list[int]]]()
-        # with the number of the pair, and the times of arrival by number
-        self._receivers = dict[int, tuple[socket.socket, int, dict[int, int]]]()
+        self._senders: dict[int, tuple[socket.socket, tuple[str, int], list[int]]] = {}
+        # by file descriptor, with the number of the pair, and the times of arrival by number
+        self._receivers: dict[int, tuple[socket.socket, int, dict[int, int]]] = {}
         for pair, (src, dst) in enumerate(job.probes):
             port = job.port + len(job.streams) + pair
             if job.has(dst):
@@ -332,7 +339,8 @@ class _Probes:
     def send(self) -> None:
         for sock, address, sent in self._senders.values():
             sent.append(time.monotonic_ns())
-            with suppress(OSError):  # no route, or an ICMP error of an earlier one: it is lost, as its log will show
+            # no route, or an ICMP error of an earlier one: it is lost, as its log will show
+            with suppress(OSError):
                 sock.sendto(PROBE.pack(len(sent) - 1), address)
 
     def receive(self, fd: int) -> None:
@@ -381,8 +389,8 @@ class _Loop:
             while next_ns <= now:
                 self.probes.send()
                 self.streams.send(tick, now)
-                tick = tick + 1
-                next_ns = next_ns + int(TICK_NS * random.uniform(1 - JITTER, 1 + JITTER))
+                tick += 1
+                next_ns += int(TICK_NS * random.uniform(1 - JITTER, 1 + JITTER))
             if self._serve((next_ns - time.monotonic_ns()) / 1e9):
                 command = self._parent.receive()
                 if isinstance(command, Stop):

@@ -1,8 +1,9 @@
 """Which pairs of GPUs stream and are probed during a fault: pure choices, the same for every run of a spec."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import chain, permutations
 from typing import Final, TypeVar
 
 import numpy as np
@@ -33,29 +34,39 @@ _FAULT_WEIGHT: Final = 100  # more than the number of sides of faults that one p
 class AffectedPairs:
     """The pairs that a fault affects.
 
-    `crosses`: whether a pair's default path crosses what breaks. `own`: whether that is the cable by which the path
-    leaves its own domain, so that the kernel there can switch to its backup route. `dead`: GPUs that are down.
-    `domains` and `ranks`: of the GPUs and rail switches that break; every path that crosses them ends at one of each.
+    `crosses`: whether a pair's default path crosses what breaks.
+    `is_at_source`: whether that is the cable by which the path leaves its own domain, so that the kernel there can
+    switch to its backup route.
+    `dead`: GPUs that are down.
+    `domains`, `ranks`: of the GPUs and rail switches that break; every path that crosses them ends at one of each.
     """
 
     crosses: PairFilter
-    own: PairFilter
+    is_at_source: PairFilter
     dead: frozenset[Gpu] = frozenset()
     domains: frozenset[int] = frozenset()
     ranks: frozenset[int] = frozenset()
 
     def sides(self, candidates: Iterable[Pair]) -> list[list[Pair]]:
         """Return the pairs of live GPUs that a fault may cut off at their source, and elsewhere; no empty lists."""
-        alive = (pair for pair in candidates if self.dead.isdisjoint(pair))
-        pairs = [(a, b) for a, b in alive if a.domain != b.domain and self.crosses(a, b)]
-        sides = ([pair for pair in pairs if self.own(*pair)], [pair for pair in pairs if not self.own(*pair)])
-        return [side for side in sides if side]
+        at_source: list[Pair] = []
+        elsewhere: list[Pair] = []
+        for src, dst in candidates:
+            if src.domain == dst.domain or not self._affects(src, dst):
+                continue
+            side = at_source if self.is_at_source(src, dst) else elsewhere
+            side.append((src, dst))
+        return [side for side in (at_source, elsewhere) if side]
+
+    def _affects(self, src: Gpu, dst: Gpu) -> bool:
+        return self.dead.isdisjoint((src, dst)) and self.crosses(src, dst)
 
     def selection(self, streams: tuple[Pair, ...], probed: Sequence[Pair]) -> "PairSelection":
-        """Return what of these streams and probes counts for the fault."""
-        affected = frozenset(pair for pair in streams if self.dead.isdisjoint(pair) and self.crosses(*pair))
+        """Return which of these streams and probes count for the fault."""
+        affected = frozenset(pair for pair in streams if self._affects(*pair))
         probes = tuple(pair for pair in probed if pair in affected)
-        return PairSelection(streams, affected, probes, frozenset(pair for pair in probes if self.own(*pair)))
+        at_source = frozenset(pair for pair in probes if self.is_at_source(*pair))
+        return PairSelection(streams, affected, probes, at_source)
 
 
 def broken_by(impact: Impact, plan: Plan) -> Broken:
@@ -63,14 +74,22 @@ def broken_by(impact: Impact, plan: Plan) -> Broken:
 
     The loss of one of several spines disables nothing: switches spread their connections over the others.
     """
-    dead = [switch for switch in plan.switches if switch.name in impact.nodes]
-    links = impaired_links(impact, plan)
-    planes = plan.spec.definition.all_planes
+    kind = plan.spec.definition
+    impaired = impaired_links(impact, plan)
+    # a GPU is cut off from its rail once its links of all planes are impaired
+    impaired_planes = Counter(gpu for gpu, _ in impaired)
+    links = frozenset(gpu for gpu, number in impaired_planes.items() if number == kind.planes)
+    # leaf switches don't count: the loss of one is in `islands`
+    rail_switches = [switch for switch in plan.switches if switch.role in ("rail", "single")]
+    rails = frozenset(switch.index for switch in rail_switches if switch.name in impact.nodes)
+    islands = frozenset[frozenset[Gpu]]()
+    if kind.is_graph:
+        islands = plan.graph.islands(impact.nodes, impact.cables)
     return Broken(
-        links=frozenset(gpu for gpu, _ in links if all((gpu, plane) in links for plane in planes)),
-        planes=links if len(planes) > 1 else frozenset(),
-        rails=frozenset(switch.index for switch in dead if switch.role in ("rail", "single")),
-        islands=plan.graph.islands(impact.nodes, impact.cables) if plan.spec.definition.is_graph else frozenset(),
+        links=links,
+        planes=impaired if kind.planes > 1 else frozenset(),
+        rails=rails,
+        islands=islands,
         disconnected_ranks=_disconnected_ranks(impact, plan),
         hb=impact.gpus_impaired_at("hb"),
     )
@@ -79,12 +98,18 @@ def broken_by(impact: Impact, plan: Plan) -> Broken:
 def _disconnected_ranks(impact: Impact, plan: Plan) -> frozenset[tuple[int, int]]:
     """Return the pairs of ranks whose rail switches no spine joins any more."""
     dpids = {switch.name: switch.dpid for switch in plan.switches}
-    dead_spines = {switch.dpid for switch in plan.switches if switch.role == "spine" and switch.name in impact.nodes}
-    cut = [link for link in plan.uplinks if cable(link.a.node, link.b.node) in impact.cables]
-    if not (dead_spines or cut):
+    dead_spines: set[int] = set()
+    for switch in plan.switches:
+        if switch.role == "spine" and switch.name in impact.nodes:
+            dead_spines.add(switch.dpid)
+    down_ports: set[tuple[int, int]] = set()
+    for link in plan.uplinks:
+        if cable(link.a.node, link.b.node) in impact.cables:
+            for end in (link.a, link.b):
+                down_ports.add((dpids[end.node], end.port or 0))
+    if not (dead_spines or down_ports):
         return frozenset()
-    down = {(dpids[end.node], end.port or 0) for link in cut for end in (link.a, link.b)}
-    return find_disconnected_ranks(plan, down, dead_spines)
+    return find_disconnected_ranks(plan, down_ports, dead_spines)
 
 
 def affected_pairs(fault: Fault, plan: Plan) -> AffectedPairs:
@@ -100,21 +125,23 @@ def affected_pairs(fault: Fault, plan: Plan) -> AffectedPairs:
 
     def crosses(src: Gpu, dst: Gpu) -> bool:
         paths = [share.path for share in plan.spec.paths(src, dst)]
-        if hits_spine and any(path.kind == "spine" for path in paths):  # a switch's hash chooses the spine
+        if hits_spine and any(path.kind == "spine" for path in paths):
+            # a switch's hash chooses the spine
             return True
         if on_graph and any(_crosses_graph(path, src, dst, impact, plan) for path in paths):
             return True
         return not all(is_intact(path, src, dst, broken, plan.spec.kind) for path in paths)
 
-    def at_source(src: Gpu, dst: Gpu) -> bool:
+    def is_at_source(src: Gpu, dst: Gpu) -> bool:
         return any(Gpu(src.domain, share.path.rail) in sources for share in plan.spec.paths(src, dst))
 
-    hit = impact.dead_gpus | sources | impact.gpus_impaired_at("hb")
+    hit_gpus = impact.dead_gpus | sources | impact.gpus_impaired_at("hb")
     if on_graph:
-        ends = impact.nodes.union(*impact.impaired_cables)
-        hit |= {gpu for name in ends for gpu in plan.graph.gpus_at.get(name, ())}
-    ranks = frozenset(gpu.rank for gpu in hit) | broken.rails
-    return AffectedPairs(crosses, at_source, impact.dead_gpus, frozenset(gpu.domain for gpu in hit), ranks)
+        for name in impact.nodes.union(*impact.impaired_cables):
+            hit_gpus = hit_gpus.union(plan.graph.gpus_at.get(name, ()))
+    domains = frozenset(gpu.domain for gpu in hit_gpus)
+    ranks = frozenset(gpu.rank for gpu in hit_gpus) | broken.rails
+    return AffectedPairs(crosses, is_at_source, impact.dead_gpus, domains, ranks)
 
 
 def _crosses_graph(path: Path, src: Gpu, dst: Gpu, impact: Impact, plan: Plan) -> bool:
@@ -156,32 +183,45 @@ def select_script_pairs(plan: Plan, impacts: Sequence[AffectedPairs]) -> tuple[P
     All GPUs stream, also those that fail: their connections stall and continue. If there are too many faults for
     probes of their own, the pairs are probed that most of them hit.
     """
-    own = list(dict.fromkeys(pair for impact in impacts for pair in _probed(plan, impact)))
-    probed = own if len(own) <= MAX_PROBES else _max_coverage(plan, impacts, own)
+    probed: list[Pair] = []
+    for impact in impacts:
+        probed += _probed(plan, impact)
+    probed = list(dict.fromkeys(probed))
+    if len(probed) > MAX_PROBES:
+        probed = _max_coverage(plan, impacts, probed)
     streams = tuple(dict.fromkeys([*_next_domain_pairs(plan), *probed]))
     return tuple(impact.selection(streams, probed) for impact in impacts)
 
 
 def _next_domain_pairs(plan: Plan, dead: frozenset[Gpu] = frozenset()) -> list[Pair]:
-    domains = plan.spec.domains
-    rails = plan.spec.rails
-    pairs = ((src, Gpu((src.domain + 1) % domains, (src.rank + src.domain % 2) % rails)) for src in plan.gpus)
-    return [pair for pair in pairs if dead.isdisjoint(pair)]
+    pairs: list[Pair] = []
+    for src in plan.gpus:
+        domain = (src.domain + 1) % plan.spec.domains
+        rank = (src.rank + src.domain % 2) % plan.spec.rails
+        dst = Gpu(domain, rank)
+        if dead.isdisjoint((src, dst)):
+            pairs.append((src, dst))
+    return pairs
 
 
 def _probed(plan: Plan, impact: AffectedPairs) -> list[Pair]:
     """Choose for each side a pair that stays on its rail, and others; evenly spaced, and including the last one."""
-    chosen = list[Pair]()
+    chosen: list[Pair] = []
     sides = impact.sides(permutations(_gpus_near(plan, impact), 2))
+    probes_of_side = PROBES // 2 if len(sides) > 1 else ONE_SIDE_PROBES
     for side in sides:
-        same = _spaced([pair for pair in side if pair[0].rank == pair[1].rank], 1)
-        others = (PROBES // 2 if len(sides) > 1 else ONE_SIDE_PROBES) - len(same)
-        chosen += same + _spaced([pair for pair in side if pair[0].rank != pair[1].rank], others)
+        on_rail = _spaced([pair for pair in side if pair[0].rank == pair[1].rank], 1)
+        across_rails = [pair for pair in side if pair[0].rank != pair[1].rank]
+        chosen += on_rail
+        chosen += _spaced(across_rails, probes_of_side - len(on_rail))
     return chosen
 
 
 def _spaced(items: list[T], number: int) -> list[T]:
-    return [items[(i + 1) * len(items) // number - 1] for i in range(number)] if len(items) > number else items
+    """Return at most `number` items, evenly spaced, of which the last one is the last of all."""
+    if len(items) <= number:
+        return items
+    return [items[(i + 1) * len(items) // number - 1] for i in range(number)]
 
 
 def _gpus_near(plan: Plan, impact: AffectedPairs) -> Sequence[Gpu]:
@@ -189,34 +229,47 @@ def _gpus_near(plan: Plan, impact: AffectedPairs) -> Sequence[Gpu]:
     if len(plan.gpus) <= _ALL_PAIRS_GPUS:
         return plan.gpus
 
-    def some(count: int, hit: Iterable[int]) -> set[int]:
-        first = _spaced(sorted(hit), _SOME // 2)
-        return {*first, *_spaced([number for number in range(count) if number not in first], _SOME - len(first))}
-
-    domains = some(plan.spec.domains, impact.domains)
-    ranks = some(plan.spec.rails, impact.ranks)
+    domains = _some_numbers(plan.spec.domains, impact.domains)
+    ranks = _some_numbers(plan.spec.rails, impact.ranks)
     return [gpu for gpu in plan.gpus if gpu.domain in domains and gpu.rank in ranks]
 
 
-def _max_coverage(plan: Plan, impacts: Sequence[AffectedPairs], own: list[Pair]) -> list[Pair]:
+def _some_numbers(count: int, hit: Iterable[int]) -> set[int]:
+    """Return `_SOME` numbers below `count`, up to half of them from those that are hit."""
+    chosen = _spaced(sorted(hit), _SOME // 2)
+    remaining = [number for number in range(count) if number not in chosen]
+    return {*chosen, *_spaced(remaining, _SOME - len(chosen))}
+
+
+def _max_coverage(plan: Plan, impacts: Sequence[AffectedPairs], probed: list[Pair]) -> list[Pair]:
     """Choose `SHARED_PROBES` pairs greedily, each hit by as many uncovered faults, then sides, as possible.
 
-    `own`: the pairs that were chosen for each fault alone, from which those for all are taken on a large fabric.
+    `probed`: the pairs that were chosen for each fault alone, from which those for all are taken on a large fabric.
     """
-    is_large = len(plan.gpus) > _ALL_PAIRS_GPUS
-    candidates = _spaced(own, _SHARED_CANDIDATES) if is_large else list(permutations(plan.gpus, 2))
+    if len(plan.gpus) > _ALL_PAIRS_GPUS:
+        candidates = _spaced(probed, _SHARED_CANDIDATES)
+    else:
+        candidates = list(permutations(plan.gpus, 2))
     all_pairs = [(a, b) for a, b in candidates if a.domain != b.domain]
-    numbers = {pair: number for number, pair in enumerate(all_pairs)}
-    sides = [impact.sides(all_pairs) for impact in impacts]
-    rows = [[pair for side in both for pair in side] for both in sides] + [side for both in sides for side in both]
-    weights = np.array([_FAULT_WEIGHT] * len(sides) + [1] * (len(rows) - len(sides)))
-    hits = np.zeros((len(rows), len(all_pairs)), dtype=np.bool_)
-    for row, pairs in enumerate(rows):
-        hits[row, [numbers[pair] for pair in pairs]] = True
+    # Each set to be covered is a fault or one of its sides. A fault outweighs any number of sides: with few probes,
+    # each fault should be observed at all before any is observed on both sides.
+    fault_sets: list[list[Pair]] = []
+    side_sets: list[list[Pair]] = []
+    for impact in impacts:
+        sides = impact.sides(all_pairs)
+        fault_sets.append(list(chain.from_iterable(sides)))
+        side_sets += sides
+    pair_sets = fault_sets + side_sets
+    weights = np.array([_FAULT_WEIGHT] * len(fault_sets) + [1] * len(side_sets))
+    columns = {pair: number for number, pair in enumerate(all_pairs)}
+    hits = np.zeros((len(pair_sets), len(all_pairs)), dtype=np.bool_)
+    for row, pairs in enumerate(pair_sets):
+        hits[row, [columns[pair] for pair in pairs]] = True
     chosen: list[Pair] = []
-    uncovered = np.ones(len(rows), dtype=np.bool_)
+    uncovered = np.ones(len(pair_sets), dtype=np.bool_)
     while len(chosen) < SHARED_PROBES:
-        if not hits[uncovered].any():  # all are covered: start again
+        if not hits[uncovered].any():
+            # all are covered: start again
             uncovered[:] = True
         best = int(np.argmax((weights[:, None] * hits)[uncovered].sum(axis=0)))
         chosen.append(all_pairs[best])

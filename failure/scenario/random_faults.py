@@ -115,13 +115,15 @@ class _Draw:
         self._plan = plan
         self._rng = rng
         self._weights = spec.weights
-        self._candidates: dict[str, dict[str, _Candidate]] = {}  # all random faults of a kind, by target
+        # all random faults of a kind, by target
+        self._candidates: dict[str, dict[str, _Candidate]] = {}
         for kind in self._weights:
             faults = (Fault(kind, name, FAULTS[kind].random_parameters()) for name in FAULTS[kind].targets(plan))
             self._candidates[kind] = {fault.target: _Candidate(fault, fault.scope(plan)) for fault in faults}
         if not any(self._candidates.values()):
             raise ValueError(f"nothing of the mix can break on this fabric: {', '.join(sorted(self._candidates))}")
-        self._sizes = self._group_sizes()  # of the injections to come, the next one last
+        # of the injections to come, the next one last
+        self._sizes = self._group_sizes()
         self._active: list[_Candidate] = []
         self._repaired: list[tuple[float, FaultScope]] = []
 
@@ -129,28 +131,34 @@ class _Draw:
         """Yield the faults in the order of their repairs."""
         now_s = FIRST_INJECTION_S
         while self._sizes or self._active:
-            if due := [one for one in self._active if one.until_s <= now_s]:
+            due = [candidate for candidate in self._active if candidate.until_s <= now_s]
+            if due:
                 yield from self._repair(due, now_s)
             elif not self._sizes or not self._inject(now_s):
-                now_s = min(one.until_s for one in self._active) if self._active else now_s + self._gap_s()
+                # nothing can be injected now: try again after the next repair
+                if self._active:
+                    now_s = min(candidate.until_s for candidate in self._active)
+                else:
+                    now_s += self._gap_s()
                 continue
             now_s = self._next_action_s(now_s)
 
     def _group_sizes(self) -> list[int]:
         """Return the number of faults of each injection: groups of two or three and single ones, in any order."""
-        left = round(self._spec.count * self._spec.group_share)
-        sizes = list[int]()
-        while left >= 2:
-            size = self._rng.choice((2, 3)) if left > 3 else left
+        in_groups = round(self._spec.count * self._spec.group_share)
+        sizes: list[int] = []
+        while in_groups >= 2:
+            size = self._rng.choice((2, 3)) if in_groups > 3 else in_groups
             sizes.append(min(size, self._spec.max_concurrent))
-            left -= sizes[-1]
+            in_groups -= sizes[-1]
         sizes += [1] * (self._spec.count - sum(sizes))
         self._rng.shuffle(sizes)
         return sizes
 
     def _gap_s(self) -> float:
         if self._spec.mean_interval is None:
-            return SETTLE_S + duration_s(self._plan) + MARGIN_S  # so that a connectivity check fits in
+            # so that a connectivity check fits in
+            return SETTLE_S + duration_s(self._plan) + MARGIN_S
         return max(MIN_GAP_S, round(self._rng.expovariate(1 / self._spec.mean_interval), 3))
 
     def _next_action_s(self, now_s: float) -> float:
@@ -161,8 +169,10 @@ class _Draw:
         after_s = round(now_s + self._gap_s(), 3)
         if self._spec.mean_interval is None:
             return after_s
-        repairs = (math.ceil(one.until_s * 1e3) / 1e3 for one in self._active if one.until_s > now_s)
-        return min([after_s, *repairs])
+        for candidate in self._active:
+            if candidate.until_s > now_s:
+                after_s = min(after_s, math.ceil(candidate.until_s * 1e3) / 1e3)
+        return after_s
 
     def _inject(self, now_s: float) -> bool:
         """Inject one fault or a group, and draw how long it lasts; return False if none is possible now."""
@@ -171,18 +181,24 @@ class _Draw:
             return False
         drawn = self._draw_group(size, now_s) if size > 1 else self._draw_single(now_s)
         if not drawn and size > 1 and not self._active:
-            self._sizes[-1:] = [1] * size  # the fabric or the mix has no such group
+            # the fabric or the mix has no such group
+            self._sizes[-1:] = [1] * size
             return self._inject(now_s)
-        if drawn:
-            self._sizes.pop()
-            shortest_s = max(one.fault.definition.min_random_s for one in drawn)
-            until_s = now_s + max(self._rng.uniform(*self._spec.duration), shortest_s)
-            self._active += [one._replace(at_s=now_s, until_s=until_s) for one in drawn]
-        return bool(drawn)
+        if not drawn:
+            return False
+        self._sizes.pop()
+        shortest_s = max(candidate.fault.definition.min_random_s for candidate in drawn)
+        until_s = now_s + max(self._rng.uniform(*self._spec.duration), shortest_s)
+        self._active += [candidate._replace(at_s=now_s, until_s=until_s) for candidate in drawn]
+        return True
 
     def _draw_single(self, now_s: float) -> list[_Candidate]:
-        free = {kind: self._free(found.values(), now_s) for kind, found in self._candidates.items()}
-        kinds = [kind for kind, candidates in free.items() if candidates]
+        free: dict[str, list[_Candidate]] = {}
+        for kind, by_target in self._candidates.items():
+            candidates = self._free(by_target.values(), now_s)
+            if candidates:
+                free[kind] = candidates
+        kinds = list(free)
         if not kinds:
             return []
         (kind,) = self._rng.choices(kinds, [self._weights[kind] for kind in kinds])
@@ -209,9 +225,11 @@ class _Draw:
 
     def _rails_and_servers(self) -> list[list[Gpu]]:
         """Return the GPUs of each rail, and those of each server."""
-        gpus = self._plan.gpus
-        rails = [[gpu for gpu in gpus if gpu.rank == rank] for rank in range(self._plan.spec.rails)]
-        servers = [[gpu for gpu in gpus if gpu.domain == domain] for domain in range(self._plan.spec.domains)]
+        rails: list[list[Gpu]] = [[] for _ in range(self._plan.spec.rails)]
+        servers: list[list[Gpu]] = [[] for _ in range(self._plan.spec.domains)]
+        for gpu in self._plan.gpus:
+            rails[gpu.rank].append(gpu)
+            servers[gpu.domain].append(gpu)
         return rails + servers
 
     def _draw_at(self, layer: Layer, gpus: Sequence[Gpu], now_s: float) -> list[_Candidate]:
@@ -223,23 +241,33 @@ class _Draw:
             drawn = kinds * len(gpus)
         else:
             drawn = self._rng.choices(kinds, [self._weights[kind] for kind in kinds], k=len(gpus))
-        named = [(self._candidates[kind], gpu.name) for kind, gpu in zip(drawn, gpus, strict=True)]
-        return self._free([candidates[name] for candidates, name in named if name in candidates], now_s)
+        candidates: list[_Candidate] = []
+        for kind, gpu in zip(drawn, gpus, strict=True):
+            by_target = self._candidates[kind]
+            if gpu.name in by_target:
+                candidates.append(by_target[gpu.name])
+        return self._free(candidates, now_s)
 
     def _free(self, candidates: Iterable[_Candidate], now_s: float) -> list[_Candidate]:
         """Return the faults that neither hide an active fault nor are hidden by one, or by one just repaired."""
-        recent = [(at_s, scope) for at_s, scope in self._repaired if at_s + REPAIRED_IDLE_S > now_s]
+        recent = self._recently_repaired(now_s)
         if not self._active and not recent:
             return list(candidates)
-        return [
-            one
-            for one in candidates
-            if not any(one.scope.conflicts_with(active.scope) for active in self._active)
-            and all(at_s + idle_s(repaired, one.scope) <= now_s for at_s, repaired in recent)
-        ]
+        free: list[_Candidate] = []
+        for candidate in candidates:
+            if any(candidate.scope.conflicts_with(active.scope) for active in self._active):
+                continue
+            if all(at_s + idle_s(repaired, candidate.scope) <= now_s for at_s, repaired in recent):
+                free.append(candidate)
+        return free
+
+    def _recently_repaired(self, now_s: float) -> list[tuple[float, FaultScope]]:
+        """Return the repairs so recent that they may still exclude a fault."""
+        return [(at_s, scope) for at_s, scope in self._repaired if at_s + REPAIRED_IDLE_S > now_s]
 
     def _repair(self, due: Sequence[_Candidate], now_s: float) -> Iterator[Timed]:
-        self._active = [one for one in self._active if one not in due]
-        self._repaired = [(at_s, scope) for at_s, scope in self._repaired if at_s + REPAIRED_IDLE_S > now_s]
-        self._repaired += [(now_s, one.scope) for one in due]
-        yield from (Timed(one.fault, one.at_s, round(now_s - one.at_s, 3)) for one in due)
+        self._active = [candidate for candidate in self._active if candidate not in due]
+        self._repaired = self._recently_repaired(now_s)
+        for candidate in due:
+            self._repaired.append((now_s, candidate.scope))
+            yield Timed(candidate.fault, candidate.at_s, round(now_s - candidate.at_s, 3))

@@ -131,7 +131,7 @@ def _run_checks(
     on_action: Callable[[Action], None],
 ) -> list[ConnectivityCheck]:
     """Report progress and take connectivity checks until `AFTER_S` after the last repair."""
-    found: list[ConnectivityCheck] = []
+    checks: list[ConnectivityCheck] = []
     checked = reported = 0  # actions
     look_s = time.monotonic()
     while True:
@@ -148,10 +148,14 @@ def _run_checks(
         now_ns = time.monotonic_ns()
         quiet = player.actions.quiet_period(now_ns)
         has_time = quiet and checked < len(actions) and quiet.until_ns - now_ns > check_s * 1e9
-        if checker and quiet and has_time and (result := checker.check(quiet, actions)):  # else again, while quiet
-            checked = len(actions)
-            found.append(result)
-        if is_finished and time.monotonic_ns() > max(action.done_ns for action in actions) + (AFTER_S + TAIL_S) * 1e9:
-            return found
+        if checker and quiet and has_time:
+            check = checker.check(quiet, actions)
+            if check:
+                # else it is taken again, while quiet
+                checked = len(actions)
+                checks.append(check)
         if is_finished:
+            last_done_ns = max(action.done_ns for action in actions)
+            if time.monotonic_ns() > last_done_ns + (AFTER_S + TAIL_S) * 1e9:
+                return checks
             time.sleep(_POLL_S)

@@ -70,7 +70,8 @@ class ActionLog:
     """Log of actions, written by all threads of a script."""
 
     def __init__(self, script: Script) -> None:
-        self._script, self._lock = script, threading.Lock()
+        self._script = script
+        self._lock = threading.Lock()
         self._done: list[Action] = []
         self._in_progress = 0
         self._scheduled: dict[tuple[int, Operation], int] = {}
@@ -161,17 +162,17 @@ class Player:
 
     def is_over(self, within_s: float) -> bool:
         """Wait at most `within_s`; return whether all faults are repaired. An error in one thread ends all."""
-        done, rest = wait(self._fault_futures, within_s, FIRST_EXCEPTION)
-        if any(play.exception() for play in done):
+        done, pending = wait(self._fault_futures, within_s, FIRST_EXCEPTION)
+        if any(future.exception() for future in done):
             self.end()
-        return not rest
+        return not pending
 
     def end(self) -> None:
         """Inject no more faults, repair the active ones, and return when that is done. Errors are raised."""
         self._stopped.set()
         wait(self._fault_futures)
-        for play in self._fault_futures:
-            error = play.exception()
+        for future in self._fault_futures:
+            error = future.exception()
             if error and not isinstance(error, ScriptEnded):
                 raise error
 

@@ -5,7 +5,7 @@ that announce the fault (`is_signal_of`), and faults that it can't be combined w
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Final
@@ -19,9 +19,9 @@ Cable = frozenset[str]
 _GPU_NAME: Final = re.compile(r"d\d+g\d+")
 
 
-def cable(one: str, other: str) -> Cable:
+def cable(node: str, other: str) -> Cable:
     """Return the cable between two nodes."""
-    return frozenset({one, other})
+    return frozenset({node, other})
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Impact:
 
     def __or__(self, other: "Impact") -> "Impact":
         """Both at once; a cable that is slowed twice has the lower rate."""
-        slowed = {
-            c: min(d.slowed[c] for d in (self, other) if c in d.slowed) for c in self.slowed.keys() | other.slowed
-        }
+        slowed = dict(self.slowed)
+        for ends, rate_bps in other.slowed.items():
+            slowed[ends] = min(rate_bps, slowed.get(ends, rate_bps))
         return Impact(self.nodes | other.nodes, self.cables | other.cables, slowed, self.lossy | other.lossy)
 
     @property
@@ -56,12 +56,12 @@ class Impact:
 
     def gpus_impaired_at(self, layer: Layer) -> frozenset[Gpu]:
         """GPUs whose cable of a layer is impaired."""
-        return frozenset(
-            gpu_of_name(name)
-            for ends in self.impaired_cables
-            for name in ends
-            if _GPU_NAME.fullmatch(name) and any(end.startswith("hb") for end in ends) == (layer == "hb")
-        )
+        gpus: set[Gpu] = set()
+        for ends in self.impaired_cables:
+            is_hb_cable = any(end.startswith("hb") for end in ends)
+            if is_hb_cable == (layer == "hb"):
+                gpus.update(gpu_of_name(name) for name in ends if _GPU_NAME.fullmatch(name))
+        return frozenset(gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,12 @@ class FaultScope:
 
 def scope_of(impact: Impact, plan: FabricPlan) -> FaultScope:
     """Return the scope of an impact: a dead GPU takes all its cables along, and a cable needs both its ends."""
-    links = ((node, plan.ends_of(*link)) for node in impact.nodes for link in plan.links_at.get(node, ()))
-    cables = impact.impaired_cables | {cable(near.node, far.node) for node, (near, far) in links if near.node == node}
+    cables = set(impact.impaired_cables)
+    for node in impact.nodes:
+        for link in plan.links_at.get(node, ()):
+            near, far = plan.ends_of(*link)
+            if near.node == node:
+                cables.add(cable(near.node, far.node))
     ends = frozenset[str]().union(*cables)
     return FaultScope(impact.nodes | cables, ends - impact.nodes)
 
@@ -99,8 +103,9 @@ def is_signal_of(impact: Impact, plan: Plan, event_kind: str, detail: Mapping[st
     if event_kind == "port-down":
         return _is_port_down_of(impact, plan, detail.get("switch"), detail.get("port"))
     if event_kind == "silent":
+        keys = [key for key in SILENCE_KEYS if key in detail]
         names = _silent_names(impact, plan)
-        return any(str(detail[key]) in names[key] for key in SILENCE_KEYS if key in detail)
+        return any(str(detail[key]) in names[key] for key in keys)
     return False
 
 
@@ -108,12 +113,18 @@ def _is_port_down_of(impact: Impact, plan: Plan, switch: object, port: object) -
     """Return whether a port is down because of the impact. Ports of GPUs have the GPU's name, others their number."""
     if any(switch == optical.name for optical in plan.optics.get("hb", ())):
         return any(port == gpu.name for gpu in impact.dead_gpus | impact.gpus_impaired_at("hb"))
-    if any((switch, port) == (name, f"port {number}") for name, number in _uplink_ports(impact, plan)):
+    if (switch, port) in _uplink_ports(impact, plan):
         return True
-    links = {(plan.network_end(gpu, "rail", plane).node, gpu.name) for gpu, plane in impaired_links(impact, plan)}
-    if any(switch == each.name and each.role in GPU_SWITCHES for each in plan.switches):
+    links: set[tuple[object, object]] = set()
+    gpu_names: set[object] = set()
+    for gpu, plane in impaired_links(impact, plan):
+        links.add((plan.network_end(gpu, "rail", plane).node, gpu.name))
+        gpu_names.add(gpu.name)
+    gpu_switches = [each.name for each in plan.switches if each.role in GPU_SWITCHES]
+    if switch in gpu_switches:
         return (switch, port) in links
-    return any(port == gpu_name for _, gpu_name in links)
+    # an optical switch of the rails: its name doesn't tell to which switch the GPU's link leads
+    return port in gpu_names
 
 
 def _silent_names(impact: Impact, plan: Plan) -> dict[str, set[str]]:
@@ -121,37 +132,47 @@ def _silent_names(impact: Impact, plan: Plan) -> dict[str, set[str]]:
     gpus_on_hb = impact.dead_gpus | impact.gpus_impaired_at("hb")
     links = impaired_links(impact, plan)
     if plan.spec.definition.is_graph:
-        links |= {(gpu, 0) for name in impact.nodes for gpu in plan.graph.gpus_at.get(name, ())}
-    gpus = gpus_on_hb | {gpu for gpu, _ in links}
-    rails = {rail_of(plan, gpu, plane) for gpu, plane in links}
-    return {
-        "link": {link_name(gpu, plane) for gpu, plane in links},
-        "gpu": {gpu.name for gpu in gpus},
-        "hb-link": {gpu.name for gpu in gpus_on_hb},
-        "rail": rails | dead_rails(impact, plan),
-        "hb-domain": {f"hb{gpu.domain}" for gpu in gpus_on_hb},
-    }
+        for node in impact.nodes:
+            links = links.union((gpu, 0) for gpu in plan.graph.gpus_at.get(node, ()))
+    names: dict[str, set[str]] = {key: set() for key in SILENCE_KEYS}
+    names["rail"] |= dead_rails(impact, plan)
+    for gpu, plane in links:
+        names["gpu"].add(gpu.name)
+        names["link"].add(link_name(gpu, plane))
+        names["rail"].add(rail_of(plan, gpu, plane))
+    for gpu in gpus_on_hb:
+        names["gpu"].add(gpu.name)
+        names["hb-link"].add(gpu.name)
+        names["hb-domain"].add(f"hb{gpu.domain}")
+    return names
 
 
-def _uplink_ports(impact: Impact, plan: Plan) -> Iterator[tuple[str, int | None]]:
-    """Yield the ports, by switch, of impaired cables between switches."""
+def _uplink_ports(impact: Impact, plan: Plan) -> set[tuple[object, object]]:
+    """Return (switch, port as events name it) for both ends of the impaired cables between switches."""
+    ports: set[tuple[object, object]] = set()
     for link in plan.uplinks:
         if cable(link.a.node, link.b.node) in impact.impaired_cables:
-            yield from ((end.node, end.port) for end in (link.a, link.b))
+            for end in (link.a, link.b):
+                ports.add((end.node, f"port {end.port}"))
+    return ports
 
 
 def impaired_links(impact: Impact, plan: Plan) -> frozenset[tuple[Gpu, int]]:
     """Return the rail links that are impaired, with their planes; a dead GPU takes all of its along."""
-    links = product(impact.dead_gpus | impact.gpus_impaired_at("rail"), plan.spec.definition.all_planes)
-    cables = {link: cable(link[0].name, plan.network_end(link[0], "rail", link[1]).node) for link in links}
-    impaired = impact.impaired_cables
     dead = impact.dead_gpus
-    return frozenset(link for link, ends in cables.items() if link[0] in dead or ends in impaired)
+    cables = impact.impaired_cables
+    impaired: set[tuple[Gpu, int]] = set()
+    for gpu, plane in product(dead | impact.gpus_impaired_at("rail"), plan.spec.definition.all_planes):
+        ends = cable(gpu.name, plan.network_end(gpu, "rail", plane).node)
+        if gpu in dead or ends in cables:
+            impaired.add((gpu, plane))
+    return frozenset(impaired)
 
 
 def dead_rails(impact: Impact, plan: Plan) -> frozenset[str]:
     """Return the rails whose switch is dead, as heartbeats name them: the single switch is rail0."""
-    return frozenset(rail_name(s.index) for s in plan.switches if s.name in impact.nodes and s.role in GPU_SWITCHES)
+    dead = [switch for switch in plan.switches if switch.name in impact.nodes]
+    return frozenset(rail_name(switch.index) for switch in dead if switch.role in GPU_SWITCHES)
 
 
 def rail_of(plan: Plan, gpu: Gpu, plane: int = 0) -> str:

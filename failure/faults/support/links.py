@@ -45,7 +45,8 @@ def _set(end: End, flags: int = 0, change: int = 0, attributes: bytes = b"") -> 
 
 def link_state(end: End) -> Any:
     """Return an interface as pyroute2 has it."""
-    from pyroute2 import IPRoute  # slow to import, and only needed on a fabric
+    # slow to import, and only needed on a fabric
+    from pyroute2 import IPRoute
 
     with namespaces.inside(end.node), IPRoute() as netlink:
         return netlink.get_links(index=socket.if_nametoindex(end.interface))[0]
@@ -53,7 +54,8 @@ def link_state(end: End) -> Any:
 
 def is_up(end: End) -> bool:
     """Return whether an interface is set up and has a carrier."""
-    flags = link_state(end)["flags"]  # not its operational state: a tunnel's is unknown until its carrier changes
+    # not its operational state: a tunnel's is unknown until its carrier changes
+    flags = link_state(end)["flags"]
     return bool(flags & IFF_UP and flags & IFF_LOWER_UP)
 
 
@@ -163,14 +165,16 @@ def lost_frames(link: Link, counts: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 def _packet_socket(end: End) -> socket.socket:
     with namespaces.inside(end.node):
-        sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)  # receives nothing until it is bound
+        # receives nothing until it is bound
+        sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         namespaces.attach_filter(sock, _ETHERTYPE_FILTER)
         sock.bind((end.interface, _ETH_P_ALL))
     return sock
 
 
 def _lost(near: socket.socket, far: socket.socket, count: int) -> int:
-    key = os.urandom(_KEY_BYTES)  # those of an earlier call that come late don't count
+    # those of an earlier call that come late don't count
+    key = os.urandom(_KEY_BYTES)
     try:
         for number in range(count):
             near.send(_HEADER + key + struct.pack("!I", number) + bytes(34))
@@ -178,8 +182,12 @@ def _lost(near: socket.socket, far: socket.socket, count: int) -> int:
         return count
     arrived: set[bytes] = set()
     deadline = time.monotonic() + WAIT_S
-    while len(arrived) < count and (left := deadline - time.monotonic()) > 0:
-        if select.select([far], [], [], left)[0]:
+    while len(arrived) < count:
+        remaining_s = deadline - time.monotonic()
+        if remaining_s <= 0:
+            break
+        readable, _, _ = select.select([far], [], [], remaining_s)
+        if readable:
             frame, (_, _, direction, *_) = far.recvfrom(64)
             if direction != socket.PACKET_OUTGOING and frame[14 : 14 + _KEY_BYTES] == key:
                 arrived.add(frame[14 + _KEY_BYTES :][:4])
@@ -218,12 +226,19 @@ def prepare_loss(link: Link, loss: float) -> None:
 
 def enable_loss(*links: Link) -> None:
     """Start the loss on cables that are prepared."""
-    set_groups([end for link in links for end in (link.a, link.b)], LOSS_GROUP)
+    set_groups(_ends(links), LOSS_GROUP)
+
+
+def _ends(links: Iterable[Link]) -> list[End]:
+    ends: list[End] = []
+    for link in links:
+        ends += [link.a, link.b]
+    return ends
 
 
 def disable_loss(*links: Link) -> None:
     """Stop the loss, and remove the rules."""
-    ends = [end for link in links for end in (link.a, link.b)]
+    ends = _ends(links)
     set_groups(ends, 0)
     for end in ends:
         with namespaces.inside(end.node):

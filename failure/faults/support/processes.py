@@ -30,18 +30,20 @@ if TYPE_CHECKING:
 def processes_in(gpu: str) -> list[int]:
     """Return the processes whose network namespace is this GPU's."""
     namespace_inode = namespaces.path(gpu).stat().st_ino
-    found = list[int]()
+    pids: list[int] = []
     for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # the process ended meanwhile
+        # the process ended meanwhile
+        with suppress(OSError):
             if (entry / "ns/net").stat().st_ino == namespace_inode:
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def signal_all(gpu: str, number: signal.Signals) -> None:
     """Send a signal to all processes of a GPU."""
     for pid in processes_in(gpu):
-        with suppress(ProcessLookupError):  # it has just ended by itself
+        # it has just ended by itself
+        with suppress(ProcessLookupError):
             watch.send_signal(pid, number)
 
 
@@ -128,7 +130,8 @@ class SwitchFault(FaultKind):
 
     def target_sort_on(self, plan: FabricPlan) -> str:
         """Return what the fabric's switches of these roles are called."""
-        titles = [switch_title(switch.role, switch.name) for switch in plan.switches if switch.role in self.roles]
+        switches = [switch for switch in plan.switches if switch.role in self.roles]
+        titles = [switch_title(switch.role, switch.name) for switch in switches]
         return " or ".join(dict.fromkeys(titles)) or self.target_sort
 
     def impact(self, plan: FabricPlan, target: str, p: Any) -> Impact:
@@ -171,10 +174,12 @@ def has_listener(switch: str) -> bool:
 def is_listening(address: str) -> bool:
     """Return whether a server listens at `unix:PATH` or `etcd:HOST:PORT`."""
     kind, _, location = address.partition(":")
+    if kind == "unix":
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(location) == 0
     host, _, port = location.rpartition(":")
-    family, at = (socket.AF_UNIX, location) if kind == "unix" else (socket.AF_INET, (host, int(port)))
-    with socket.socket(family) as probe:
-        return probe.connect_ex(at) == 0
+    with socket.socket(socket.AF_INET) as probe:
+        return probe.connect_ex((host, int(port))) == 0
 
 
 class ControlPlaneFault(FaultKind):
