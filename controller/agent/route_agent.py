@@ -62,12 +62,17 @@ class RouteAgent:
 
     def _indices_at(self, gpu: Gpu) -> dict[Device, int]:
         with namespaces.inside(gpu.name):
-            known = {name: number for number, name in socket.if_nameindex()}
-        return {name: known.get(name, NO_INTERFACE) for name in self._devices}
+            indices = {name: number for number, name in socket.if_nameindex()}
+        return {name: indices.get(name, NO_INTERFACE) for name in self._devices}
 
     def routes(self, metric: int) -> dict[Gpu, dict[str, Route]]:
         """Return the GPUs' current routes of that metric, by key. OSError names a GPU whose kernel doesn't answer."""
-        return {gpu: routes for gpu in self._sockets if (routes := self.routes_at(gpu, metric))}
+        by_gpu: dict[Gpu, dict[str, Route]] = {}
+        for gpu in self._sockets:
+            routes = self.routes_at(gpu, metric)
+            if routes:
+                by_gpu[gpu] = routes
+        return by_gpu
 
     def routes_at(self, gpu: Gpu, metric: int) -> dict[str, Route]:
         """Return one GPU's current routes of that metric, by key: of its main table and that of transit traffic."""
@@ -75,10 +80,10 @@ class RouteAgent:
         sequence = self._sequence
         self._sequence = (self._sequence + 1) % _SEQUENCES
         try:
-            found = rtnetlink.read_routes(self._sockets[gpu], sequence, names)
+            routes = rtnetlink.read_routes(self._sockets[gpu], sequence, names)
         except OSError as error:
             raise OSError(error.errno, f"{gpu.name}: {error.strerror}") from error
-        return {route.key: route for route in found if route.metric == metric}
+        return {route.key: route for route in routes if route.metric == metric}
 
     def change(self, gpu: Gpu, remove: Iterable[Route], put: Iterable[Route]) -> int:
         """Put routes in, each replacing one of the same prefix and metric, then remove others; return their number.
@@ -93,38 +98,40 @@ class RouteAgent:
     def change_all(self, changes: Mapping[Gpu, tuple[Iterable[Route], Iterable[Route]]]) -> Outcome:
         """Make the changes of many GPUs, {gpu: (remove, put)}. A refusal at one GPU doesn't stop those of others."""
         done = 0
-        refused = dict[Gpu, OSError]()
+        refused: dict[Gpu, OSError] = {}
         for gpu, (remove, put) in changes.items():
             puts = list(put)
             # a put replaces the route of its key: to remove that one as well would remove what has just been put
             replaced = {(route.prefix, route.table, route.metric) for route in puts}
-            gone = [route for route in remove if (route.prefix, route.table, route.metric) not in replaced]
-            asked = puts + gone
-            # a route that went with its interface (a crashed GPU) is gone as asked
-            errors = self._carry_out(gpu, asked, len(puts))
+            removals = [route for route in remove if (route.prefix, route.table, route.metric) not in replaced]
+            routes = puts + removals
+            # a route that went with its interface (a crashed GPU) is gone as requested
+            errors = self._carry_out(gpu, routes, len(puts))
             refusals = [(place, code) for place, code in errors if place < len(puts) or code != errno.ESRCH]
-            done += len(asked) - len(refusals)
+            done += len(routes) - len(refusals)
             if refusals:
                 place, code = refusals[0]
-                refused[gpu] = refusal(gpu, asked[place], code, len(refusals))
+                refused[gpu] = refusal(gpu, routes[place], code, len(refusals))
         return Outcome(done, refused)
 
-    def _carry_out(self, gpu: Gpu, asked: list[Route], puts: int) -> list[tuple[int, int]]:
+    def _carry_out(self, gpu: Gpu, routes: list[Route], puts: int) -> list[tuple[int, int]]:
         """Put the first `puts` of these routes, remove the others; return (place, error number) of the errors."""
         first = self._sequence
         index = self._index[gpu]
-        messages = [rtnetlink.put_message(route, gpu, index, first + i) for i, route in enumerate(asked[:puts])]
-        messages += [rtnetlink.remove_message(route, first + i) for i, route in enumerate(asked[puts:], puts)]
-        self._sequence = (first + len(asked)) % _SEQUENCES
-        errors = list[tuple[int, int]]()
+        messages = [rtnetlink.put_message(route, gpu, index, first + i) for i, route in enumerate(routes[:puts])]
+        messages += [rtnetlink.remove_message(route, first + i) for i, route in enumerate(routes[puts:], puts)]
+        self._sequence = (first + len(routes)) % _SEQUENCES
+        errors: list[tuple[int, int]] = []
         for begin, count, data in rtnetlink.batches(messages):
             self._sockets[gpu].send(data)
             place = -1
             last = begin + count - 1
-            while place != last:  # its answer is the batch's last
+            # its answer is the batch's last
+            while place != last:
                 sequence, code = rtnetlink.answer_of(self._sockets[gpu].recv(ANSWER_BYTES))
                 place = sequence - first
-                if code and begin <= place <= last:  # others are left from a call that was interrupted
+                if code and begin <= place <= last:
+                    # others are left from a call that was interrupted
                     errors.append((place, code))
         return errors
 
@@ -133,6 +140,7 @@ def _open(gpu: Gpu) -> socket.socket:
     with namespaces.inside(gpu.name):
         sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
     sock.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
-    with suppress(OSError):  # kernels before 4.20 tell all routes, and we leave out others'
+    # kernels before 4.20 tell all routes, and we leave out others'
+    with suppress(OSError):
         sock.setsockopt(SOL_NETLINK, NETLINK_GET_STRICT_CHK, 1)
     return sock

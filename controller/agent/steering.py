@@ -93,7 +93,8 @@ def _is_better(old: Shares, new: Shares, src: Gpu, dst: Gpu, scores: Scores, dam
 
     if better(min(after), min(before)) or better(max(after), max(before)):
         return True
-    new_hops, old_hops = (max(HOPS[share.path.kind] for share in shares) for shares in (new, old))
+    new_hops = max(HOPS[share.path.kind] for share in new)
+    old_hops = max(HOPS[share.path.kind] for share in old)
     return min(after) >= min(before) and new_hops < old_hops
 
 
@@ -155,7 +156,8 @@ class Source:
         for dst, base in self._base_shares.items():
             target = choose(self._gpu, dst, scores, context)
             before = self._active.get(dst)
-            if before is not None and before.shares == target:  # nearly always, and agents do nothing more often
+            if before is not None and before.shares == target:
+                # nearly always, and agents do nothing more often
                 continue
             after = damp(before, target, self._gpu, dst, scores, now_ns, damping)
             if before and after is not before and self._policy.is_rate_aware:
@@ -170,7 +172,8 @@ class Source:
                 new = route_for(after.shares, base, self._gpu, dst, self._planes)
                 if new:
                     self._routes[dst] = new
-                    put += [new] if new != old else []
+                    if new != old:
+                        put.append(new)
                 elif old:
                     remove.append(old)
             elif target and now_ns < (dwell_end_ns := after.since_ns + after.dwell_ns(damping)):
@@ -237,7 +240,8 @@ def ask(src: Gpu, dst: Gpu) -> list[Path] | None:
             sock.connect(str(SOCKET))
             sock.sendall(f"{src.name} {dst.name}\n".encode())
             line = sock.makefile().readline()
-        except (FileNotFoundError, ConnectionError):  # there are no agents, or they die while they are asked
+        except (FileNotFoundError, ConnectionError):
+            # there are no agents, or they die while they are asked
             return None
     answer: list[Any] | None = json.loads(line or "null")
     return None if answer is None else [Path(kind, rail) for kind, rail in answer]

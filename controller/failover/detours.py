@@ -53,21 +53,26 @@ def find_disconnected_ranks(
         ends = {(dpids[end.node], end.port) for end in (link.a, link.b)}
         if not ends & down and dpids[link.b.node] not in disconnected:
             reach[dpids[link.b.node]].add(role_of(dpids[link.a.node])[1])
-    pairs = permutations(range(plan.spec.rails), 2) if reach else ()
-    fully_connected = {frozenset(ranks) for ranks in reach.values()}
-    return frozenset((a, b) for a, b in pairs if not any(a in ranks and b in ranks for ranks in fully_connected))
+    if not reach:
+        # the fabric has no spines
+        return frozenset()
+    disconnected_ranks = set(permutations(range(plan.spec.rails), 2))
+    # several spines often reach the same ranks, whose pairs are as many as the square of the rails
+    for ranks in {frozenset(ranks) for ranks in reach.values()}:
+        disconnected_ranks.difference_update(permutations(ranks, 2))
+    return frozenset(disconnected_ranks)
 
 
 def living_planes(a: Gpu, b: Gpu, broken: Broken, kind: FabricKind) -> tuple[int, ...]:
     """Return the planes that carry what is left of the traffic between two GPUs of one rank; () if none joins them."""
-    living = tuple(
-        plane
-        for plane in kind.all_planes
-        if kind.rail_switch(a.rank, plane).index not in broken.rails
-        and (a, plane) not in broken.planes
-        and (b, plane) not in broken.planes
-    )
-    return kind.carrying(living) if living else ()
+    living = []
+    for plane in kind.all_planes:
+        is_switch_dead = kind.rail_switch(a.rank, plane).index in broken.rails
+        if not is_switch_dead and (a, plane) not in broken.planes and (b, plane) not in broken.planes:
+            living.append(plane)
+    if not living:
+        return ()
+    return kind.carrying(tuple(living))
 
 
 def usable(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: str) -> bool:
@@ -94,10 +99,11 @@ def usable(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: str) -> bool:
 
 def is_intact(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: str) -> bool:
     """Return whether a path is usable over all planes, so that no flow on it is interrupted."""
+    if not usable(path, src, dst, broken, kind):
+        return False
     definition = FABRIC_KINDS[kind]
-    is_usable = usable(path, src, dst, broken, kind)
-    if not is_usable or definition.planes == 1 or path.kind == "d":
-        return is_usable
+    if definition.planes == 1 or path.kind == "d":
+        return True
     living = living_planes(Gpu(src.domain, path.rail), Gpu(dst.domain, path.rail), broken, definition)
     return living == definition.carrying(definition.all_planes)
 
@@ -112,10 +118,10 @@ def alternatives(src: Gpu, dst: Gpu, rails: int, kind: str) -> Iterator[Path]:
         yield path_of("dr", dst.rank)
         if FABRIC_KINDS[kind].joins_rails:
             yield path_of("spine", src.rank)
-    left = [rail for rail in range(rails) if rail not in (src.rank, dst.rank)]
-    for draw in range(len(left)):
+    further_rails = [rail for rail in range(rails) if rail not in (src.rank, dst.rank)]
+    for draw in range(len(further_rails)):
         number = (1 + 2 * draw) * src.domain + (1 + draw) * dst.domain + src.rank
-        yield path_of("drd", left.pop(number % len(left)))
+        yield path_of("drd", further_rails.pop(number % len(further_rails)))
 
 
 def choose(fabric: FabricSpec, src: Gpu, dst: Gpu, broken: Broken) -> Shares:
@@ -124,11 +130,13 @@ def choose(fabric: FabricSpec, src: Gpu, dst: Gpu, broken: Broken) -> Shares:
     Within a domain there is no alternative to a dead HB port, since GPUs don't hand packets of their own domain to the
     rails (topologies/routing.py).
     """
-    own = tuple(share for share in fabric.paths(src, dst) if usable(share.path, src, dst, broken, fabric.kind))
-    if own:
-        return own
-    paths = alternatives(src, dst, fabric.rails, fabric.kind)
-    return next(((Share(path),) for path in paths if usable(path, src, dst, broken, fabric.kind)), ())
+    shares = tuple(share for share in fabric.paths(src, dst) if usable(share.path, src, dst, broken, fabric.kind))
+    if shares:
+        return shares
+    for path in alternatives(src, dst, fabric.rails, fabric.kind):
+        if usable(path, src, dst, broken, fabric.kind):
+            return (Share(path),)
+    return ()
 
 
 DETOUR_METRIC: Final = 10  # wins over the policy's own route to the same prefix
@@ -137,7 +145,7 @@ Detours = dict[Gpu, dict[str, Route]]
 
 def detours(plan: Plan, broken: Broken) -> Detours:
     """Return each GPU's routes (by key) to destinations that its usual path doesn't reach, or not over all planes."""
-    found: defaultdict[Gpu, dict[str, Route]] = defaultdict(dict)
+    routes: defaultdict[Gpu, dict[str, Route]] = defaultdict(dict)
     spec = plan.spec
     for src, dst in _affected_pairs(plan, broken):
         if all(usable(share.path, src, dst, broken, spec.kind) for share in spec.paths(src, dst)):
@@ -146,10 +154,10 @@ def detours(plan: Plan, broken: Broken) -> Detours:
         if shares:
             planes = living_planes(src, Gpu(dst.domain, src.rank), broken, spec.definition)
             hops = on_planes(next_hops(shares, src, dst), planes or (0,))
-            found[src][host_prefix(dst)] = Route(host_prefix(dst), hops, metric=DETOUR_METRIC)
+            routes[src][host_prefix(dst)] = Route(host_prefix(dst), hops, metric=DETOUR_METRIC)
     for src, route in _narrowed(plan, broken):
-        found[src].setdefault(route.key, route)
-    return dict(found)
+        routes[src].setdefault(route.key, route)
+    return dict(routes)
 
 
 def _narrowed(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, Route]]:
@@ -160,16 +168,20 @@ def _narrowed(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, Route]]:
     if kind.planes == 1 or not (broken.planes or broken.rails):
         return
     for src in plan.gpus:
-        for far in (Gpu(d, src.rank) for d in range(spec.domains) if d != src.domain):
+        for domain in range(spec.domains):
+            far = Gpu(domain, src.rank)
+            if domain == src.domain:
+                continue
             planes = living_planes(src, far, broken, kind)
             if not planes or planes == usual:
                 continue
-            for dst in (Gpu(far.domain, rank) for rank in range(spec.rails)):
+            for rank in range(spec.rails):
+                dst = Gpu(domain, rank)
                 over_rail = (Hop("rail0", None if dst == far else far),)
                 yield src, Route(host_prefix(dst), on_planes(over_rail, planes), FROM_HB, metric=DETOUR_METRIC)
-                own = next_hops(spec.paths(src, dst), src, dst)
-                if any(hop.device != "hb0" for hop in own):
-                    yield src, Route(host_prefix(dst), on_planes(own, planes), metric=DETOUR_METRIC)
+                policy_hops = next_hops(spec.paths(src, dst), src, dst)
+                if any(hop.device != "hb0" for hop in policy_hops):
+                    yield src, Route(host_prefix(dst), on_planes(policy_hops, planes), metric=DETOUR_METRIC)
 
 
 def _affected_pairs(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, Gpu]]:
@@ -197,27 +209,27 @@ def _ranks_over_broken_rails(spec: FabricSpec, broken: Broken) -> set[tuple[int,
     kind = spec.definition
     pairs = set()
     for ranks, rails in rails_used(spec).items():
-        switches = {kind.rail_switch(rail, plane).index for rail in rails for plane in kind.all_planes}
-        if not broken.rails.isdisjoint(switches):
-            pairs.add(ranks)
+        for rail, plane in product(rails, kind.all_planes):
+            if kind.rail_switch(rail, plane).index in broken.rails:
+                pairs.add(ranks)
     return pairs
 
 
 @lru_cache(maxsize=8)
 def rails_used(spec: FabricSpec) -> Mapping[tuple[int, int], frozenset[int]]:
     """Return the rails that paths between two ranks cross, in any domains; of a spine path both ends' rails."""
-    ranks = range(spec.rails)
-    by_rank = FORWARDING_POLICIES[spec.chosen_policy].by_rank
-    pairs = list(permutations(range(min(2, spec.domains) if by_rank else spec.domains), 2))
-    return {
-        (a, b): frozenset(
-            rail
-            for near, far in pairs
-            for share in spec.paths(Gpu(near, a), Gpu(far, b))
-            for rail in (share.path.rail, *([b] if share.path.kind == "spine" else ()))
-        )
-        for a, b in product(ranks, ranks)
-    }
+    # a policy that chooses by rank has the same paths between any two domains
+    domains = min(2, spec.domains) if FORWARDING_POLICIES[spec.chosen_policy].by_rank else spec.domains
+    used: dict[tuple[int, int], frozenset[int]] = {}
+    for src_rank, dst_rank in product(range(spec.rails), repeat=2):
+        rails: set[int] = set()
+        for src_domain, dst_domain in permutations(range(domains), 2):
+            for share in spec.paths(Gpu(src_domain, src_rank), Gpu(dst_domain, dst_rank)):
+                rails.add(share.path.rail)
+                if share.path.kind == "spine":
+                    rails.add(dst_rank)
+        used[src_rank, dst_rank] = frozenset(rails)
+    return used
 
 
 def changes(old: Detours, new: Detours) -> dict[Gpu, tuple[list[Route], list[Route]]]:
@@ -228,7 +240,8 @@ def changes(old: Detours, new: Detours) -> dict[Gpu, tuple[list[Route], list[Rou
         after = new.get(gpu, {})
         if before != after:
             removed = [route for prefix, route in before.items() if prefix not in after]
-            result[gpu] = removed, [route for prefix, route in after.items() if before.get(prefix) != route]
+            added = [route for prefix, route in after.items() if before.get(prefix) != route]
+            result[gpu] = removed, added
     return result
 
 
@@ -244,8 +257,10 @@ class PrecomputedDetours:
         self._by_failure: dict[Broken, Detours] = {Broken(): {}}
 
     def __call__(self, broken: Broken) -> Detours:
-        known = self._by_failure.get(broken)
-        return detours(self._plan, broken) if known is None else known
+        precomputed = self._by_failure.get(broken)
+        if precomputed is None:
+            return detours(self._plan, broken)
+        return precomputed
 
     def precompute(self) -> None:
         """Compute the detours for each GPU's rail link, HB port, the GPU itself, and each rail. From any thread."""
@@ -256,17 +271,20 @@ class PrecomputedDetours:
         gpus = self._plan.gpus
         if kind.is_graph:
             graph = self._plan.graph
-            alone_dead = (frozenset({name}) for name in graph.switches)
-            failures = [Broken(islands=graph.islands(dead)) for dead in alone_dead]
+            failures = [Broken(islands=graph.islands(frozenset({name}))) for name in graph.switches]
         else:
             switches = kind.rail_switches(self._plan.spec.rails)
             failures = [Broken(rails=frozenset({switch.index})) for switch in switches]
         if kind.planes > 1:
             failures += [Broken(planes=frozenset({link})) for link in product(gpus, kind.all_planes)]
-        for alone in (frozenset({gpu}) for gpu in gpus):
-            failures += Broken(links=alone), Broken(hb=alone), Broken(links=alone, hb=alone)
+        for gpu in gpus:
+            dead = frozenset({gpu})
+            failures.append(Broken(links=dead))
+            failures.append(Broken(hb=dead))
+            failures.append(Broken(links=dead, hb=dead))
         for broken in failures:
             self._by_failure[broken] = detours(self._plan, broken)
             time.sleep(PAUSE_S)
         gc.collect()
-        gc.freeze()  # a later collection that went through these objects would take longer than a decision
+        # a later collection that went through these objects would take longer than a decision
+        gc.freeze()

@@ -37,7 +37,7 @@ class _Received(NamedTuple):
     sinks: frozenset[Gpu]
 
     @classmethod
-    def of(cls, probe_round: _Round) -> "_Received":
+    def from_round(cls, probe_round: _Round) -> "_Received":
         sources = frozenset(src for src, _ in probe_round.received)
         sinks = frozenset(dst for _, dst in probe_round.received)
         return cls(probe_round.is_full_mesh, sources, sinks)
@@ -50,7 +50,8 @@ class ProbeGroup:
         if len(members) < 2 or multiplier < 2:
             raise ValueError(f"{len(members)} members, multiplier {multiplier}: both must be 2 at least")
         self.silent: frozenset[Gpu] = frozenset()
-        self._members, self._member_set = tuple(members), frozenset(members)
+        self._members = tuple(members)
+        self._member_set = frozenset(members)
         self._all_pairs = frozenset(permutations(members, 2))
         self._recent: deque[_Round] = deque(maxlen=multiplier)
 
@@ -85,9 +86,12 @@ class ProbeGroup:
             return
         if not self.silent and all(len(each.received) == len(each.sent) for each in recent):
             return  # nearly always
-        received = [_Received.of(probe_round) for probe_round in recent]
-        sources = frozenset[Gpu]().union(*(each.sources for each in received))
-        recovered = self._member_set.intersection(*(each.sources & each.sinks for each in received))
+        received = [_Received.from_round(probe_round) for probe_round in recent]
+        sources: set[Gpu] = set()
+        recovered = self._member_set
+        for each in received:
+            sources |= each.sources
+            recovered &= each.sources & each.sinks
         still_silent = self.silent - recovered
         newly_silent = self._failed_members(received) - self.silent
         silent = still_silent | newly_silent
@@ -101,12 +105,17 @@ class ProbeGroup:
 
         A full mesh in which another member was received proves that the fault is on this member's side.
         """
-        sources = frozenset[Gpu]().union(*(each.sources for each in received))
-        sinks = frozenset[Gpu]().union(*(each.sinks for each in received))
-        full_meshes = [each for each in received if each.is_full_mesh]
-        tx_failed = {gpu for gpu in self._member_set - sources if any(mesh.sinks - {gpu} for mesh in full_meshes)}
-        rx_failed = {gpu for gpu in self._member_set - sinks if any(mesh.sources - {gpu} for mesh in full_meshes)}
-        return tx_failed | rx_failed
+        no_tx = set(self._member_set)
+        no_rx = set(self._member_set)
+        for each in received:
+            no_tx -= each.sources
+            no_rx -= each.sinks
+        failed: set[Gpu] = set()
+        for mesh in received:
+            if mesh.is_full_mesh:
+                failed.update(gpu for gpu in no_tx if mesh.sinks - {gpu})
+                failed.update(gpu for gpu in no_rx if mesh.sources - {gpu})
+        return failed
 
     def _is_partitioned(self, alive: frozenset[Gpu]) -> bool:
         """Return whether one of the last two members received nothing of the other: either link may be dead then."""
@@ -124,8 +133,10 @@ class ProbeGroup:
         n = len(alive)
         step = 1 + number % (n - 1)
         heartbeats = {(gpu, alive[(place + step) % n]) for place, gpu in enumerate(alive)}
+        # silent members exchange heartbeats with living ones alone: only those can show that a link works again
         for place, gpu in enumerate(sorted(self.silent - set(alive))):
-            heartbeats |= {(gpu, alive[(number + place) % n]), (alive[(number + place + 1) % n], gpu)}
+            heartbeats.add((gpu, alive[(number + place) % n]))
+            heartbeats.add((alive[(number + place + 1) % n], gpu))
         return frozenset(heartbeats)
 
 
@@ -152,9 +163,12 @@ class SilentComponents:
     @property
     def names(self) -> set[tuple[str, str]]:
         """(kind, name) of each: ("link", "d0g1:rail1"), ("hb-link", "d0g1"), ("gpu", ...), ("rail", ...), ..."""
-        found = {("link", link_name(*link)) for link in self.rail_links} | {("gpu", gpu.name) for gpu in self.gpus}
-        found |= {("hb-link", gpu.name) for gpu in self.hb_links} | {("rail", rail_name(i)) for i in self.rails}
-        return found | {("hb-domain", f"hb{domain}") for domain in self.hb_domains}
+        names = {("link", link_name(*link)) for link in self.rail_links}
+        names.update(("gpu", gpu.name) for gpu in self.gpus)
+        names.update(("hb-link", gpu.name) for gpu in self.hb_links)
+        names.update(("rail", rail_name(index)) for index in self.rails)
+        names.update(("hb-domain", f"hb{domain}") for domain in self.hb_domains)
+        return names
 
 
 class HeartbeatDetector:
@@ -176,21 +190,28 @@ class HeartbeatDetector:
                     # GPUs know those of their own alone.
                     index = 0 if kind.is_graph else plan.rail_switch(gpu, plane_of_device(device)).index
                     members[index, 0 if kind.joins_rails else gpu.rank].append(gpu)
-            groups = {key: ProbeGroup(gpus, multiplier) for key, gpus in members.items() if len(gpus) > 1}
-            self._groups[device] = groups
-            self._group_of |= {(device, gpu): groups[key] for key in groups for gpu in members[key]}
+            self._groups[device] = {}
+            for key, gpus in members.items():
+                if len(gpus) > 1:
+                    group = ProbeGroup(gpus, multiplier)
+                    self._groups[device][key] = group
+                    for gpu in gpus:
+                        self._group_of[device, gpu] = group
 
     def begin_round(self) -> tuple[int, dict[Device, list[Heartbeat]]]:
         """Begin a round: return its number, and the heartbeats to send by each interface."""
         self._number += 1
-        return self._number, {
-            device: [heartbeat for group in groups.values() for heartbeat in sorted(group.begin_round(self._number))]
-            for device, groups in self._groups.items()
-        }
+        heartbeats: dict[Device, list[Heartbeat]] = {}
+        for device, groups in self._groups.items():
+            heartbeats[device] = []
+            for group in groups.values():
+                heartbeats[device] += sorted(group.begin_round(self._number))
+        return self._number, heartbeats
 
     def receive(self, device: Device, number: int, src: Gpu, dst: Gpu) -> None:
         """Take in a heartbeat that arrived by an interface."""
-        if group := self._group_of.get((device, dst)):
+        group = self._group_of.get((device, dst))
+        if group:
             group.receive(number, src, dst)
 
     def evaluate(self) -> SilentComponents:
@@ -202,23 +223,28 @@ class HeartbeatDetector:
                 if device != "hb0":
                     by_switch[index].append(group)
         rails = frozenset[int]()
-        if not self._is_graph:  # a group of a graph has members at many switches
+        if not self._is_graph:
+            # a group of a graph has members at many switches
             rails = frozenset(i for i, groups in by_switch.items() if all(group.is_silent for group in groups))
         domains = frozenset(domain for (domain, _), group in self._groups["hb0"].items() if group.is_silent)
-        links = {device: self._silent_members(device, rails) for device in self._groups if device != "hb0"}
-        plane_0 = links.pop("rail0")
-        planes = frozenset((gpu, plane_of_device(device)) for device, silent in links.items() for gpu in silent)
-        everywhere = [self._silent_members(device, frozenset()) for device in self._groups]
+        planes: set[tuple[Gpu, int]] = set()
+        for device in self._groups:
+            if device not in ("hb0", "rail0"):
+                planes.update((gpu, plane_of_device(device)) for gpu in self._silent_members(device, rails))
+        silent_at_all = [self._silent_members(device, frozenset()) for device in self._groups]
         return SilentComponents(
-            links=plane_0,
+            links=self._silent_members("rail0", rails),
             rails=rails,
-            gpus=everywhere[0].intersection(*everywhere[1:]),
+            gpus=frozenset.intersection(*silent_at_all),
             hb_links=self._silent_members("hb0", domains),
             hb_domains=domains,
-            planes=planes,
+            planes=frozenset(planes),
         )
 
-    def _silent_members(self, device: Device, without: frozenset[int]) -> frozenset[Gpu]:
-        """Return the silent GPUs of an interface's groups, but for those of some switches or domains."""
-        groups = self._groups[device].items()
-        return frozenset(gpu for (index, _), group in groups if index not in without for gpu in group.silent)
+    def _silent_members(self, device: Device, excluded: frozenset[int]) -> frozenset[Gpu]:
+        """Return the silent GPUs of an interface's groups, except those of some switches or domains."""
+        silent: set[Gpu] = set()
+        for (index, _), group in self._groups[device].items():
+            if index not in excluded:
+                silent |= group.silent
+        return frozenset(silent)

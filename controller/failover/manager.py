@@ -3,11 +3,11 @@
 `FailureState` holds all that is known of failures, `FailoverManager` the phase and the routes in force.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from enum import Enum
-from itertools import count
+from itertools import count, product
 from typing import Any, NamedTuple
 
 from railyard.controller.agent.route_agent import RouteAgent
@@ -61,11 +61,13 @@ class FailureState:
         self._hb_optics = frozenset(switch.dpid for switch in plan.optics.get("hb", ()))
         self._dpids = {switch.name: switch.dpid for switch in plan.switches}
         self._ports: defaultdict[int, set[int]] = defaultdict(set)
-        for end in (end for link in plan.links for end in (link.a, link.b)):
-            if end.port is not None:
-                self._ports[self._dpids[end.node]].add(end.port)
+        for link in plan.links:
+            for end in (link.a, link.b):
+                if end.port is not None:
+                    self._ports[self._dpids[end.node]].add(end.port)
         self.connected: set[int] = set()
-        self.down: set[tuple[int, int]] = set()  # (datapath id, port) at connected switches
+        # (datapath id, port) at connected switches
+        self.down: set[tuple[int, int]] = set()
         self.silent = SilentComponents()
         self.reconnects: dict[Gpu, _Reconnect] = {}
         self._numbers = count()
@@ -99,8 +101,9 @@ class FailureState:
             return
         self.down.discard(port)
         gpu = gpu_at(event.dpid, event.port) or self._hb_gpu_at(event.dpid, event.port)
-        reconnect = self.reconnects.get(gpu) if gpu else None
-        if gpu and reconnect and reconnect.will_return:
+        if gpu is None or gpu not in self.reconnects:
+            return
+        if self.reconnects[gpu].will_return:
             gpus_with_down_link = {each for each, _ in self._down_links()}
             if gpu not in self._down_hb() | gpus_with_down_link:
                 del self.reconnects[gpu]
@@ -122,16 +125,20 @@ class FailureState:
     def broken(self) -> Broken:
         """All that is broken by switch events, or silent."""
         silent = self.silent
-        planes = self._plan.spec.definition.planes
-        rails = (role_of(dpid)[1] for dpid in self.disconnected if self.roles[dpid][1] in ("rail", "single"))
-        cut_off = (gpu for gpu in self._plan.gpus if gpu.domain in silent.hb_domains)
-        dead = self._down_links() | silent.rail_links | {(gpu, plane) for gpu in silent.gpus for plane in range(planes)}
+        kind = self._plan.spec.definition
+        disconnected_rails = [dpid for dpid in self.disconnected if self.roles[dpid][1] in ("rail", "single")]
+        rails = silent.rails.union(role_of(dpid)[1] for dpid in disconnected_rails)
+        in_silent_domains = [gpu for gpu in self._plan.gpus if gpu.domain in silent.hb_domains]
+        dead_links = self._down_links() | silent.rail_links
+        dead_links = dead_links.union(product(silent.gpus, kind.all_planes))
+        # a GPU is cut off from its rail once its links of all planes are dead
+        dead_planes = Counter(gpu for gpu, _ in dead_links)
         return Broken(
-            links=frozenset(gpu for gpu, _ in dead if all((gpu, plane) in dead for plane in range(planes))),
-            rails=frozenset(rails) | silent.rails,
-            planes=dead if planes > 1 else frozenset(),
+            links=frozenset(gpu for gpu, number in dead_planes.items() if number == kind.planes),
+            rails=rails,
+            planes=dead_links if kind.planes > 1 else frozenset(),
             disconnected_ranks=find_disconnected_ranks(self._plan, self.down, self.disconnected),
-            hb=silent.hb_links.union(silent.gpus, cut_off, self._down_hb()),
+            hb=silent.hb_links.union(silent.gpus, in_silent_domains, self._down_hb()),
             islands=self._islands(),
         )
 
@@ -154,21 +161,32 @@ class FailureState:
         moving = self.reconnects
         if not moving:
             return broken
-        links = broken.links.difference(moving).union(*(wait.before.links for wait in moving.values()))
-        hb = broken.hb.difference(moving).union(*(wait.before.hb for wait in moving.values()))
+        links = broken.links.difference(moving)
+        hb = broken.hb.difference(moving)
+        for reconnect in moving.values():
+            links |= reconnect.before.links
+            hb |= reconnect.before.hb
         return replace(broken, links=links, hb=hb)
 
     def _down_links(self) -> frozenset[tuple[Gpu, int]]:
-        links = ((gpu_at(dpid, port), plane_of(dpid)) for dpid, port in self.down)
-        return frozenset((gpu, plane) for gpu, plane in links if gpu)
+        """Return the rail links without a carrier, each as (GPU, plane)."""
+        links: set[tuple[Gpu, int]] = set()
+        for dpid, port in self.down:
+            gpu = gpu_at(dpid, port)
+            if gpu:
+                links.add((gpu, plane_of(dpid)))
+        return frozenset(links)
 
     def _down_hb(self) -> set[Gpu]:
         """Return the network sides at HB bridges without a carrier, whatever fibre leads there."""
-        return {gpu for dpid, port in self.down if (gpu := self._hb_gpu_at(dpid, port))}
+        gpus = [self._hb_gpu_at(dpid, port) for dpid, port in self.down]
+        return {gpu for gpu in gpus if gpu}
 
     def _hb_gpu_at(self, dpid: int, port: int) -> Gpu | None:
         """Return the network side at an HB bridge behind an optical switch's port."""
-        return gpu_of_optical_port(port) if dpid in self._hb_optics and port > NETWORK_PORT_OFFSET else None
+        if dpid in self._hb_optics and port > NETWORK_PORT_OFFSET:
+            return gpu_of_optical_port(port)
+        return None
 
 
 class FailoverManager:
@@ -210,8 +228,8 @@ class FailoverManager:
 
     def on_timeout(self, number: int) -> None:
         """End the wait of that number for network sides to reconnect, unless a later move concerns them too."""
-        waits = self.state.reconnects.items()
-        self.state.reconnects = {gpu: wait for gpu, wait in waits if wait.number != number}
+        reconnects = self.state.reconnects.items()
+        self.state.reconnects = {gpu: reconnect for gpu, reconnect in reconnects if reconnect.number != number}
         self._apply()
 
     def on_gpu_replaced(self, gpu: Gpu) -> None:
@@ -224,12 +242,15 @@ class FailoverManager:
         if not state.on_event(event):
             return
         if self.phase is Phase.ACTIVE:
+            returned: set[Gpu] = set()
             if event.what == "port":
                 self._emit_port("port-up" if event.up else "port-down", event.dpid, event.port)
+                gpu = gpu_at(event.dpid, event.port)
+                if event.up and gpu:
+                    returned.add(gpu)
             else:
                 self._emit(event.what, {"switch": state.roles[event.dpid][0]})
-            returned = gpu_at(event.dpid, event.port) if event.what == "port" and event.up else None
-            self._apply({returned} if returned else frozenset())
+            self._apply(returned)
         elif not state.disconnected:
             if self.phase is Phase.RESUMING:
                 self.finish_resume()
@@ -246,18 +267,26 @@ class FailoverManager:
         for kind, name in sorted(new - old):
             self._emit("silent", {kind: name})
         for kind, name in sorted(old - new):
-            gpu, plane = link_of_name(name) if kind == "link" else (None, 0)
-            rail = self._plan.rail_switch(gpu, plane).index if gpu else None
-            if rail not in silent.rails:  # or the link isn't listed because its whole rail is silent
-                self._emit("resumed", {kind: name})
-        self._apply({gpu for gpu, _ in before.rail_links - silent.rail_links} | (before.gpus - silent.gpus))
+            if kind == "link" and self._rail_of_link(name) in silent.rails:
+                # the link is silent still, and isn't listed because its whole rail is silent
+                continue
+            self._emit("resumed", {kind: name})
+        returned = set(before.gpus - silent.gpus)
+        returned.update(gpu for gpu, _ in before.rail_links - silent.rail_links)
+        self._apply(returned)
 
-    def _emit_port(self, what: str, dpid: int, port: int) -> None:
+    def _rail_of_link(self, name: str) -> int:
+        """Return the index of the switch that a rail link leads to."""
+        gpu, plane = link_of_name(name)
+        return self._plan.rail_switch(gpu, plane).index
+
+    def _emit_port(self, event_kind: str, dpid: int, port: int) -> None:
         name, role = self.state.roles[dpid]
         if role == "optical" and port > NETWORK_PORT_OFFSET:
-            return  # a switch of the network reports the other end
+            # a switch of the network reports the other end
+            return
         gpu = gpu_of_optical_port(port) if role == "optical" else gpu_at(dpid, port)
-        self._emit(what, {"switch": name, "port": gpu.name if gpu else f"port {port}"})
+        self._emit(event_kind, {"switch": name, "port": gpu.name if gpu else f"port {port}"})
 
     def _apply(self, returned: Set[Gpu] = frozenset()) -> None:
         """Change the routes that differ. `returned`: GPUs that came back, and may have lost their detours."""
@@ -267,20 +296,22 @@ class FailoverManager:
         target = self.detours(broken)
         todo = changes(self._routes, target)
         for gpu in returned & target.keys():
-            todo[gpu] = (todo.get(gpu, ([], []))[0], list(target[gpu].values()))
+            removed, _ = todo.get(gpu, ([], []))
+            todo[gpu] = removed, list(target[gpu].values())
         if not todo:
             return
         self._emit("decided", {"gpus": len(todo)})
         # GPUs whose own link is dead use a backup route of their kernel's: they can wait for the others
-        outcome = self._router.change_all(
-            {gpu: todo[gpu] for gpu in sorted(todo, key=lambda gpu: (gpu in broken.links, gpu))}
-        )
-        refused = dict[Gpu, dict[str, Route]]()
-        for gpu, error in outcome.refused.items():  # a crashed GPU has no interfaces: the others' routes are changed
+        order = sorted(todo, key=lambda gpu: (gpu in broken.links, gpu))
+        outcome = self._router.change_all({gpu: todo[gpu] for gpu in order})
+        refused: dict[Gpu, dict[str, Route]] = {}
+        # a crashed GPU has no interfaces: the others' routes are changed
+        for gpu, error in outcome.refused.items():
             self._emit("refused", {"gpu": gpu.name, "why": error.strerror or str(error)})
             try:  # what is in force there, so that the next call asks for the rest again
                 refused[gpu] = self._router.routes_at(gpu, DETOUR_METRIC)
-            except OSError:  # unknown, so as they were
+            except OSError:
+                # unknown, so as they were
                 refused[gpu] = self._routes.get(gpu, {})
         self._routes = target | refused
         self._emit("rerouted", {"routes": outcome.done, "detours": sum(map(len, self._routes.values()))})

@@ -44,12 +44,16 @@ class Load:
     def used(self) -> float:
         """Share of the capacity that was used, 0 to 1. (Idle credit and a reading's jitter may be above.)"""
         capacity_bytes = self.capacity_bps * self.period_s / 8
-        return min(1.0, self.sent_bytes / capacity_bytes) if capacity_bytes else 0.0
+        if not capacity_bytes:
+            return 0.0
+        return min(1.0, self.sent_bytes / capacity_bytes)
 
     @property
     def filled(self) -> float:
         """Share of the queues that is full, 0 to 1."""
-        return min(1.0, self.backlog_bytes / self.backlog_limit_bytes) if self.backlog_limit_bytes else 0.0
+        if not self.backlog_limit_bytes:
+            return 0.0
+        return min(1.0, self.backlog_bytes / self.backlog_limit_bytes)
 
     @property
     def lost(self) -> float:
@@ -112,8 +116,8 @@ def health(links: Sequence[Load], estimate: Estimator, over: Links) -> float:
     up = [load for load in links if load.up_ports]
     if not up:
         return BLOCKED
-    found = estimate(pooled(up)) if over == "mean" else min(map(estimate, up))
-    return min(float(BEST), max(float(BLOCKED), found))
+    estimated = estimate(pooled(up)) if over == "mean" else min(map(estimate, up))
+    return min(float(BEST), max(float(BLOCKED), estimated))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +139,10 @@ class Health:
     @property
     def score(self) -> int:
         """The h-score: 0 only if nothing is up, else 1 to 100; 100 before anything is known."""
-        known = BEST if self.smoothed is None else self.smoothed
-        return max(BLOCKED + 1, round(known * self.share_up)) if self.share_up else BLOCKED
+        if not self.share_up:
+            return BLOCKED
+        smoothed = BEST if self.smoothed is None else self.smoothed
+        return max(BLOCKED + 1, round(smoothed * self.share_up))
 
 
 RegistryKind = Literal["embedded", "etcd"]

@@ -103,7 +103,8 @@ class Healthd:
         for element, link in links:
             cable = _Cable(link, spec)
             self._cables[element].append(cable)
-            self._by_end |= {(end.node, end.interface): (cable, end) for end in (link.a, link.b)}
+            for end in (link.a, link.b):
+                self._by_end[end.node, end.interface] = cable, end
             if link.b.port is not None:
                 self._by_port[dpids[link.b.node]][link.b.port] = cable
 
@@ -123,15 +124,15 @@ class Healthd:
 
     def read(self, node: str, stats: Mapping[str, PortStats], now_ns: int) -> None:
         """Take in the kernel's counters of a node's interfaces: all of a bridge's, the queues of others."""
-        for interface, seen in stats.items():
-            cable, end = self._by_end.get((node, interface), (None, None))
-            if cable is None or end is None:
+        for interface, port_stats in stats.items():
+            if (node, interface) not in self._by_end:
                 continue
-            cable.backlog_bytes[end] = seen.backlog_bytes
-            cable.queue_dropped[end].update((seen.queue_dropped,), now_ns)
+            cable, end = self._by_end[node, interface]
+            cable.backlog_bytes[end] = port_stats.backlog_bytes
+            cable.queue_dropped[end].update((port_stats.queue_dropped,), now_ns)
             if node in self._bridges:
-                cable.up = seen.up
-                cable.traffic.update(seen.traffic, now_ns)
+                cable.up = port_stats.up
+                cable.traffic.update(port_stats.traffic, now_ns)
 
     def scores(self, now_ns: int) -> Scores:
         """The scores now. The version is a new one only if a score differs."""
@@ -151,10 +152,11 @@ class Healthd:
 
     def loads(self) -> dict[Element, float]:
         """The share of its links' capacity (those that are up, together) that each element used, 0 to 1: unsmoothed."""
-        return {
-            element: pooled([load for cable in cables if (load := cable.load()).up_ports]).used
-            for element, cables in self._cables.items()
-        }
+        used: dict[Element, float] = {}
+        for element, cables in self._cables.items():
+            loads = [cable.load() for cable in cables]
+            used[element] = pooled([load for load in loads if load.up_ports]).used
+        return used
 
 
 class HealthLoop:
@@ -172,8 +174,10 @@ class HealthLoop:
         self._emit = emit
         self._healthd = Healthd(plan, spec)
         nodes = [*plan.hb_bridges]
-        if spec.estimator != "utilisation":  # others look at queues, also of switches and GPUs
-            nodes += [*(switch.name for switch in plan.switches), *(gpu.name for gpu in plan.gpus)]
+        if spec.estimator != "utilisation":
+            # others look at queues, also of switches and GPUs
+            nodes += [switch.name for switch in plan.switches]
+            nodes += [gpu.name for gpu in plan.gpus]
         self._reader = PortReader(nodes)
         is_etcd = spec.registry == "etcd"
         self.server = EtcdServer(FOLDER / "etcd") if is_etcd else SocketServer(FOLDER / "registry.sock")
@@ -201,10 +205,12 @@ class HealthLoop:
         next_tick_s = time.monotonic()
         while not self._stopped.wait(next_tick_s - time.monotonic()):
             self._tick()
-            next_tick_s = max(next_tick_s + self._period_s, time.monotonic())  # after a stall it doesn't catch up
+            # after a stall it doesn't catch up
+            next_tick_s = max(next_tick_s + self._period_s, time.monotonic())
 
     def _tick(self) -> None:
-        self._ask_stats()  # answers come a little later, and count from the next turn on
+        # answers come a little later, and count from the next turn on
+        self._ask_stats()
         read = self._reader.read()
         now = time.monotonic_ns()
         with self._lock:
@@ -217,8 +223,8 @@ class HealthLoop:
         layers = {"rail": scores.rails, "domain": scores.domains}
         layers["spine"] = (scores.spine,) if ("spine", 0) in loads else ()
         shares: dict[Any, float] = {**loads}
-        pairs: dict[str, Any] = {
-            kind: [[round(shares.get((kind, n), 0.0), 4), score] for n, score in enumerate(values)]
-            for kind, values in layers.items()
-        }
-        self._emit("health", {"version": scores.version, **pairs, "put_ns": put_ns})
+        event: dict[str, Any] = {"version": scores.version}
+        for kind, values in layers.items():
+            event[kind] = [[round(shares.get((kind, n), 0.0), 4), score] for n, score in enumerate(values)]
+        event["put_ns"] = put_ns
+        self._emit("health", event)

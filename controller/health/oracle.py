@@ -56,29 +56,28 @@ class Background:
 def route_of(path: Path, src: Gpu, dst: Gpu, kind: str) -> Route:
     """Return the links that a path loads, in the order of travel."""
     links: list[Link] = []
+    definition = FABRIC_KINDS[kind]
+    has_uplinks = bool(definition.default_spines) and not definition.is_graph
     for a, b, side in hops(path, src, dst):
         links.append(Link(a, side, True))
-        if (
-            a.domain != b.domain
-            and a.rank != b.rank
-            and FABRIC_KINDS[kind].default_spines
-            and not FABRIC_KINDS[kind].is_graph
-        ):
-            links += (Link(a.rank, "uplink", True), Link(b.rank, "uplink", False))
+        if has_uplinks and a.domain != b.domain and a.rank != b.rank:
+            links.append(Link(a.rank, "uplink", True))
+            links.append(Link(b.rank, "uplink", False))
         links.append(Link(b, side, False))
     return tuple(links)
 
 
 def capacities(plan: Plan) -> dict[Link, float]:
     """Bit/s of every link of an empty fabric."""
-    found: dict[Link, float] = {}
+    rates: dict[Link, float] = {}
     for out in (True, False):
-        found |= {Link(gpu, "hb", out): plan.hb_bps for gpu in plan.gpus}
-        found |= {Link(gpu, "rail", out): plan.rail_bps for gpu in plan.gpus}
+        for gpu in plan.gpus:
+            rates[Link(gpu, "hb", out)] = plan.hb_bps
+            rates[Link(gpu, "rail", out)] = plan.rail_bps
         if plan.spec.spine_count:
-            uplinks_bps = plan.uplink_bps * plan.spec.spine_count
-            found |= {Link(rail, "uplink", out): uplinks_bps for rail in range(plan.spec.rails)}
-    return found
+            for rail in range(plan.spec.rails):
+                rates[Link(rail, "uplink", out)] = plan.uplink_bps * plan.spec.spine_count
+    return rates
 
 
 def under_load(plan: Plan, background: Sequence[Background]) -> tuple[dict[Link, float], list[Route]]:
@@ -88,9 +87,9 @@ def under_load(plan: Plan, background: Sequence[Background]) -> tuple[dict[Link,
     for number, load in enumerate(background):
         route = route_of(load.path, load.src, load.dst, plan.spec.kind)
         if load.elastic:
-            own = Link(number, "own", True)
-            free[own] = load.bps
-            elastic_routes.append((own, *route))
+            rate_limit = Link(number, "own", True)
+            free[rate_limit] = load.bps
+            elastic_routes.append((rate_limit, *route))
         else:
             for link in route:
                 free[link] = max(0.0, free[link] - load.bps)
@@ -110,14 +109,14 @@ def max_min(routes: Sequence[Route], free: Mapping[Link, float]) -> list[float]:
     for flow, route in enumerate(routes):
         for link in route:
             users[link].add(flow)
-    left = {link: free[link] for link in users}
+    remaining_bps = {link: free[link] for link in users}
     while users:
-        tightest = min(users, key=lambda link: left[link] / len(users[link]))
-        share = left[tightest] / len(users[tightest])
+        tightest = min(users, key=lambda link: remaining_bps[link] / len(users[link]))
+        share = remaining_bps[tightest] / len(users[tightest])
         for flow in sorted(users[tightest]):
             rates[flow] = share
             for link in routes[flow]:
-                left[link] = max(0.0, left[link] - share)
+                remaining_bps[link] = max(0.0, remaining_bps[link] - share)
                 users[link].discard(flow)
                 if not users[link]:
                     del users[link]
@@ -133,20 +132,23 @@ def completion_s(
     """
     ends = [math.inf] * len(routes)
     persistent_routes = list(persistent)
-    left = {flow: size * 8.0 for flow, size in enumerate(sizes)}
+    remaining_bits = {flow: size * 8.0 for flow, size in enumerate(sizes)}
     now = 0.0
-    while left:
-        flows = list(left)
-        rates = dict(zip(flows, max_min([routes[flow] for flow in flows] + persistent_routes, free), strict=False))
-        step = min((left[flow] / rate for flow, rate in rates.items() if rate > 0), default=math.inf)
+    while remaining_bits:
+        flows = list(remaining_bits)
+        all_rates = max_min([routes[flow] for flow in flows] + persistent_routes, free)
+        # without those of persistent flows
+        rates = dict(zip(flows, all_rates, strict=False))
+        step = min((remaining_bits[flow] / rate for flow, rate in rates.items() if rate > 0), default=math.inf)
         if step == math.inf:
             break
         now += step
         for flow in flows:
-            left[flow] -= rates[flow] * step
-            if left[flow] <= sizes[flow] * 8e-9:  # what rounding leaves over is no flow
+            remaining_bits[flow] -= rates[flow] * step
+            if remaining_bits[flow] <= sizes[flow] * 8e-9:
+                # what rounding leaves over is no flow
                 ends[flow] = now
-                del left[flow]
+                del remaining_bits[flow]
     return ends
 
 
@@ -206,8 +208,11 @@ def by_pair(flows: Iterable[Flow], paths: Iterable[Path]) -> dict[tuple[Gpu, Gpu
     sizes: defaultdict[tuple[Gpu, Gpu], Counter[Path]] = defaultdict(Counter)
     for flow, path in zip(flows, paths, strict=True):
         sizes[flow.src, flow.dst][path] += flow.size
-    common = {pair: math.gcd(*each.values()) or 1 for pair, each in sizes.items()}
-    return {pair: tuple(Share(path, n // common[pair]) for path, n in each.items()) for pair, each in sizes.items()}
+    assigned: dict[tuple[Gpu, Gpu], Shares] = {}
+    for pair, bytes_by_path in sizes.items():
+        divisor = math.gcd(*bytes_by_path.values()) or 1
+        assigned[pair] = tuple(Share(path, size // divisor) for path, size in bytes_by_path.items())
+    return assigned
 
 
 class _Greedy:
@@ -233,19 +238,23 @@ class _Greedy:
         for link, bps in free.items():
             if link.side != "own":
                 self._free[self._number(link)] = bps
-        for own, *route in elastic_routes:
+        for rate_limit, *route in elastic_routes:
             for link in route:
                 self._elastic[self._number(link)] += 1
-                self._demand[self._number(link)] += free[own]
+                self._demand[self._number(link)] += free[rate_limit]
 
     def _number(self, link: Link) -> int:
-        if isinstance(link.node, Gpu):
-            hb, rail = (self._hb_out, self._rail_out) if link.out else (self._hb_in, self._rail_in)
-            return int((hb if link.side == "hb" else rail)[link.node])
-        return int((self._up_out if link.out else self._up_in)[link.node])
+        if not isinstance(link.node, Gpu):
+            numbers = self._up_out if link.out else self._up_in
+        elif link.side == "hb":
+            numbers = self._hb_out if link.out else self._hb_in
+        else:
+            numbers = self._rail_out if link.out else self._rail_in
+        return int(numbers[link.node])
 
     def paths(self) -> tuple[Path, ...]:
-        with np.errstate(divide="ignore", invalid="ignore"):  # a link may have nothing left
+        # a link may have nothing left
+        with np.errstate(divide="ignore", invalid="ignore"):
             order = sorted(range(len(self._flows)), key=lambda flow: -self._flows[flow].size)
             near = [flow.dst.rank if flow.src.domain != flow.dst.domain else 0 for flow in self._flows]
             chosen = list(near)
@@ -257,7 +266,8 @@ class _Greedy:
                     chosen[number] = self._assign_best(self._flows[number], chosen[number])
                 if chosen == before:
                     break
-            best = min(near, chosen, key=self._bottleneck_s)  # near, if both take as long
+            # near, if both take as long
+            best = min(near, chosen, key=self._bottleneck_s)
         return tuple(self._path(flow, option) for flow, option in zip(self._flows, best, strict=True))
 
     def _routes(self, flow: Flow) -> Links:
@@ -266,10 +276,14 @@ class _Greedy:
         if d1 == d2:
             return np.array([[self._hb_out[d1, g1]], [self._hb_in[d2, g2]]] + 4 * [[self._none]])
         routes = np.empty((6, k + (self._kind.joins_rails and g1 != g2)), dtype=np.int64)
-        routes[0], routes[5] = self._hb_out[d1, g1], self._hb_in[d2, g2]
-        routes[1, :k], routes[2, :k] = self._hb_in[d1], self._rail_out[d1]
-        routes[3, :k], routes[4, :k] = self._rail_in[d2], self._hb_out[d2]
-        routes[:2, g1] = routes[4:, g2] = self._none  # the rail's GPU is the source or the destination itself
+        routes[0] = self._hb_out[d1, g1]
+        routes[1, :k] = self._hb_in[d1]
+        routes[2, :k] = self._rail_out[d1]
+        routes[3, :k] = self._rail_in[d2]
+        routes[4, :k] = self._hb_out[d2]
+        routes[5] = self._hb_in[d2, g2]
+        # the rail's GPU is the source or the destination itself
+        routes[:2, g1] = routes[4:, g2] = self._none
         if routes.shape[1] > k:
             spines = (self._up_out[g1], self._up_in[g2]) if self._kind.default_spines else (self._none, self._none)
             routes[:, k] = (self._rail_out[d1, g1], *spines, self._rail_in[d2, g2], self._none, self._none)

@@ -182,8 +182,10 @@ def first_routable(near: Path, src: Gpu, dst: Gpu, scores: Scores) -> int:
     domains = scores.domains[src.domain] * scores.domains[dst.domain]
     if near.kind == "d" or not domains:
         return rails
-    whole = path_score(near, src, dst, scores) // domains  # m rounded down: a whole H(x) above m is above that too
-    return rails if whole >= BEST else bisect_right(scores.sorted_rails, (whole, rails))  # Corollary: m > 1, no drd
+    # m rounded down: a whole H(x) above m is above that too
+    whole = path_score(near, src, dst, scores) // domains
+    # Corollary: m > 1, no drd
+    return rails if whole >= BEST else bisect_right(scores.sorted_rails, (whole, rails))
 
 
 def choose_path(src: Gpu, dst: Gpu, scores: Scores) -> Path | None:
@@ -209,11 +211,11 @@ def spray_paths(src: Gpu, dst: Gpu, scores: Scores, delta: int) -> tuple[Path, .
     if first == len(rails):
         return (near,)
     domains = scores.domains[src.domain] * scores.domains[dst.domain]
-    m, rest = divmod(path_score(near, src, dst, scores), domains)
+    m, remainder = divmod(path_score(near, src, dst, scores), domains)
     end = bisect_right(rails, (m + delta, len(rails)))
     if end <= first:
         return (path_of("drd", rails[first][1]),)
-    begin = bisect_left(rails, (max(1, m + bool(rest) - delta),))
+    begin = bisect_left(rails, (max(1, m + bool(remainder) - delta),))
     return tuple(over_rail(rail, src, dst) for rail in sorted(rail for _, rail in rails[begin:end]))
 
 
@@ -229,19 +231,23 @@ def best_path(src: Gpu, dst: Gpu, scores: Scores, delta: int, spine: bool) -> Pa
 
     Pairs spread over the rails that do. `spine`: the fabric has a NIC network that joins rails. O(log K).
     """
-    found = _best(src, dst, scores, delta, spine)
-    if not isinstance(found, int):
-        return found
+    best = _best(src, dst, scores, delta, spine)
+    if not isinstance(best, int):
+        return best
     rails = scores.sorted_rails
-    return path_of("drd", rails[found + spread(src, dst) % (len(rails) - found)][1])
+    place = best + spread(src, dst) % (len(rails) - best)
+    return path_of("drd", rails[place][1])
 
 
 def best_paths(src: Gpu, dst: Gpu, scores: Scores, delta: int, spine: bool) -> tuple[Path, ...]:
     """Return the paths over all rails among which `best_path` chooses, in the order of rails."""
-    found = _best(src, dst, scores, delta, spine)
-    if isinstance(found, int):
-        return tuple(path_of("drd", rail) for rail in sorted(rail for _, rail in scores.sorted_rails[found:]))
-    return () if found is None else (found,)
+    best = _best(src, dst, scores, delta, spine)
+    if best is None:
+        return ()
+    if not isinstance(best, int):
+        return (best,)
+    rails = sorted(rail for _, rail in scores.sorted_rails[best:])
+    return tuple(path_of("drd", rail) for rail in rails)
 
 
 def spread(src: Gpu, dst: Gpu) -> int:
@@ -267,5 +273,6 @@ def _best(src: Gpu, dst: Gpu, scores: Scores, delta: int, spine: bool) -> Path |
         return near
     if spine_score * BEST >= threshold:
         return by_spine
-    min_score = -(-threshold // (domains * BEST))  # rounded up: the lowest H(x) that is as good
+    # rounded up: the lowest H(x) that is as good
+    min_score = -(-threshold // (domains * BEST))
     return bisect_left(scores.sorted_rails, (min_score,))

@@ -63,8 +63,10 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         self.graph: FabricGraph | None = None
         self.observes = False
         self._lost_spines: set[int] = set()
-        self._lost: set[int] = set()  # datapath ids of switches of a graph
-        self._lock = threading.RLock()  # fibres are moved in other threads than events of switches arrive in
+        # datapath ids of switches of a graph
+        self._lost: set[int] = set()
+        # fibres are moved in other threads than events of switches arrive in
+        self._lock = threading.RLock()
         self.optics = OpticalSwitches(self._lock, self._sync_tables)
 
     def _answer(self, event: Any) -> tuple[_Switch | None, list[Any] | None]:
@@ -86,12 +88,14 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
     def on_state(self, event: Any) -> None:
         """Ask a switch that has connected for its ports, flows and groups; forget one that has disconnected."""
         datapath = event.datapath
-        known = self._switches.get(datapath.id)
+        switch = self._switches.get(datapath.id)
         if event.state == handler.DEAD_DISPATCHER:
-            if known and known.datapath is datapath:  # not the late end of an old connection
+            if switch and switch.datapath is datapath:
+                # not the late end of an old connection
                 self._on_disconnect(datapath.id)
             return
-        if known:  # back before its old connection was seen to end
+        if switch:
+            # back before its old connection was seen to end
             self._on_disconnect(datapath.id)
         try:
             role, _ = role_of(datapath.id)
@@ -110,19 +114,22 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
     def on_ports(self, event: Any) -> None:
         """Take in port descriptions: the answer at the connection, or to a poll."""
         switch = self._switches.get(event.msg.datapath.id)
-        if switch:
-            now = time.monotonic_ns()
-            ports = [p for p in event.msg.body if p.port_no < codec.LOCAL_PORTS]
-            seen = {p.port_no: codec.is_up(p) for p in ports}
-            changed = {port: up for port, up in seen.items() if switch.ready and switch.ports.get(port) != up}
-            switch.ports |= seen
-            if switch.optical:
-                with self._lock:
-                    for port in ports:
-                        switch.optical.on_port(port)
-                    self._sync_tables(switch.datapath.id)
-            for port, up in changed.items():  # the answer to a poll: a switch doesn't report every change
-                self.listener(SwitchEvent("port", switch.datapath.id, now, port, up))
+        if switch is None:
+            return
+        now = time.monotonic_ns()
+        ports = [port for port in event.msg.body if port.port_no < codec.LOCAL_PORTS]
+        states = {port.port_no: codec.is_up(port) for port in ports}
+        changed = {number: up for number, up in states.items() if switch.ports.get(number) != up}
+        switch.ports |= states
+        if switch.optical:
+            with self._lock:
+                for port in ports:
+                    switch.optical.on_port(port)
+                self._sync_tables(switch.datapath.id)
+        if switch.ready:
+            # the answer to a poll: a switch doesn't report every change
+            for number, up in changed.items():
+                self.listener(SwitchEvent("port", switch.datapath.id, now, number, up))
 
     @handler.set_ev_cls(ofp_event.EventOFPFlowStatsReply, handler.MAIN_DISPATCHER)
     def on_flows(self, event: Any) -> None:
@@ -175,11 +182,13 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
             with self._lock:
                 switch.optical.on_port_removed(port.port_no) if gone else switch.optical.on_port(port)
         is_change = up != before and switch.ready
-        if is_change and not up:  # first: senders need a detour
+        if is_change and not up:
+            # first: senders need a detour
             self.listener(SwitchEvent("port", dpid, now, port.port_no, up))
         self._sync_tables(dpid)
         self._on_spine_change(dpid)
-        if is_change and up:  # last: the listener lets traffic return, for which flows must exist
+        if is_change and up:
+            # last: the listener lets traffic return, for which flows must exist
             self.listener(SwitchEvent("port", dpid, now, port.port_no, up))
 
     @handler.set_ev_cls(ofp_event.EventOFPPortStatsReply, handler.MAIN_DISPATCHER)
@@ -217,33 +226,40 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
     def _sync_tables(self, dpid: int) -> None:
         """Send the fewest messages that make the switch's tables and link states what its ports require."""
         with self._lock:
-            switch = self._switches.get(dpid)  # it may have gone, or connected anew
+            # it may have gone, or connected anew
+            switch = self._switches.get(dpid)
             if switch is None or switch.tables is None or self.observes:
                 return
-            if optical := switch.optical:
-                target = optical.changed_tables()
+            if switch.optical:
+                target = switch.optical.changed_tables()
             elif self.graph and role_of(dpid)[0] in GRAPH_ROLES:
                 target = self._graph_tables(self.graph, dpid)
-            else:  # the ports of every spine that has its flows; none of one that had them and was lost
-                spines: dict[int, Ports] = {index: {} for index in self._lost_spines}
-                known = ((*role_of(number), other) for number, other in self._switches.items())
-                spines |= {index: other.ports for role, index, other in known if role == "spine" and other.ready}
-                target = tables_of(dpid, switch.ports, spines, self.assigned_uplinks.get(dpid))
+            else:
+                target = tables_of(dpid, switch.ports, self._spine_ports(), self.assigned_uplinks.get(dpid))
             if target is not None:
                 for message in codec.messages(switch.datapath, reconcile(switch.tables, target)):
                     switch.datapath.send_msg(message)
                 switch.tables = target
-            if optical:
-                optical.apply_link_states()
+            if switch.optical:
+                switch.optical.apply_link_states()
+
+    def _spine_ports(self) -> dict[int, Ports]:
+        """Return the ports of every spine that has its flows; none of a spine that had them and was lost."""
+        spines: dict[int, Ports] = {index: {} for index in self._lost_spines}
+        for dpid, switch in self._switches.items():
+            role, index = role_of(dpid)
+            if role == "spine" and switch.ready:
+                spines[index] = switch.ports
+        return spines
 
     def _graph_tables(self, graph: FabricGraph, dpid: int) -> Tables:
         """Return the tables of a switch of a graph. A switch that has not connected yet counts as intact."""
         names = {number: name for name, number in graph.dpids.items()}
         ready = {number for number, switch in self._switches.items() if switch.ready}
         dead = frozenset(names[number] for number in self._lost - ready if number in names)
-        cut = set[Ends]()
+        cut: set[Ends] = set()
         for number, switch in self._switches.items():
-            for other, port in graph.ports.get(names.get(number, ""), {}).items():
+            for neighbour, port in graph.ports.get(names.get(number, ""), {}).items():
                 if switch.ports.get(port) is False:
-                    cut.add(frozenset((names[number], other)))
+                    cut.add(frozenset((names[number], neighbour)))
         return graph_tables(graph, names[dpid], dead, frozenset(cut))

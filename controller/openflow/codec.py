@@ -48,39 +48,48 @@ def _match(flow: Flow) -> Any:
 
 def select_group(datapath: Any, number: int, ports: Iterable[int], command: int) -> Any:
     """The message that adds or changes (OFPGC_*) a select group over these ports, equal weights."""
-    buckets = [
-        parser.OFPBucket(1, port, watch_group=ofp.OFPG_ANY, actions=[parser.OFPActionOutput(port)]) for port in ports
-    ]
+    buckets = []
+    for port in ports:
+        actions = [parser.OFPActionOutput(port)]
+        buckets.append(parser.OFPBucket(1, port, watch_group=ofp.OFPG_ANY, actions=actions))
     return parser.OFPGroupMod(datapath, command, ofp.OFPGT_SELECT, number, buckets)
+
+
+def delete_flow(datapath: Any, flow: Flow) -> Any:
+    """The message that removes exactly this flow."""
+    options = {"command": ofp.OFPFC_DELETE_STRICT, **_TO_ANY}
+    return parser.OFPFlowMod(datapath, priority=flow.priority, match=_match(flow), **options)
 
 
 def messages(datapath: Any, steps: Steps) -> list[Any]:
     """The messages that take these steps, in their order."""
-    strictly = {"command": ofp.OFPFC_DELETE_STRICT, **_TO_ANY}  # exactly that flow
-    return [
-        *(select_group(datapath, number, ports, ofp.OFPGC_MODIFY) for number, ports in steps.change_groups),
-        *(select_group(datapath, number, ports, ofp.OFPGC_ADD) for number, ports in steps.add_groups),
-        *(add_flow(datapath, flow) for flow in steps.add),
-        *(parser.OFPFlowMod(datapath, priority=f.priority, match=_match(f), **strictly) for f in steps.delete),
-        *(select_group(datapath, number, (), ofp.OFPGC_DELETE) for number in steps.delete_groups),
-    ]
+    result = [select_group(datapath, number, ports, ofp.OFPGC_MODIFY) for number, ports in steps.change_groups]
+    result += [select_group(datapath, number, ports, ofp.OFPGC_ADD) for number, ports in steps.add_groups]
+    result += [add_flow(datapath, flow) for flow in steps.add]
+    result += [delete_flow(datapath, flow) for flow in steps.delete]
+    result += [select_group(datapath, number, (), ofp.OFPGC_DELETE) for number in steps.delete_groups]
+    return result
 
 
 def groups_in(stats: Iterable[Any]) -> dict[int, tuple[int, ...]]:
     """The groups of a group-description reply: number -> ports. Of another type than ours: (0,), which is no port."""
-    return {
-        entry.group_id: tuple(b.watch_port for b in entry.buckets) if entry.type == ofp.OFPGT_SELECT else (0,)
-        for entry in stats
-    }
+    groups: dict[int, tuple[int, ...]] = {}
+    for entry in stats:
+        groups[entry.group_id] = (0,)
+        if entry.type == ofp.OFPGT_SELECT:
+            groups[entry.group_id] = tuple(bucket.watch_port for bucket in entry.buckets)
+    return groups
 
 
 def flows_in(stats: Iterable[Any]) -> frozenset[Flow] | None:
     """The flows of a flow-stats reply; None if one is there that is not of our shape (then: start afresh)."""
-    found = set()
+    flows = set()
     for entry in stats:
         match = entry.match.get("eth_dst", ANYTHING)
         in_port = entry.match.get("in_port")
-        actions = [a for i in entry.instructions for a in getattr(i, "actions", ())]
+        actions: list[Any] = []
+        for instruction in entry.instructions:
+            actions += getattr(instruction, "actions", ())
         if (
             entry.table_id
             or entry.idle_timeout
@@ -93,8 +102,8 @@ def flows_in(stats: Iterable[Any]) -> frozenset[Flow] | None:
         value, mask = match if isinstance(match, tuple) else (match, EXACT)
         port = getattr(actions[0], "port", None)
         group = getattr(actions[0], "group_id", None)
-        found.add(Flow(value, mask, entry.priority, port, group, in_port))
-    return frozenset(found)
+        flows.add(Flow(value, mask, entry.priority, port, group, in_port))
+    return frozenset(flows)
 
 
 def is_up(port: Any) -> bool:
@@ -110,5 +119,8 @@ def port_mod_message(datapath: Any, port: Any, enabled: bool) -> Any:
 
 def counters_in(stats: Iterable[Any]) -> dict[int, dict[str, int]]:
     """The counters of a port-stats reply, by port; `rx` is what came in from the cable."""
-    entries = (entry for entry in stats if entry.port_no < LOCAL_PORTS)
-    return {entry.port_no: {name: getattr(entry, name) for name in COUNTERS} for entry in entries}
+    counters: dict[int, dict[str, int]] = {}
+    for entry in stats:
+        if entry.port_no < LOCAL_PORTS:
+            counters[entry.port_no] = {name: getattr(entry, name) for name in COUNTERS}
+    return counters

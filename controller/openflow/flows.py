@@ -76,12 +76,15 @@ def tables_of(
     """
     role, rank = role_of(dpid)
     if role == "spine":
-        return Tables(frozenset(Flow(*rank_mac(port - 1), GPU_PRIORITY, port) for port in sorted(ports)))
-    gpu_at_port = {port: gpu_at(dpid, port) for port in sorted(ports)}
-    uplinks = [port for port, gpu in gpu_at_port.items() if gpu is None]
-    flows = {
-        Flow(gpu.mac("rail", plane_of(dpid)), EXACT, GPU_PRIORITY, port) for port, gpu in gpu_at_port.items() if gpu
-    }
+        return Tables(frozenset(Flow(*rank_mac(port - 1), GPU_PRIORITY, port) for port in ports))
+    uplinks: list[int] = []
+    flows: set[Flow] = set()
+    for port in sorted(ports):
+        gpu = gpu_at(dpid, port)
+        if gpu is None:
+            uplinks.append(port)
+        else:
+            flows.add(Flow(gpu.mac("rail", plane_of(dpid)), EXACT, GPU_PRIORITY, port))
     if not uplinks:
         return Tables(frozenset(flows))
     spines = spines or {}
@@ -121,8 +124,8 @@ def graph_tables(graph: FabricGraph, switch: str, dead: frozenset[str], cut: fro
     A flow for each GPU that the switch reaches: out of its port, or to the next switch on the shortest paths. Where
     there are several, a group hashes over them, one for each target switch.
     """
-    flows = set[Flow]()
-    groups = dict[int, tuple[int, ...]]()
+    flows: set[Flow] = set()
+    groups: dict[int, tuple[int, ...]] = {}
     following = graph.next_switches(dead - {switch}, cut)[switch]
     for leaf, gpus in graph.gpus_at.items():
         ports = tuple(graph.ports[switch][name] for name in following.get(leaf, ()))
@@ -142,19 +145,28 @@ def graph_tables(graph: FabricGraph, switch: str, dead: frozenset[str], cut: fro
 
 def uplinks_to(rank: int, uplinks: tuple[int, ...], spines: Mapping[int, Ports]) -> tuple[int, ...]:
     """Return the uplinks of a rail switch whose spine has a living cable to the rail of this rank."""
-    return tuple(up for up in uplinks if spines.get(up - UPLINK_PORT, {rank + 1: True}).get(rank + 1))
+    port_to_rank = rank + 1
+    # a spine that has not connected yet
+    intact = {port_to_rank: True}
+    return tuple(uplink for uplink in uplinks if spines.get(uplink - UPLINK_PORT, intact).get(port_to_rank))
 
 
 def reconcile(current: Tables, target: Tables) -> Steps:
     """The steps for a switch that has `current` (kept over a lost connection, or from before a port changed)."""
-    kept = {flow.key for flow in target.flows}
-    new = target.flows - current.flows
-    gone = current.flows - target.flows
-    differ = [(number, ports) for number, ports in sorted(target.groups.items()) if current.groups.get(number) != ports]
+    change_groups: list[tuple[int, tuple[int, ...]]] = []
+    add_groups: list[tuple[int, tuple[int, ...]]] = []
+    for number, ports in sorted(target.groups.items()):
+        if number not in current.groups:
+            add_groups.append((number, ports))
+        elif current.groups[number] != ports:
+            change_groups.append((number, ports))
+    # a flow replaces the one of its key: to delete that one as well would delete the new one
+    target_keys = {flow.key for flow in target.flows}
+    deleted = [flow for flow in current.flows - target.flows if flow.key not in target_keys]
     return Steps(
-        change_groups=tuple(group for group in differ if group[0] in current.groups),
-        add_groups=tuple(group for group in differ if group[0] not in current.groups),
-        add=tuple(sorted(new, key=lambda flow: flow.key)),
-        delete=tuple(sorted((flow for flow in gone if flow.key not in kept), key=lambda flow: flow.key)),
+        change_groups=tuple(change_groups),
+        add_groups=tuple(add_groups),
+        add=tuple(sorted(target.flows - current.flows, key=lambda flow: flow.key)),
+        delete=tuple(sorted(deleted, key=lambda flow: flow.key)),
         delete_groups=tuple(sorted(current.groups.keys() - target.groups.keys())),
     )

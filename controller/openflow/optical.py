@@ -46,9 +46,12 @@ def cross_connects(ports: Iterable[int], moved: Mapping[int, int]) -> dict[int, 
     """
     present = frozenset(ports)
     taken = frozenset(moved.values())
-    default = {f: f + NETWORK_PORT_OFFSET for f in present if f < NETWORK_PORT_OFFSET and f not in moved}
-    target = {f: n for f, n in default.items() if n not in taken} | dict(moved)
-    return {f: n for f, n in sorted(target.items()) if f in present and n in present}
+    connected = dict(moved)
+    for gpu_side in present:
+        own_network_side = gpu_side + NETWORK_PORT_OFFSET
+        if gpu_side < NETWORK_PORT_OFFSET and gpu_side not in moved and own_network_side not in taken:
+            connected[gpu_side] = own_network_side
+    return {f: n for f, n in sorted(connected.items()) if f in present and n in present}
 
 
 def find_moved(connected: Iterable[tuple[int, int]]) -> dict[int, int]:
@@ -64,7 +67,8 @@ def after_moves(moved: Mapping[int, int], more: Mapping[int, int]) -> dict[int, 
     taken = set(more.values())
     if len(taken) < len(more):
         raise ValueError("two fibres can't lead to one place")
-    return find_moved(({f: n for f, n in moved.items() if n not in taken} | dict(more)).items())
+    kept = {f: n for f, n in moved.items() if n not in taken}
+    return find_moved((kept | dict(more)).items())
 
 
 def link_state_changes(connected: Mapping[int, int], ports: Mapping[int, LinkState]) -> dict[int, bool]:
@@ -101,21 +105,22 @@ def _other_side(port: int) -> int:
 
 def cross_connect_flows(connected: Mapping[int, int]) -> frozenset[Flow]:
     """Return the flows of these cross-connects ({GPU side: network side}), in both directions."""
-    return frozenset(
-        Flow(*ANYTHING, CROSS_CONNECT_PRIORITY, out, in_port=into)
-        for pair in connected.items()
-        for into, out in (pair, pair[::-1])
-    )
+    flows: set[Flow] = set()
+    for gpu_side, network_side in connected.items():
+        flows.add(Flow(*ANYTHING, CROSS_CONNECT_PRIORITY, network_side, in_port=gpu_side))
+        flows.add(Flow(*ANYTHING, CROSS_CONNECT_PRIORITY, gpu_side, in_port=network_side))
+    return frozenset(flows)
 
 
 def network_sides_in(affected_ports: AffectedPorts) -> dict[Gpu, bool]:
     """Return the network sides among these ports, and whether any of their ports is enabled again."""
-    found: dict[Gpu, bool] = {}
-    for port, is_enabled in (entry for ports in affected_ports.values() for entry in ports.items()):
-        if port > NETWORK_PORT_OFFSET:
-            network_side = gpu_of_optical_port(port)
-            found[network_side] = found.get(network_side, False) or is_enabled
-    return found
+    network_sides: dict[Gpu, bool] = {}
+    for ports in affected_ports.values():
+        for port, is_enabled in ports.items():
+            if port > NETWORK_PORT_OFFSET:
+                gpu = gpu_of_optical_port(port)
+                network_sides[gpu] = network_sides.get(gpu, False) or is_enabled
+    return network_sides
 
 
 class OpticalSwitch:
@@ -130,9 +135,11 @@ class OpticalSwitch:
         self._reconfigurations = reconfigurations
         self._ports: dict[int, Any] = {}
         self._link_states: dict[int, LinkState] = {}
-        self._enabled_s: dict[int, float] = {}  # when we enabled ports that have no carrier yet
+        # when we enabled ports that have no carrier yet
+        self._enabled_s: dict[int, float] = {}
         self._poll_pending = False
-        self._has_changed = True  # ports or fibres, since the last `changed_tables`
+        # ports or fibres, since the last `changed_tables`
+        self._has_changed = True
         self.moved: dict[int, int] = {}
         self.is_loaded = False
 
@@ -148,7 +155,8 @@ class OpticalSwitch:
         number = port.port_no
         before = self._link_states.get(port.port_no)
         now = time.monotonic()
-        self._ports[number], self._link_states[number] = port, state
+        self._ports[number] = port
+        self._link_states[number] = state
         if before is None:
             self._enabled_s[number] = now
             self._has_changed = True
@@ -158,8 +166,9 @@ class OpticalSwitch:
 
     def on_port_removed(self, number: int) -> None:
         """Forget a port that no longer exists."""
-        for known in (self._ports, self._link_states, self._enabled_s):
-            known.pop(number, None)
+        self._ports.pop(number, None)
+        self._link_states.pop(number, None)
+        self._enabled_s.pop(number, None)
         self._has_changed = True
 
     def affected_ports(self, moved: Mapping[int, int]) -> dict[int, bool]:
@@ -169,7 +178,11 @@ class OpticalSwitch:
         before = cross_connects(self._ports, self.moved)
         after = cross_connects(self._ports, moved)
         connected = {*after.keys(), *after.values()}
-        return {port: port in connected for pair in before.items() ^ after.items() for port in pair}
+        affected: dict[int, bool] = {}
+        for pair in before.items() ^ after.items():
+            for port in pair:
+                affected[port] = port in connected
+        return affected
 
     def begin_moves(self, moved: Mapping[int, int]) -> frozenset[int]:
         """Disable the ports that moving these fibres affects, and return them."""
@@ -246,13 +259,16 @@ class OpticalSwitches:
         nothing is moved, if a switch is not connected, or for two fibres to one network side.
         """
         with self._lock:
-            switches = {dpid: switch for dpid in moves if (switch := self._switches.get(dpid)) and switch.is_loaded}
-            if len(switches) < len(moves):
-                raise ValueError("an optical switch is not connected")
-            moved = {dpid: after_moves(switch.moved, moves[dpid]) for dpid, switch in switches.items()}
-            on_start({dpid: switch.affected_ports(moved[dpid]) for dpid, switch in switches.items()})
-            affected = {dpid: switch.begin_moves(moved[dpid]) for dpid, switch in switches.items()}
-            for dpid in switches:
+            # nothing is moved before all switches are known to be able to
+            moved: dict[int, dict[int, int]] = {}
+            for dpid in moves:
+                switch = self._switches.get(dpid)
+                if switch is None or not switch.is_loaded:
+                    raise ValueError("an optical switch is not connected")
+                moved[dpid] = after_moves(switch.moved, moves[dpid])
+            on_start({dpid: self._switches[dpid].affected_ports(moved[dpid]) for dpid in moves})
+            affected = {dpid: self._switches[dpid].begin_moves(moved[dpid]) for dpid in moves}
+            for dpid in moves:
                 self._sync(dpid)
 
         def finish() -> None:

@@ -41,7 +41,8 @@ def _accept(listener: socket.socket) -> None:
         try:
             connection, address = listener.accept()
         except OSError:
-            return  # closed: the run is over
+            # closed: the run is over
+            return
         hub.spawn(serve, connection, address)
 
 

@@ -77,7 +77,8 @@ def _apps_in(module: ModuleType, base: type) -> list[Any]:
     """Return the apps that a module defines, without those that others are derived from."""
     classes = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, base)]
     defined = [value for value in classes if value.__module__ == module.__name__]
-    return [app for app in defined if not any(other is not app and issubclass(other, app) for other in defined)]
+    base_classes = {parent for app in defined for parent in app.__mro__[1:]}
+    return [app for app in defined if app not in base_classes]
 
 
 def start(manager: Any, file: str, emit: Callable[[str, dict[str, Any]], None]) -> None:
@@ -142,6 +143,7 @@ class AppLog(logging.Handler):
     def _text(self, record: logging.LogRecord) -> str:
         if record.exc_info and record.exc_info[1]:
             return plugins.error_line(record.exc_info[1], self._path)
-        if record.name == "os_ken.lib.hub":  # a traceback in its text
+        if record.name == "os_ken.lib.hub":
+            # a traceback in its text
             return record.getMessage().strip().rpartition("\n")[2]
         return " ".join(record.getMessage().split())

@@ -81,8 +81,12 @@ class Agents:
     def _on_view(self, gpu: Gpu, view: View) -> None:
         with self._condition:
             if view.stale != (gpu in self._stale):
-                (self._stale.add if view.stale else self._stale.discard)(gpu)
-                self._emit("stale" if view.stale else "fresh", {"gpu": gpu.name})
+                if view.stale:
+                    self._stale.add(gpu)
+                    self._emit("stale", {"gpu": gpu.name})
+                else:
+                    self._stale.discard(gpu)
+                    self._emit("fresh", {"gpu": gpu.name})
             self._views[gpu] = view
             self._recheck_ns[gpu] = AT_ONCE_NS
             self._condition.notify_all()
@@ -92,10 +96,13 @@ class Agents:
             with self._condition:
                 while not self._stopped:
                     now = time.monotonic_ns()
-                    if due_gpus := [gpu for gpu, at in self._recheck_ns.items() if at <= now]:
+                    due_gpus = [gpu for gpu, at_ns in self._recheck_ns.items() if at_ns <= now]
+                    if due_gpus:
                         break
-                    at_ns = min(self._recheck_ns.values(), default=None)
-                    self._condition.wait(None if at_ns is None else max(0.0, (at_ns - time.monotonic_ns()) / 1e9))
+                    wait_s = None
+                    if self._recheck_ns:
+                        wait_s = max(0.0, (min(self._recheck_ns.values()) - time.monotonic_ns()) / 1e9)
+                    self._condition.wait(wait_s)
                 if self._stopped:
                     return
                 todo: dict[Gpu, Scores] = {}
@@ -107,7 +114,8 @@ class Agents:
                         todo[gpu] = scores
             try:
                 self._steer(todo, has_new_scores)
-            except Exception as error:  # of a plugin's policy: its experiment fails
+            except Exception as error:
+                # of a plugin's policy: its experiment fails
                 why = f"{type(error).__name__}: {error}"
                 self._emit("failed", {"policy": self._command.steering.policy, "why": why})
                 return
@@ -119,7 +127,8 @@ class Agents:
             changes[gpu] = self._sources[gpu].decide(scores, now_ns, partial(self._rates.read, gpu.name))
         routes = {gpu: (change.remove, change.put) for gpu, change in changes.items() if change.remove or change.put}
         outcome = self._routes.change_all(routes)
-        for gpu, error in outcome.refused.items():  # a crashed GPU has no interfaces; the others' routes matter more
+        # a crashed GPU has no interfaces; the others' routes matter more
+        for gpu, error in outcome.refused.items():
             self._emit("refused", {"gpu": gpu.name, "why": error.strerror or str(error)})
         with self._condition:
             for gpu, change in changes.items():
@@ -145,14 +154,17 @@ class Agents:
 
 def main() -> None:
     """Execute the parent's commands until it ends."""
-    with suppress(PermissionError):  # an ordinary user may not
-        os.nice(-15)  # real agents have a processor each, and don't queue behind the traffic
+    # an ordinary user may not
+    with suppress(PermissionError):
+        # real agents have a processor each, and don't queue behind the traffic
+        os.nice(-15)
     parent = Parent(*messages.ToAgents.__subclasses__())
     plan: Plan = parent.receive().plan
     routes = RouteAgent(plan)
     rates = TcpRates(gpu.name for gpu in plan.gpus)
     routes.learn_interfaces()
-    steering = list[Agents]()  # none while no policy steers, else one
+    # none while no policy steers, else one
+    steering = list[Agents]()
     serve_choices(lambda src, dst: next((agents.chosen(src, dst) for agents in steering), None))
     parent.emit("connected", {})
     for command in parent:

@@ -5,7 +5,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from itertools import product
+from itertools import chain, product
 from typing import Any, Final
 
 from railyard.controller.agent.steering import Assigned, Steering
@@ -33,11 +33,11 @@ def listeners(switches: Iterable[str], port: int = CONTROLLER_PORT) -> list[sock
 
     A switch that connects while the controller imports its libraries waits in the queue instead of retrying later.
     """
-    found = []
+    sockets = []
     for name in switches:
         with namespaces.inside(name):
-            found.append(socket.create_server((ADDRESS[0], port)))
-    return found
+            sockets.append(socket.create_server((ADDRESS[0], port)))
+    return sockets
 
 
 def moves_by_switch(plan: Plan, moves: Mapping[str, str], layers: Iterable[Layer]) -> dict[int, dict[int, int]]:
@@ -49,9 +49,10 @@ def moves_by_switch(plan: Plan, moves: Mapping[str, str], layers: Iterable[Layer
     if len(set(moves.values())) < len(moves):
         raise ValueError(f"two fibres can't lead to one place: {dict(moves)}")
     pairs = [(gpu_of_name(gpu_side), gpu_of_name(network_side)) for gpu_side, network_side in moves.items()]
-    if unknown := {gpu.name for pair in pairs for gpu in pair} - {gpu.name for gpu in plan.gpus}:
-        raise ValueError(f"the fabric has no {', '.join(sorted(unknown))}")
-    found: defaultdict[int, dict[int, int]] = defaultdict(dict)
+    unknown = set(chain.from_iterable(pairs)).difference(plan.gpus)
+    if unknown:
+        raise ValueError(f"the fabric has no {', '.join(sorted(gpu.name for gpu in unknown))}")
+    by_switch: defaultdict[int, dict[int, int]] = defaultdict(dict)
     for layer, (gpu_side, network_side) in product(layers, pairs):
         near = plan.optical_switch(layer, gpu_side)
         far = plan.optical_switch(layer, network_side)
@@ -60,8 +61,8 @@ def moves_by_switch(plan: Plan, moves: Mapping[str, str], layers: Iterable[Layer
         if near != far:
             sides = f"{gpu_side.name}'s fibre is at {near.name}, and {network_side.name}'s place at {far.name}"
             raise ValueError(sides)
-        found[near.dpid][gpu_port(gpu_side)] = network_port(network_side)
-    return dict(found)
+        by_switch[near.dpid][gpu_port(gpu_side)] = network_port(network_side)
+    return dict(by_switch)
 
 
 class ControllerProcess:
@@ -84,7 +85,8 @@ class ControllerProcess:
         self._on_event = on_event or (lambda *_: None)
         self._process: Worker | None = None
         self._plan: Plan | None = None
-        self._send_lock = threading.Lock()  # heartbeat events come from a thread of their own
+        # heartbeat events come from a thread of their own
+        self._send_lock = threading.Lock()
         self._silence: messages.SetSilence | None = None
         self._health: HealthSpec | None = None
         self._port = PORTS[0]
@@ -140,11 +142,13 @@ class ControllerProcess:
             self.start_health(self._health)
 
     def _start(self, plan: Plan, port: int, resume: bool) -> Worker:
-        sockets = listeners((switch.name for switch in plan.switches if switch.name not in self._elsewhere), port)
+        local_switches = [switch.name for switch in plan.switches if switch.name not in self._elsewhere]
+        sockets = listeners(local_switches, port)
         if self._elsewhere:
             sockets.append(socket.create_server((ADDRESS[0], port)))
         agents = self.remote_agents()
-        numbers, agent_numbers = ([sock.fileno() for sock in each] for each in (sockets, list(agents)))
+        numbers = [sock.fileno() for sock in sockets]
+        agent_numbers = [sock.fileno() for sock in agents]
         process = Worker(
             "railyard.controller.processes.controller_main",
             "the controller",
@@ -175,12 +179,13 @@ class ControllerProcess:
     def port_counters(self, switches: int) -> dict[str, dict[int, dict[str, int]]]:
         """Return the current OpenFlow counters by switch and port (`rx`: received from the cable)."""
         self._send(messages.ReadCounters())
-        found: dict[str, dict[int, dict[str, int]]] = {}
+        counters: dict[str, dict[int, dict[str, int]]] = {}
         deadline = time.monotonic() + ANSWER_S
-        while len(found) < switches:
+        while len(counters) < switches:
             reply = self._running.receive_any(max(0.0, deadline - time.monotonic()))
-            found |= {reply.switch: reply.ports} if isinstance(reply, messages.Counters) else {}
-        return found
+            if isinstance(reply, messages.Counters):
+                counters[reply.switch] = reply.ports
+        return counters
 
     def start_health(self, spec: HealthSpec) -> str:
         """Compute scores and publish them in a registry; return its address. RailyardError if it doesn't start."""
@@ -291,16 +296,16 @@ class AgentsProcess:
 
     def _await(self, requested: str, within_s: float, otherwise: str) -> None:
         deadline = time.monotonic() + within_s
-        what = ""
-        while what != requested:
+        event_kind = ""
+        while event_kind != requested:
             try:
                 event = self._worker.receive(Event, max(0.0, deadline - time.monotonic()))
             except RailyardError as error:
                 if isinstance(error, watch.ProcessMissing) or time.monotonic() < deadline:
                     raise
                 raise RailyardError(f"{otherwise} (waited {within_s:g} s)") from error
-            what = event.what
-            if what == "failed":
+            event_kind = event.what
+            if event_kind == "failed":
                 raise RailyardError(f"policy {event.detail['policy']} failed: {event.detail['why']}")
 
     def stop(self) -> None:

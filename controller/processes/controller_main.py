@@ -21,7 +21,7 @@ from railyard.core.errors import RailyardError
 from railyard.core.remote import RemoteWorker
 from railyard.core.wait import poll
 from railyard.core.worker import Parent, Ready
-from railyard.topologies.addresses import gpu_of_name
+from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.build import ovs
 
 RECONNECT_POLL_S: Final = 0.02
@@ -39,11 +39,14 @@ class Controller:
         self._names = {switch.dpid: switch.name for switch in plan.switches}
         self._agent = _route_agent(command)
         self._manager = FailoverManager(plan, self._agent, command.reroute, self.emit)
-        self._manager_lock = threading.Lock()  # events of switches and of heartbeats arrive in different threads
+        # events of switches and of heartbeats arrive in different threads
+        self._manager_lock = threading.Lock()
         self._may_precompute = command.reroute
         self._health: HealthLoop | None = None
-        self._stats_requested: set[str] = set()  # switches whose counters the parent waits for
-        self._registry_executor = ThreadPoolExecutor(1, "registry")  # since an etcd takes a second to start
+        # switches whose counters the parent waits for
+        self._stats_requested: set[str] = set()
+        # since an etcd takes a second to start
+        self._registry_executor = ThreadPoolExecutor(1, "registry")
         self._server = OpenFlowServer(self._on_event, command.user_app, self.emit)
         if plan.spec.definition.is_graph:
             self._server.app.graph = plan.graph
@@ -139,15 +142,21 @@ class Controller:
                     self._health = None
                     health.stop()
                 case messages.SetRegistry(up=up) if health:
-                    (health.server.start if up else health.server.stop)()
-                    self.emit("registry-restarted" if up else "registry-crashed", {})
+                    if up:
+                        health.server.start()
+                        self.emit("registry-restarted", {})
+                    else:
+                        health.server.stop()
+                        self.emit("registry-crashed", {})
         except (RailyardError, OSError) as error:
             self.emit("registry-failed", {"why": str(error)})
             if isinstance(command, messages.StartHealth):
                 self.emit("registry", {"address": "", "why": str(error)})
 
     def _on_event(self, event: SwitchEvent) -> None:
-        if health := self._health:
+        # read once: another thread may set it to None meanwhile
+        health = self._health
+        if health:
             health.on_event(event)
         if event.what == "stats":
             name = self._names[event.dpid]
@@ -158,7 +167,8 @@ class Controller:
             with self._manager_lock:
                 self._manager.on_event(event)
             if self._may_precompute and self._manager.phase is Phase.ACTIVE:
-                self._may_precompute = False  # takes a second or so, once
+                # takes a second or so, once
+                self._may_precompute = False
                 threading.Thread(target=self._manager.detours.precompute, daemon=True).start()
 
 
@@ -167,17 +177,19 @@ def _route_agent(command: messages.ConnectController) -> RouteAgent:
     if not command.agents:
         return RouteAgent(command.plan, command.elsewhere)
     replies = (Ready, messages.RoutesChanged, messages.Routes)
-    others = [
-        (RemoteWorker(socket.socket(fileno=fd), "a route agent on another machine", *replies), gpus)
-        for fd, gpus in zip(command.agents, command.gpus_elsewhere, strict=True)
-    ]
-    return RouteAgents(command.plan, command.elsewhere, others)
+    remote_agents: list[tuple[RemoteWorker, frozenset[Gpu]]] = []
+    for fd, gpus in zip(command.agents, command.gpus_elsewhere, strict=True):
+        agent = RemoteWorker(socket.socket(fileno=fd), "a route agent on another machine", *replies)
+        remote_agents.append((agent, gpus))
+    return RouteAgents(command.plan, command.elsewhere, remote_agents)
 
 
 def main() -> None:
     """Execute the parent's commands until it ends."""
-    with suppress(PermissionError):  # an ordinary user may not
-        os.nice(-15)  # a real control plane has processors of its own, and doesn't queue behind the traffic
+    # an ordinary user may not
+    with suppress(PermissionError):
+        # a real control plane has processors of its own, and doesn't queue behind the traffic
+        os.nice(-15)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     parent = Parent(*messages.ToController.__subclasses__())
     parent.forward_interruptions()

@@ -50,7 +50,8 @@ class HeartbeatSender:
         reported = SilentComponents()
         due_s = time.monotonic()
         while True:
-            self._read()  # before a round is planned, so that what came late counts
+            # before a round is planned, so that what came late counts
+            self._read()
             self._send()
             time.sleep(self._period_s / 2)
             self._read()
@@ -58,7 +59,8 @@ class HeartbeatSender:
             if silence != reported:
                 self._parent.emit("silence", asdict(silence))
                 reported = silence
-            due_s = max(due_s + self._period_s, time.monotonic())  # what was missed is not made up for
+            # what was missed is not made up for
+            due_s = max(due_s + self._period_s, time.monotonic())
             time.sleep(max(0.0, due_s - time.monotonic()))
 
     def cost(self) -> messages.HeartbeatCost:
@@ -72,7 +74,8 @@ class HeartbeatSender:
         data = HEARTBEAT.pack(number)
         for device, pairs in heartbeats.items():
             for src, dst in pairs:
-                with suppress(OSError):  # no link: the others will find that nothing arrives
+                # no link: the others will find that nothing arrives
+                with suppress(OSError):
                     self._sockets[src, device].sendto(data, self._addresses[dst])
                     self._sent += 1
         if number == 1:
@@ -84,7 +87,8 @@ class HeartbeatSender:
                 dst, device, sock = self._by_number[fd]
                 try:
                     data, (address, _) = sock.recvfrom(HEARTBEAT.size)
-                except OSError:  # a pending error of the link
+                except OSError:
+                    # a pending error of the link
                     continue
                 if len(data) < HEARTBEAT.size:
                     continue
@@ -105,14 +109,17 @@ def _open(gpu: Gpu, device: Device) -> socket.socket:
 
 def main() -> None:
     """Execute the parent's commands until it ends."""
-    with suppress(PermissionError):  # an ordinary user may not
-        os.nice(-15)  # real GPUs' agents have processors of their own, and don't queue behind the traffic
+    # an ordinary user may not
+    with suppress(PermissionError):
+        # real GPUs' agents have processors of their own, and don't queue behind the traffic
+        os.nice(-15)
     raise_open_file_limit()
     parent = Parent(*messages.ToHeartbeats.__subclasses__())
     start = parent.receive()
     sender = HeartbeatSender(start.plan, start.period_s, start.multiplier, parent)
     threading.Thread(target=sender.run, name="heartbeats", daemon=True).start()
-    for _ in parent:  # messages.ReadCost is all that follows
+    # messages.ReadCost is all that follows
+    for _ in parent:
         parent.send(sender.cost())
 
 

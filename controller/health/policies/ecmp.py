@@ -10,5 +10,6 @@ def equal_cost(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
     """All paths with the fewest hops, flows hashed over them: dr and rd, or the spine where one joins rails."""
     direct = direct_path(src, dst)
     if direct or context.spine:
-        return single(direct or path_of("spine", src.rank))  # spine switches hash by themselves
+        # spine switches hash by themselves
+        return single(direct or path_of("spine", src.rank))
     return Share(path_of("dr", dst.rank)), Share(path_of("rd", src.rank))

@@ -79,7 +79,8 @@ class Registry:
         self._to_send: bytes | None = None
         self._sent: bytes | None = None
         self._closed = False
-        self._callback_lock = threading.RLock()  # views reach callbacks one at a time, and none out of order
+        # views reach callbacks one at a time, and none out of order
+        self._callback_lock = threading.RLock()
         self._callbacks: list[Callable[[View], None]] = []
         self._last: Document | None = None
         self._received_s = -float("inf")
@@ -126,9 +127,11 @@ class Registry:
             # a generator is closed where it was used: an exception on its way would keep its connection open
             with suppress(OSError, ValueError), closing(self._link.follow(self._stale_s)) as lines:
                 for line in lines:
-                    self._on_document(decode(line))  # a line that is no document is a failure, too
+                    # a line that is no document is a failure, too
+                    self._on_document(decode(line))
                     wait_s = FIRST_RETRY_S
-            with self._callback_lock:  # the link has ended, but the cache may not be stale yet
+            # the link has ended, but the cache may not be stale yet
+            with self._callback_lock:
                 if not self._reported_stale and self.get().stale:
                     self._reported_stale = True
                     self._notify()
@@ -139,7 +142,9 @@ class Registry:
             if self._last is not None and document.age < self._last.age:
                 return
             changed = self._last is None or document.age > self._last.age or self._reported_stale
-            self._last, self._received_s, self._reported_stale = document, time.monotonic(), False
+            self._last = document
+            self._received_s = time.monotonic()
+            self._reported_stale = False
             if changed:
                 self._notify()
 
@@ -153,7 +158,8 @@ class Registry:
         wait_s = FIRST_RETRY_S
         refresh_s = self._stale_s / REFRESHES_PER_TIMEOUT
         while True:
-            with self._condition:  # until there is another document than the last, or a refresh is due
+            # until there is another document than the last, or a refresh is due
+            with self._condition:
                 self._condition.wait_for(lambda: self._closed or self._to_send != self._sent, refresh_s)
                 document = self._to_send
             if self._closed or document is None:

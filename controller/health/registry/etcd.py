@@ -65,7 +65,8 @@ class EtcdServer:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
         # 3.4 starts on 64-bit ARM only with this variable; other machines ignore it
         environment |= {"PATH": SEARCH_PATH, "ETCD_UNSUPPORTED_ARCH": "arm64"}
-        peer = "http://127.0.0.1:1"  # there is no other member to find it
+        # there is no other member to find it
+        peer = "http://127.0.0.1:1"
         argv = ["etcd", "--data-dir", str(self._folder / "data"), "--listen-client-urls", f"http://{self._endpoint}"]
         argv += ["--advertise-client-urls", f"http://{self._endpoint}", "--listen-peer-urls", "http://127.0.0.1:0"]
         argv += ["--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}", *OPTIONS]
@@ -110,7 +111,8 @@ def _kill_previous(pid_file: Path) -> int | None:
         if previous.name() != "etcd":
             return None
         previous.kill()
-        poll(lambda: previous.status() == psutil.STATUS_ZOMBIE, START_S)  # there may be no parent that reaps it
+        # there may be no parent that reaps it
+        poll(lambda: previous.status() == psutil.STATUS_ZOMBIE, START_S)
         return port
     return None
 
@@ -147,10 +149,12 @@ class EtcdLink:
             self._watching = connection
             events = _events(_post(connection, "watch", {"create_request": key}))
             next(events)  # none: it is there
-            found = _request(self._endpoint, "kv/range", key, timeout_s).get("kvs", [])
-            yield from (base64.b64decode(kv["value"]) for kv in found)
+            for entry in _request(self._endpoint, "kv/range", key, timeout_s).get("kvs", []):
+                yield base64.b64decode(entry["value"])
             for batch in events:
-                yield from (base64.b64decode(event["kv"].get("value", "")) for event in batch[-1:])
+                # only the last document of a batch counts: it replaces the earlier ones
+                if batch:
+                    yield base64.b64decode(batch[-1]["kv"].get("value", ""))
 
     def interrupt(self) -> None:
         """End waiting calls."""
@@ -166,22 +170,26 @@ class EtcdLink:
             self._publishing = None
 
 
-def _post(connection: http.client.HTTPConnection, what: str, body: dict[str, Any]) -> http.client.HTTPResponse:
-    """Return the answer to a request. OSError if there is none, or its status is an error."""
+def _post(connection: http.client.HTTPConnection, method: str, body: dict[str, Any]) -> http.client.HTTPResponse:
+    """Return the answer to a request. OSError if there is none, or its status is an error.
+
+    `method`: path of the API below /v3, such as "kv/put".
+    """
     try:
-        connection.request("POST", f"/v3/{what}", json.dumps(body))
+        connection.request("POST", f"/v3/{method}", json.dumps(body))
         answer = connection.getresponse()
     except http.client.HTTPException as error:
-        raise OSError(f"etcd: {what}: {error!r}") from error
+        raise OSError(f"etcd: {method}: {error!r}") from error
     if answer.status != http.client.OK:
-        raise OSError(f"etcd: {what}: {answer.status} {answer.read(200)!r}")
+        raise OSError(f"etcd: {method}: {answer.status} {answer.read(200)!r}")
     return answer
 
 
-def _request(endpoint: str, what: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+def _request(endpoint: str, method: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    """Return the answer to one request, over a connection of its own."""
     with closing(http.client.HTTPConnection(endpoint, timeout=timeout_s)) as connection:
-        found: dict[str, Any] = json.loads(_post(connection, what, body).read())
-        return found
+        answer: dict[str, Any] = json.loads(_post(connection, method, body).read())
+        return answer
 
 
 def _events(answer: http.client.HTTPResponse) -> Iterator[list[dict[str, Any]]]:
@@ -200,8 +208,10 @@ def _events(answer: http.client.HTTPResponse) -> Iterator[list[dict[str, Any]]]:
 @lru_cache(maxsize=4)
 def _result(line: bytes) -> dict[str, Any]:
     """The result in a line of a watch; nothing if it is none. All watches of a process get the same line."""
-    found: dict[str, Any] = json.loads(line).get("result", {}) if line else {}
-    return found
+    if not line:
+        return {}
+    result: dict[str, Any] = json.loads(line).get("result", {})
+    return result
 
 
 def _b64(data: bytes) -> str:

@@ -42,7 +42,8 @@ class _Handler(StreamRequestHandler):
         server = self.server
         number = 0
         server.connections.add(self.connection)
-        with suppress(OSError):  # the client has gone, or the server stops
+        # the client has gone, or the server stops
+        with suppress(OSError):
             request = self.rfile.read(1)
             for line in self.rfile if request == b"p" else ():
                 with server.condition:
@@ -72,7 +73,8 @@ class SocketServer:
 
     def start(self) -> None:
         """OSError if the path can't be used, such as one of more than 107 bytes."""
-        self._path.unlink(missing_ok=True)  # of one that was killed
+        # of one that was killed
+        self._path.unlink(missing_ok=True)
         self._server = _Server(self._path)
         threading.Thread(target=self._server.serve_forever, args=(0.05,), name="registry-server", daemon=True).start()
 
