@@ -83,12 +83,23 @@ class MeasuredResults:
     has_recovery_targets: ClassVar[bool] = False
     """Whether its targets are among those of recovery, which the section on failures shows."""
 
+    shows_targets: ClassVar[bool] = False
+    """Whether a section of its own shows its targets; else the section on targets does."""
+
     def outcome_text(self, measured: Any) -> str:
         """Return the result of a step in a few words, for its progress line.
 
         `measured`: a Run with the records of the step.
         """
         return ""
+
+    def findings(self, run: Any) -> Iterable[Any]:
+        """Return a Finding for each record of a Run that its fidelity depends on."""
+        return ()
+
+    def watched_interval(self, interval: IntervalId) -> IntervalId:
+        """Return the interval whose record of the machine's load is that of another interval too."""
+        return interval
 
     def checks(self, analysis: Any) -> Iterable[Check]:
         """Return the checks of the measure for which the run of an Analysis has records."""
@@ -115,7 +126,7 @@ MEASURED: Final = Registry[MeasuredResults](
     "measure",
     "railyard.experiments.measures",
     MeasuredResults,
-    ["key", "Spec", "run(context)"],
+    ["run(context)"],
     _problems,
     part="measure",
 )

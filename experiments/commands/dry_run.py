@@ -71,7 +71,10 @@ def command(
     spec = experiment(experiment_of(name, topo), overrides, topo)
     if not (spec.workloads or spec.fault_runs or measures_of(spec)):
         raise BadInput("NAME", spec.name, "has no workloads and no faults: what it does depends on time")
-    spec.family.dry_run(spec, options.console())
+    console = options.console()
+    spec.family.dry_run(spec, console)
+    for measure in measures_of(spec):
+        measure.dry_run(spec, console)
     return 0
 
 
@@ -117,7 +120,7 @@ def _print_topologies(spec: ExperimentSpec, console: Console) -> None:
 
 
 def print_all(spec: ExperimentSpec, console: Console) -> None:
-    """Print each workload on each fabric of GPUs, the first routes, faults, and what measures do."""
+    """Print each workload on each fabric of GPUs, the first routes, and faults."""
     _print_topologies(spec, console)
     for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
         plan = nominal_plan(fabric)
@@ -133,8 +136,6 @@ def print_all(spec: ExperimentSpec, console: Console) -> None:
             console.print()
     _print_routing(spec, console)
     _print_faults(spec, console)
-    for measure in measures_of(spec):
-        measure.dry_run(spec, console)
 
 
 def _size(fabric: FabricSpec) -> str:

@@ -117,10 +117,10 @@ def facts(spec: "ExperimentSpec") -> "tuple[list[str], list[int], Counts]":
     kinds = dict.fromkeys(fabric.kind for fabric in spec.fabrics)
     gpus = dict.fromkeys([fabric.gpus for fabric in spec.gpu_fabrics] + [fabric.nodes for fabric in spec.rail_fabrics])
     policies = len(spec.routing.policies) if spec.routing else 1
-    fabrics = range(len(spec.fabrics))
-    workloads = sum(workload_is_on(workload, fabric) for fabric in fabrics for workload in spec.workloads)
+    numbers = range(len(spec.gpu_fabrics))
+    workloads = sum(workload_is_on(workload, number) for number in numbers for workload in spec.workloads)
     replays = workloads * policies * spec.repeats
-    faults = spec.injections
+    faults = spec.injections if spec.gpu_fabrics else 0
     for measure in measures_of(spec):
         counts = measure.counts(spec)
         replays += counts.replays

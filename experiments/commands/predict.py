@@ -12,6 +12,7 @@ from rich.console import Console
 
 from railyard.core.errors import BadInput
 from railyard.core.memory import keep_freed_memory
+from railyard.experiments.measures.definition import measures_of
 from railyard.experiments.options import (
     Overrides,
     PluginFiles,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import matplotlib.figure
 
     from railyard.experiments.predict.output import Predicted
+    from railyard.experiments.spec.experiment import ExperimentSpec
 
 SHOWN: Final = 40  # rows in the terminal; NAME.csv has all
 
@@ -97,6 +99,15 @@ def _cell(value: Cell) -> str:
     return f"{value:,}" if isinstance(value, int) else value
 
 
+def predicted(spec: "ExperimentSpec") -> "Predicted":
+    """Return the times of an experiment by formulas."""
+    for measure in measures_of(spec):
+        prediction = measure.predict(spec)
+        if prediction:
+            return prediction
+    return spec.family.predict(spec)
+
+
 @shows_progress
 def command(
     overrides: Overrides,
@@ -131,7 +142,7 @@ def command(
     else:
         keep_freed_memory()
         spec = load_any(name, overrides, seed, topo)
-        found = spec.family.predict(spec)
+        found = predicted(spec)
     files = found.save(out or Path()) if out or not as_json else ()
     if as_json:
         print(json.dumps(found.as_dict(), indent=1))

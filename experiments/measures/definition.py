@@ -10,6 +10,7 @@ import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast
 
 from rich.console import Console
@@ -28,6 +29,7 @@ from railyard.topologies.plan import Plan
 from railyard.topologies.spec import FabricSpec
 
 if TYPE_CHECKING:
+    from railyard.experiments.predict.output import Predicted
     from railyard.experiments.run.progress import Steps
 
 Item = TypeVar("Item", bound=OnFabrics)
@@ -74,6 +76,11 @@ class Measure(MeasuredResults, Generic[Item]):
     """The specification class of the fabrics that it runs on."""
     spans_machines: ClassVar[bool] = False
     """Whether it runs on fabrics over several machines."""
+    shared_items: ClassVar[Mapping[str, type[OnFabrics]]] = MappingProxyType({})
+    """The keys of every experiment, `workloads` or `faults`, that have its items on its fabrics, with their types.
+
+    Then it needs no `key`, and `items` returns them.
+    """
     injects_faults: ClassVar[bool] = False
     """Whether `reroute` and `heartbeats` have an effect on it."""
 
@@ -130,6 +137,10 @@ class Measure(MeasuredResults, Generic[Item]):
         items = [item for number in range(len(spec.fabrics)) for item in self.items_on(spec, number)]
         return Counts(replays=len(items) * self.repeats(spec))
 
+    def predict(self, spec: ExperimentSpec) -> "Predicted | None":
+        """Return the times of its items by formulas; None if it has none."""
+        return None
+
     def dry_run(self, spec: ExperimentSpec, console: Console) -> None:
         """Print what `run` would do, without doing it: by default the items of each fabric."""
         for number, label in enumerate(spec.labels):
@@ -144,12 +155,14 @@ class Measure(MeasuredResults, Generic[Item]):
 
     def problems(self, registered: Mapping[str, MeasuredResults]) -> Iterator[str]:
         """Yield parts that are missing, and keys that are taken or can't be keys."""
-        parts = {"key": self.key, "Spec": self.Spec, "run(context)": type(self).run is not Measure.run}
+        parts = {"run(context)": type(self).run is not Measure.run}
+        if not self.shared_items:
+            parts |= {"key": bool(self.key), "Spec": bool(self.Spec)}
         missing = [part for part, value in parts.items() if not value]
         yield from (f"{part} is missing" for part in missing)
         if missing:
             return
-        if not _has_items(self.Spec):
+        if self.key and not _has_items(self.Spec):
             yield "Spec must be a tuple of items, each of a subclass of OnFabrics: tuple[MySpec, ...]"
         taken = dict.fromkeys(ExperimentSpec.model_fields, "a key of every experiment")
         for name, measure in registered.items():
@@ -160,7 +173,7 @@ class Measure(MeasuredResults, Generic[Item]):
                 yield f"{key!r} can't be a key: words of lower-case letters, joined by _"
             elif key in taken:
                 yield f"{key!r} is taken: it is {taken[key]}"
-        if self.key == self.repeats_key:
+        if self.key and self.key == self.repeats_key:
             yield f"{self.key!r} is both key and repeats_key"
         yield from _record_problems(self.records, registered.values())
 
@@ -204,4 +217,4 @@ def measures_of(spec: ExperimentSpec) -> list[Measure[Any]]:
 
 def section_keys() -> Mapping[str, "Measure[Any]"]:
     """Return every measure by the key of its section."""
-    return {measure.key: measure for measure in MEASURES.values()}
+    return {measure.key: measure for measure in MEASURES.values() if measure.key}

@@ -26,7 +26,7 @@ WORKLOAD_S: Final = 5.0  # of a workload that states neither time nor bytes
 
 def duration_s(spec: ExperimentSpec) -> float | None:
     """Return about how many seconds a run takes; None where that follows from bytes and not from stated times."""
-    if spec.rail_fabrics or any(map(_takes_its_bytes, spec.workloads)):
+    if any(map(_takes_its_bytes, spec.workloads)):
         return None
     total_s = START_S
     for number, fabric in enumerate(spec.gpu_fabrics):

@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, field_validator
 
 from railyard.core import plugins
-from railyard.core.config import ConfigModel, PlainName, parse_by_kind, parse_model
+from railyard.core.config import ConfigModel, OnFabrics, PlainName, parse_by_kind, parse_model
 from railyard.core.errors import BadInput
 from railyard.core.input_paths import InputPath
 from railyard.core.registry import Registry
 from railyard.core.units import Time
 from railyard.experiments.machines.spec import Hosts, UnderlaySpec
-from railyard.experiments.spec.faults import ATTEMPTS, MAX_ATTEMPTS, FaultSpec, RailFaultSpec, Repeats
+from railyard.experiments.spec.faults import ATTEMPTS, MAX_ATTEMPTS, FaultSpec, Repeats
 from railyard.experiments.spec.routing import Heartbeats, HeartbeatsSpec, RoutingSpec
 from railyard.experiments.spec.scripts import ScriptSpec
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, BaseFabricSpec, FabricPlan
 from railyard.topologies.multirail.spec import MultirailSpec
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.allreduce.workload import RailWorkload
 from railyard.workloads.background.spec import BackgroundSpec, GridSpec
 from railyard.workloads.spec import WorkloadSpec, parse_workload
 
@@ -105,6 +104,8 @@ class ExperimentSpec(ConfigModel):
     controller: InputPath | None = None
     plugin_sections: ClassVar[Mapping[str, str]] = {}
     """The sections of measures that are plugins, each with its repeats key, or "" (parsing.experiment_model)."""
+    fault_types: ClassVar[Mapping[type[BaseFabricSpec], type[OnFabrics]]] = {}
+    """Specification class of fabrics -> the type of their `faults`, where it isn't FaultSpec (Measure.shared_items)."""
 
     @field_validator("fabrics", mode="before")
     @classmethod
@@ -123,11 +124,12 @@ class ExperimentSpec(ConfigModel):
     @field_validator("faults", mode="before")
     @classmethod
     def _faults_by_fabric(cls, data: object, info: ValidationInfo) -> object:
-        """Parse faults with the keys that the family of the fabrics has for them."""
+        """Parse faults with the keys that they have on fabrics of this class."""
         fabrics = info.data.get("fabrics")
-        if not isinstance(data, list) or not fabrics or (fault := family_of(type(fabrics[0])).Fault) is FaultSpec:
+        fault_type = cls.fault_types.get(type(fabrics[0])) if fabrics else None
+        if fault_type is None or not isinstance(data, list):
             return data
-        return [parse_model(fault, item, f"faults.{i}") for i, item in enumerate(data)]
+        return [parse_model(fault_type, item, f"faults.{i}") for i, item in enumerate(data)]
 
     @field_validator("workloads", mode="before")
     @classmethod
@@ -151,21 +153,6 @@ class ExperimentSpec(ConfigModel):
     def rail_fabrics(self) -> tuple[MultirailSpec, ...]:
         """The fabrics if they are multi-rail; else none."""
         return tuple(fabric for fabric in self.fabrics if isinstance(fabric, MultirailSpec))
-
-    def rail_workloads_on(self, fabric: int) -> tuple[RailWorkload, ...]:
-        """Return the workloads of a multi-rail fabric, by its number."""
-        return tuple(w for w in self.workloads if isinstance(w, RailWorkload) and w.is_on(fabric))
-
-    def rail_faults_on(self, fabric: int) -> tuple[RailFaultSpec, ...]:
-        """Return the faults of a multi-rail fabric, by its number."""
-        return tuple(fault for fault in self.faults_on(fabric) if isinstance(fault, RailFaultSpec))
-
-    def dilations_on(self, fabric: int) -> tuple[float, ...]:
-        """Return all dilations of a multi-rail fabric, which is built anew for each. Faults aren't slowed down."""
-        found = {1.0} if self.faults_on(fabric) else set[float]()
-        for workload in self.rail_workloads_on(fabric):
-            found |= workload.dilations(fabric, self.rail_fabrics[fabric])
-        return tuple(sorted(found))
 
     def resolved(self) -> dict[str, Any]:
         """Return plain data with every default filled in, of which `parse` makes the same experiment."""
@@ -267,7 +254,6 @@ class FabricFamily:
     """
 
     Fabric: ClassVar[type[BaseFabricSpec]] = BaseFabricSpec  # the specification class of its fabrics
-    Fault: ClassVar[type[FaultSpec]] = FaultSpec  # the items of section `faults`
     without: ClassVar[tuple[str, ...]] = ()  # sections of an experiment that mean nothing on its fabrics
 
     def check(self, spec: ExperimentSpec) -> None:
@@ -293,8 +279,8 @@ class FabricFamily:
         raise NotImplementedError
 
     def step_count(self, spec: ExperimentSpec) -> int:
-        """Return how many steps `measure` has, for the progress bar."""
-        raise NotImplementedError
+        """Return how many steps `measure` has, for the progress bar, beside those of the measures."""
+        return 0
 
     def measure(
         self, spec: ExperimentSpec, datapath: "Datapath", capacity: "Capacity | None", run: "Run", steps: "Steps"
@@ -313,7 +299,7 @@ FAMILIES: Final = Registry[FabricFamily](
     "fabric family",
     "railyard.experiments.families",
     FabricFamily,
-    ["Fabric", "check", "nominal_plan", "network", "step_count", "measure", "predict", "dry_run"],
+    ["Fabric", "nominal_plan", "network"],
 )
 
 

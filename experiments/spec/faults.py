@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 from railyard.controller.health.estimator import RegistryKind
 from railyard.core.config import ConfigModel, OnFabrics, check_numbers, field_error, find_problems
 from railyard.core.errors import BadInput, unknown_name_hint
-from railyard.core.units import Size, Time, time_between
+from railyard.core.units import Time, time_between
 from railyard.failure.faults import FAULTS, Fault
 from railyard.failure.faults.definition import NoParameters
 from railyard.failure.scenario.script import Script, Timed
@@ -131,26 +131,6 @@ class FaultSpec(OnFabrics, BaseFaultSpec):
     def identity(self) -> tuple[object, ...]:
         """Identity of its results on a fabric."""
         return self.kind, self.target
-
-
-class RailFaultSpec(FaultSpec):
-    """A fault of a multi-rail fabric, injected `at` seconds after allreduces of `size` began under `policy`.
-
-    They continue for `after` when it is repaired. `learning`: operations before them, if the policy learns. Every
-    element of every operation is checked, so there is no minimum time before the fault.
-    """
-
-    at: Time = 0.3
-    repair: Time = 0.7
-    size: Size = 16 * 2**20
-    after: Time = 1.5
-    policy: str = "nezha"
-    learning: Annotated[int, Field(ge=0, le=10_000)] = 60
-
-    @property
-    def identity(self) -> tuple[object, ...]:
-        """Kind and target, and what it interrupts."""
-        return self.kind, self.target, self.size, self.policy
 
 
 def check_faults(faults: Sequence[FaultSpec], plans: Sequence[FabricPlan]) -> None:

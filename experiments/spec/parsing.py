@@ -30,16 +30,17 @@ def sections(data: Mapping[str, Any]) -> Sections:
     family = family_of(model)
     keys = frozenset(key for _, w in WORKLOADS.items() if w.fabric_spec is model for key in w.model_fields)
     parameters = {key for _, fault in FAULTS.items() for key in fault.Parameters.model_fields}
+    fault_type = experiment_model().fault_types.get(model, FaultSpec)
     own = {
         "fabrics": frozenset(model.model_fields),
         # transfers have domains too, but who writes `domains=8` means the fabric's
         "workloads": keys - {"domains", "on", "dilation"},
-        "faults": (frozenset(family.Fault.model_fields) | parameters) - {"on", "repeats", "parameters"},
+        "faults": (frozenset(fault_type.model_fields) | parameters) - {"on", "repeats", "parameters"},
         # a script's faults have the keys of faults, but who writes `at=1s` means those
         "scripts": frozenset(ScriptSpec.model_fields) - {"on", "repeats"},
         **{key: measure.short_keys for key, measure in section_keys().items()},
     }
-    if family.Fault is not FaultSpec:  # its faults repeat keys of the workloads that they interrupt
+    if fault_type is not FaultSpec:  # its faults repeat keys of the workloads that they interrupt
         own["faults"] -= own["workloads"]
     unused = {*family.without, *(key for key, measure in section_keys().items() if model is not measure.fabric_spec)}
     own = {section: keys for section, keys in own.items() if section not in unused}
@@ -55,15 +56,19 @@ def experiment_model() -> type[ExperimentSpec]:
 def _model_with(measures: tuple[Measure[Any], ...]) -> type[ExperimentSpec]:
     fields: dict[str, Any] = {}
     for measure in measures:
-        fields[measure.key] = (measure.Spec, ())
+        if measure.key:
+            fields[measure.key] = (measure.Spec, ())
         if measure.repeats_key:
             fields[measure.repeats_key] = (Repeats, 1)
     model = cast(type[ExperimentSpec], create_model("ExperimentSpec", __base__=ExperimentSpec, **fields))
     plugin_sections: dict[str, str] = {}
     for name, measure in MEASURES.items():
-        if MEASURES.source(name).origin != "built-in":
+        if measure.key and MEASURES.source(name).origin != "built-in":
             plugin_sections[measure.key] = measure.repeats_key
     model.plugin_sections = plugin_sections
+    model.fault_types = {
+        measure.fabric_spec: measure.shared_items["faults"] for measure in measures if "faults" in measure.shared_items
+    }
     return model
 
 
@@ -85,8 +90,9 @@ def parse(data: object) -> ExperimentSpec:
     _check_sections(spec)
     spec.family.check(spec)
     for measure in measures_of(spec):
-        for i, item in enumerate(measure.items(spec)):
-            check_numbers(item.on, len(spec.fabrics), f"{measure.key}.{i}.on")
+        if measure.key:
+            for i, item in enumerate(measure.items(spec)):
+                check_numbers(item.on, len(spec.fabrics), f"{measure.key}.{i}.on")
         measure.check(spec, nominal_plans(spec))
     return spec
 
@@ -106,6 +112,8 @@ def _check_sections(spec: ExperimentSpec) -> None:
         if getattr(spec, key) != plain[key].default:
             raise BadInput(key, spec.model_dump(mode="json")[key], "is for fabrics of GPUs")
     for measure in measures_of(spec):
+        if not measure.key:
+            continue
         given = spec.model_dump(mode="json")[measure.key]
         if not isinstance(fabric, measure.fabric_spec):
             raise BadInput(measure.key, given, "is for fabrics of GPUs")

@@ -28,7 +28,6 @@ from railyard.results.analysis.findings import (
     event_findings,
     link_findings,
     load_findings,
-    lost_rails_finding,
     time_findings,
     underlay_finding,
     verdict_of_time,
@@ -47,7 +46,7 @@ from railyard.results.analysis.limits import (
     UNEXPLAINED,
 )
 from railyard.results.format import digits, interval_label
-from railyard.results.runs.allreduce import lost_rails, watched_interval
+from railyard.results.measured import MEASURED
 from railyard.results.runs.records import (
     CLOCK_UNCERTAINTY,
     NOT_COMPARED,
@@ -139,7 +138,8 @@ def _recorded_findings(run: Run, times: Iterable[tuple[Measurement, list[Finding
             yield clock_finding(row)
         elif row.metric == UNDERLAY_BYTES and row.predicted:
             yield underlay_finding(row, row.predicted)
-    yield from map(lost_rails_finding, lost_rails(run.events))
+    for measure in MEASURED.values():
+        yield from measure.findings(run)
     for event in run.events:
         yield from event_findings(event)
     faulted = {load.interval for load in run.loads if load.transfers_faulted}
@@ -254,9 +254,12 @@ def _interval_verdicts(run: Run, findings: tuple[Finding, ...]) -> dict[Interval
         verdicts[interval] = worst_verdict(parts)
     # what has no records of its own is as good as the interval in which it was measured
     for interval in dict.fromkeys(measurement.interval for measurement in run.measurements):
-        watched = watched_interval(interval)
-        if interval not in verdicts and watched in verdicts:
-            verdicts[interval] = verdicts[watched]
+        if interval in verdicts:
+            continue
+        for measure in MEASURED.values():
+            watched = measure.watched_interval(interval)
+            if watched in verdicts:
+                verdicts[interval] = verdicts[watched]
     return verdicts
 
 

@@ -25,8 +25,6 @@ from railyard.results.analysis.limits import (
     PAUSED,
     PORT_BYTES,
     PROCESS_MISSING,
-    RAILS_MISSING,
-    RAILS_REMEASURED,
     RESOLUTION,
     RETRANSMITS,
     TOO_FAST,
@@ -36,7 +34,6 @@ from railyard.results.analysis.limits import (
     Limit,
 )
 from railyard.results.format import digits, percent, rate, size
-from railyard.results.runs.allreduce import LostRails
 from railyard.results.runs.records import (
     BACKGROUND_SENT,
     INJECTED_LATE,
@@ -219,12 +216,6 @@ def verdict_of_time(row: Measurement, deviations: Iterable[Finding]) -> Verdict:
 def is_not_compared(row: Measurement) -> bool:
     """Return whether a time has a reason not to be set against its prediction; earlier versions recorded only one."""
     return bool(row.not_compared or row.shares_links_with)
-
-
-def lost_rails_finding(lost: LostRails) -> Finding:
-    """Return rails that were lost though no fault was injected."""
-    limit, effect = (RAILS_MISSING, "in operations that count") if lost.kept else (RAILS_REMEASURED, "measured anew")
-    return Finding(lost.interval, limit, 1.0, f"{', '.join(lost.rails)} lost while nothing was cut, {effect}")
 
 
 def event_findings(event: Event) -> Iterator[Finding]:

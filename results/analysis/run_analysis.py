@@ -10,12 +10,11 @@ import pandas as pd
 from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.core.records import IntervalId, Recovered, Recovery
 from railyard.failure.faults import definition_of
-from railyard.results.analysis import aggregate, allreduce, recovery, spine_condition, steering
+from railyard.results.analysis import aggregate, recovery, spine_condition, steering
 from railyard.results.analysis.fidelity import INTERRUPTED, Judgement, judge
 from railyard.results.analysis.targets import Outcome, measured_targets, recovery_outcomes
 from railyard.results.format import interval_label, size, workload_label
 from railyard.results.measured import MEASURED, Check
-from railyard.results.runs.allreduce import AllreduceResults, Skipped
 from railyard.results.runs.records import LIVE, Run
 from railyard.workloads.spec import traffic_kind
 
@@ -47,13 +46,9 @@ class Analysis:
     intervals = _of(lambda a: steering.intervals(a.run))  # those in which a policy steered
     recovery_rows = _of(lambda a: recovery.recovery_rows(a.run))  # faults that were injected alone, repeats together
     script_rows = _of(lambda a: recovery.script_runs(a.run))  # repeats of failure scripts
-    allreduce = _of(lambda a: AllreduceResults.of(a.run))  # allreduces on several rails
     rows = _of(lambda a: aggregate.rows_of(a.run, a.measurements))  # measurements, repeats together
     policy_rows = _of(lambda a: steering.policy_rows(a.run, a.measurements, a.intervals))  # by fabric and workload
     cells = _of(lambda a: spine_condition.cells(a.run, a.intervals, a.judgement.intervals))  # of the papers' condition
-    performance = _of(
-        lambda a: allreduce.outcomes(a.allreduce, a.judgement.intervals) if a.allreduce else ()
-    )  # targets
     measure_outcomes = _of(lambda a: _measure_outcomes(a))  # targets of measures, by the measure's name
     heartbeat_rows = _of(lambda a: tuple(r for r in a.rows if r.work.workload == aggregate.HEARTBEATS))  # their cost
     slowdowns = _of(lambda a: aggregate.slowdowns(a.run, a.times))  # rail-only over rail-optimized
@@ -74,11 +69,14 @@ class Analysis:
             Check(BELIEVABLE, verdict != "invalid", believable),
             *(*_bytes(run), *_dense_training(run), *_recovery(run, self.judgement.disturbed), *_connectivity(run)),
             *(*_too_fast(run), *_claims(self.outcomes), *_losses(run), *_dwell(run, self.intervals)),
-            *(*_claims(self.performance), *_policies(run, self.allreduce.skipped)),
-            *(check for measure in MEASURED.values() for check in measure.checks(self)),
-            *(check for outcomes in self.measure_outcomes.values() for check in _claims(outcomes)),
+            *(check for name in MEASURED.names() for check in self._checks_of(name)),
         )
         return _without_success(run, found) if run.is_interactive else found
+
+    def _checks_of(self, measure: str) -> Iterator[Check]:
+        """Yield the checks of a measure, by its name: those that its targets claim, then its own."""
+        yield from _claims(self.measure_outcomes.get(measure, ()))
+        yield from MEASURED[measure].checks(self)
 
     @cached_property
     def times(self) -> tuple[aggregate.Row, ...]:
@@ -86,6 +84,12 @@ class Analysis:
         works = list(dict.fromkeys(row.work for row in self.rows))
         timed = (row for row in self.rows if row.metric in aggregate.TIME_METRICS)
         return tuple(sorted(timed, key=lambda r: (works.index(r.work), aggregate.TIME_METRICS.index(r.metric))))
+
+    @cached_property
+    def shown_outcomes(self) -> dict[str, tuple[Outcome, ...]]:
+        """The targets of measures that no section of a measure shows, by the measure's name."""
+        names = [name for name in self.measure_outcomes if not MEASURED[name].shows_targets]
+        return {name: self.measure_outcomes[name] for name in names}
 
     @cached_property
     def target_outcomes(self) -> tuple[Outcome, ...]:
@@ -258,13 +262,6 @@ def _claims(outcomes: Sequence[Outcome]) -> Iterator[Check]:
                 detail += f"; most: {worst.fabric} {worst.worst.of}" if total else ""
             figures = (target.quantity, worst.value, next(iter(target.limits.values())), target.unit)
             yield Check(target.claim, all(o.met for o in found), detail, *figures, worst.worst.interval)
-
-
-def _policies(run: Run, skipped: Sequence[Skipped]) -> Iterator[Check]:
-    if run.rails:
-        failed = [s for s in skipped if s.failed]
-        detail = f"{failed[0].policy} on {failed[0].fabric}: {failed[0].why}" if failed else "no policy broke down"
-        yield Check("every policy went through", not failed, detail, "policies that failed", len(failed), 0, "policies")
 
 
 def _dwell(run: Run, intervals: Sequence[steering.MeasurementInterval]) -> Iterator[Check]:

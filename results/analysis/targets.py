@@ -1,8 +1,8 @@
 """Targets of what a run measures, and whether it met them: each is met, missed, or was not measured.
 
-The targets of recovery stand here; those of allreduces beside what measures them, in `results.analysis.allreduce`. The
-times of recovery are Railyard's own: no paper gives any. Rail-only IV-C and Spine-free Networks, "Fault Tolerance",
-leave what a dead link or switch served unavailable until the repair.
+The targets of recovery stand here; those of measures beside the functions that measure them. The times of recovery are
+Railyard's own: no paper gives any. Rail-only IV-C and Spine-free Networks, "Fault Tolerance", leave what a dead link or
+switch served unavailable until the repair.
 """
 
 from collections import defaultdict

@@ -251,8 +251,8 @@ def _present_verdict(analysis: Analysis, interval: IntervalId) -> Verdict:
 
 
 def _outcomes_of_measures(analysis: Analysis) -> Iterator[Outcome]:
-    """Yield the targets of all measures."""
-    for outcomes in analysis.measure_outcomes.values():
+    """Yield the targets of measures that have no section for them."""
+    for outcomes in analysis.shown_outcomes.values():
         yield from outcomes
 
 
@@ -304,5 +304,5 @@ def print_summary(analysis: Analysis, console: Console) -> None:
         print_line(Text.assemble(("agreement with theory: ", "dim"), analysis.agreement.text))
     if any(o.samples for o in analysis.target_outcomes):
         print_line(_targets_line(measured_targets(analysis.target_outcomes), "recovery"))
-    for name, outcomes in analysis.measure_outcomes.items():
+    for name, outcomes in analysis.shown_outcomes.items():
         print_line(_targets_line(measured_targets(outcomes), name))

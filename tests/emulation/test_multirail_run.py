@@ -15,8 +15,8 @@ import pandas as pd
 import pytest
 import yaml
 
+from railyard.experiments.measures.allreduce.records import AllreduceResults
 from railyard.results import run_folder
-from railyard.results.runs.allreduce import AllreduceResults
 from tests.emulation.programs import RUN_EXPERIMENT, Program, assert_as_before, finished, machine_state
 from tests.emulation.test_cli import BUILT_S, PROMPT
 

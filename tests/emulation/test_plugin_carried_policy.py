@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from railyard.experiments.measures.allreduce.records import AllreduceResults
 from railyard.results import run_folder
-from railyard.results.runs.allreduce import AllreduceResults
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT, finished
 
 PLUGIN = ROOT / "docs/examples/carried_policy.py"

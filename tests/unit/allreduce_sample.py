@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from railyard.core.records import IntervalId
-from railyard.results.runs.allreduce import (
+from railyard.experiments.measures.allreduce.records import (
     AllreduceResults,
     Cut,
     DdpRun,

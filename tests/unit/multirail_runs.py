@@ -9,11 +9,13 @@ from typing import Any, Self
 import pytest
 
 from railyard.core.errors import MissingRequirement
-from railyard.experiments.run import progress, rail_fabrics
+from railyard.experiments.measures.allreduce import faults as allreduce_faults
+from railyard.experiments.measures.allreduce import run as allreduce_run
+from railyard.experiments.measures.allreduce.session import AllreduceSession
+from railyard.experiments.run import progress
 from railyard.experiments.run import runner as common_runner
 from railyard.experiments.run import session as common_session
 from railyard.experiments.run.progress import Steps
-from railyard.experiments.run.rail_session import MultirailSession
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.parsing import parse
 from railyard.failure.active import Operator
@@ -124,10 +126,10 @@ class Runs:
         carries = Capacity(2, batched_s=2 / 90_000)
         monkeypatch.setattr("railyard.topologies.measure.capacity.measure_batched", lambda *_: carries)
         monkeypatch.setattr(common_runner, "provenance", lambda *_: {"seed": 1})
-        monkeypatch.setattr(rail_fabrics, "built", self.built)
-        monkeypatch.setattr(MultirailSession, "engine", lambda _, policy: Ranks(policy, self))
+        monkeypatch.setattr(allreduce_run, "built", self.built)
+        monkeypatch.setattr(AllreduceSession, "engine", lambda _, policy: Ranks(policy, self))
         monkeypatch.setattr(common_session, "count", lambda _: Counters(0, 0, 0))
-        monkeypatch.setattr(rail_fabrics, "Ranks", lambda _, policy: Ranks(policy, self))
+        monkeypatch.setattr(allreduce_faults, "Ranks", lambda _, policy: Ranks(policy, self))
         monkeypatch.setattr(Operator, "prepare", lambda *_: None)
         monkeypatch.setattr(Operator, "inject", self.inject)
         monkeypatch.setattr(Operator, "repair", self.repair)
@@ -163,10 +165,10 @@ class Runs:
     @contextmanager
     def built(
         self, label: str, plan: MultirailPlan, _: object, run: Run, steps: Steps, *numbers: int
-    ) -> Iterator[MultirailSession]:
+    ) -> Iterator[AllreduceSession]:
         with steps.step(f"{label}: building"):
             self.did.append(f"build {plan.dilation:g} times slower" if plan.dilation > 1 else "build")
-        yield MultirailSession(label, Net(plan), run, steps, *numbers)  # type: ignore[arg-type]
+        yield AllreduceSession(label, Net(plan), run, steps, *numbers)  # type: ignore[arg-type]
         self.did.append("take down")
 
 

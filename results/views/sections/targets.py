@@ -16,14 +16,14 @@ class _Targets(Section):
     order = 66
 
     def applies(self, analysis: Analysis) -> bool:
-        return bool(analysis.measure_outcomes)
+        return bool(analysis.shown_outcomes)
 
     def tables(self, analysis: Analysis) -> list[Table]:
-        return [targets_table(outcomes, name) for name, outcomes in analysis.measure_outcomes.items()]
+        return [targets_table(outcomes, name) for name, outcomes in analysis.shown_outcomes.items()]
 
     def summary(self, analysis: Analysis) -> dict[str, Any]:
         """Return all targets by measure; nothing for a run without any."""
         plain: dict[str, list[dict[str, Any]]] = {}
-        for name, outcomes in analysis.measure_outcomes.items():
+        for name, outcomes in analysis.shown_outcomes.items():
             plain[name] = [outcome.as_dict() for outcome in outcomes]
         return {"measure_targets": plain} if plain else {}

@@ -21,6 +21,7 @@ from railyard.core.sandbox import launcher
 from railyard.experiments import cli, signatures
 from railyard.experiments.commands import describe, ps
 from railyard.experiments.commands.list import definitions, facts
+from railyard.experiments.measures.allreduce.spec import workloads_on
 from railyard.experiments.measures.replacement.measure import ReplacementMeasure
 from railyard.experiments.measures.training.measure import Training
 from railyard.experiments.run import sandboxed
@@ -286,7 +287,7 @@ def test_quick_commands_import_no_heavy_modules(command: str, parses: bool) -> N
 def test_list_counts_what_the_whole_spec_has(name: str) -> None:
     spec = load(name)
     policies = len(spec.routing.policies) if spec.routing else 1
-    on_rails = sum(len(spec.rail_workloads_on(number)) for number in range(len(spec.rail_fabrics)))
+    on_rails = sum(len(workloads_on(spec, number)) for number in range(len(spec.rail_fabrics)))
     replays = (on_rails + len(spec.gpu_fabrics) * len(spec.workloads)) * policies * spec.repeats
     sizes = [fabric.gpus for fabric in spec.gpu_fabrics] + [fabric.nodes for fabric in spec.rail_fabrics]
     gpus = list(dict.fromkeys(sizes))

@@ -31,6 +31,7 @@ DYNAMIC = {
     "act": ("inject", "repair", "start", "stop", "pause", "resume"),  # passed on by _note of live/controls.py
     "do": ("start", "stop", "pause", "resume"),
     "operation": ("inject", "repair"),
+    "event": ("rail-lost", "migrated"),
     "event.what": ("switch-up", "switch-down"),
     "report.what": ("training-discarded", "training-ended"),
     "fault.kind": ("inject",),  # event_text names an injection by its source

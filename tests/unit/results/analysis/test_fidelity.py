@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from railyard.core.records import IntervalId
+from railyard.experiments.measures.allreduce.records import LostRails, allreduce_interval
 from railyard.results.analysis.fidelity import Judgement, judge
-from railyard.results.runs.allreduce import LostRails, allreduce_interval
 from railyard.results.runs.records import ByteCheck, FabricRun, LinkCheck, Load, Measurement, Run, Verdict
 from tests.unit.replaced import replaced
 from tests.unit.results_sample import sample_run

@@ -12,17 +12,17 @@ from typing import Any, cast
 import pytest
 
 from railyard.core.records import IntervalId
+from railyard.experiments.measures.allreduce.faults import inject_and_repair
+from railyard.experiments.measures.allreduce.reports import InjectedFault
+from railyard.experiments.measures.allreduce.session import AllreduceSession
+from railyard.experiments.measures.allreduce.spec import RailFaultSpec
 from railyard.experiments.measures.replacement import run as replacement
 from railyard.experiments.measures.replacement.job import replacement_job
 from railyard.experiments.measures.replacement.measure import ReplacementMeasure
 from railyard.experiments.measures.replacement.spec import with_spares
 from railyard.experiments.measures.training import run as training
 from railyard.experiments.measures.training.measure import Training
-from railyard.experiments.run import rail_fabrics
-from railyard.experiments.run.rail_results import InjectedFault
-from railyard.experiments.run.rail_session import MultirailSession
 from railyard.experiments.spec.experiment import ExperimentSpec
-from railyard.experiments.spec.faults import RailFaultSpec
 from railyard.experiments.spec.parsing import parse
 from railyard.failure import active
 from railyard.failure.faults import Fault
@@ -117,9 +117,7 @@ def test_late_fault_of_a_multi_rail_fabric_is_named(at: str, is_late: bool) -> N
     session = SimpleNamespace(run=run_of(), plan=plan, net=None, rails=[Rail("eth", "tcp", 1e7, 1e-3)])
     injected = InjectedFault(IntervalId("rails"), fault.kind, fault.target, 0, fault.size, 1, 0, 0)
     ranks = SimpleNamespace(begin=lambda jobs: None, finish=tuple)
-    rail_fabrics._inject_and_repair(
-        experiment(workloads=[GPT]), cast(MultirailSession, session), cast(Ranks, ranks), fault, injected
-    )
+    inject_and_repair(cast(AllreduceSession, session), cast(Ranks, ranks), fault, injected, 1)
     assert late_faults(session.run) == ([("", "link-down n1-eth was injected … s late")] if is_late else [])
 
 

@@ -9,28 +9,25 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from railyard.core.units import size_name
+from railyard.experiments.measures.allreduce.analysis import FabricMeasurements, by_fabric, is_single
+from railyard.experiments.measures.allreduce.records import AllreduceResults
 from railyard.results.analysis.aggregate import grouped
-from railyard.results.analysis.allreduce import FabricMeasurements, by_fabric, is_single
 from railyard.results.format import percent, rate, seconds
 from railyard.results.plots import style as plots
 from railyard.results.plots.svg import mark
-from railyard.results.runs.allreduce import AllreduceResults
+from railyard.results.runs.records import GoodputTrace
 from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES
 from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, definition_of
 
 _PANEL: Final = 3.1  # inches
 
 
-def _own_colour(policy: str) -> str | None:
-    """The colour that its definition names; None for one without, or one that is not registered here."""
-    known = policy in ALLREDUCE_POLICIES or policy in ALLREDUCE_ENGINES
-    colour: str | None = getattr(plots, definition_of(policy).colour.upper(), None) if known else None
-    return colour
-
-
 def colour_of(policy: str) -> str:
-    """Return the colour of a policy's lines and bars."""
-    return _own_colour(policy) or plots.SKY
+    """Return the colour of a policy's lines and bars: that of its definition, if it names one and is registered."""
+    colour = None
+    if policy in ALLREDUCE_POLICIES or policy in ALLREDUCE_ENGINES:
+        colour = getattr(plots, definition_of(policy).colour.upper(), None)
+    return colour or plots.SKY
 
 
 def latency(m: FabricMeasurements) -> plots.Plot:
@@ -45,8 +42,10 @@ def latency(m: FabricMeasurements) -> plots.Plot:
             rates = [8 * size / by_size[size] for size in sizes]
             _curve(left, policy, sizes, times, seconds, look)
             _curve(right, policy, sizes, rates, rate, look)
-        if known := [(size, value) for size in m.sizes if (value := m.predicted("nezha", size)) is not None]:
-            line = left.plot(*zip(*known, strict=True), color=plots.MUTED, ls="--", lw=1, label="nezha by Eq. 4 and 5")
+        predicted_times = [(size, value) for size in m.sizes if (value := m.predicted("nezha", size)) is not None]
+        if predicted_times:
+            points = zip(*predicted_times, strict=True)
+            line = left.plot(*points, color=plots.MUTED, ls="--", lw=1, label="nezha by Eq. 4 and 5")
             mark(line, "nezha by Eq. 4 and 5", "nezha by Eq. 4 and 5")
         _by_size(left, m.sizes, plots.seconds_tick, yscale="log", ylabel="time")
         _by_size(right, m.sizes, plots.rate_tick, yscale="log", ylabel="bytes of the buffer over time")
@@ -77,7 +76,8 @@ def _curve(
 ) -> None:
     """Draw a line over sizes, with a tooltip at each of its points."""
     line = axes.plot(sizes, values, label=name, **look)
-    mark(line, name, *(f"{name}, {size_name(size)}: {show(v)}" for size, v in zip(sizes, values, strict=True)))
+    tooltips = [f"{name}, {size_name(size)}: {show(value)}" for size, value in zip(sizes, values, strict=True)]
+    mark(line, name, *tooltips)
 
 
 def _by_size(axes: Axes, sizes: Sequence[int], tick: Callable[[float, float], str], **properties: Any) -> None:
@@ -98,13 +98,13 @@ def _alt_text(m: FabricMeasurements) -> str:
     return f"Time and throughput of an allreduce by its size on {m.rails.label}; at {size_name(size)}: {times}"
 
 
-def shares(found: AllreduceResults) -> plots.Plot | None:
+def shares(results: AllreduceResults) -> plots.Plot | None:
     """Fig. 11: which part of the bytes goes to the rail that isn't tcp, by size and number of nodes."""
     lines = []
-    for m in by_fabric(found):
-        others = [number for number, kind in enumerate(m.rails.kinds) if kind != "tcp"]
-        if len(others) == 1 and len(m.rails.kinds) == 2 and "nezha" in m.policies:
-            lines.append((m, others[0]))
+    for m in by_fabric(results):
+        rail = _rail_beside_tcp(m)
+        if rail is not None and "nezha" in m.policies:
+            lines.append((m, rail))
     if not lines:
         return None
     with plots.drawing(_PANEL) as figure:
@@ -113,17 +113,13 @@ def shares(found: AllreduceResults) -> plots.Plot | None:
         mixes = list(dict.fromkeys(m.rails.mix for m, _ in lines))
         markers = plots.markers([m.rails.label for m, _ in lines])
         for m, rail in lines:
-            colour = plots.SERIES[mixes.index(m.rails.mix)]
-            line_width = 1 + (m.rails.nodes > 4)
-            sizes = [size for size in m.sizes if m.shares("nezha", size)]
-            values = [(m.shares("nezha", size) or ())[rail] for size in sizes]
-            look: dict[str, Any] = {"color": colour, "lw": line_width, "marker": markers[m.rails.label], "ms": 4}
-            _curve(axes, f"nezha, {m.rails.label}", sizes, values, percent, look)
-            fixed = m.shares("mrib", m.sizes[-1])
-            if fixed:
-                weights = [fixed[rail]] * len(m.sizes)
-                _curve(axes, f"mrib, {m.rails.label}", m.sizes, weights, percent, {**look, "ls": ":"})
-            alt_parts.append(f"{m.rails.label}: {values[-1]:.0%} at {size_name(sizes[-1])}")
+            look: dict[str, Any] = {
+                "color": plots.SERIES[mixes.index(m.rails.mix)],
+                "lw": 2 if m.rails.nodes > 4 else 1,
+                "marker": markers[m.rails.label],
+                "ms": 4,
+            }
+            alt_parts.append(_draw_shares(axes, m, rail, look))
         labels: dict[str, Any] = {"ylim": (-0.03, 1.03), "ylabel": "share of the rail\nthat isn't tcp"}
         _by_size(axes, lines[0][0].sizes, lambda value, _: f"{value:.0%}", **labels)
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -131,12 +127,31 @@ def shares(found: AllreduceResults) -> plots.Plot | None:
         return plots.finish(figure, "multirail-shares", f"Shares by size. {'; '.join(alt_parts)}", caption)
 
 
-def nic_rates(found: AllreduceResults, fabric: str, fault: str) -> plots.Plot | None:
+def _draw_shares(axes: Axes, m: FabricMeasurements, rail: int, look: Mapping[str, Any]) -> str:
+    """Draw the shares of a rail, by its number, and of MRIB's fixed weights; return the last share in words."""
+    by_size = {size: shares[rail] for size in m.sizes if (shares := m.shares("nezha", size))}
+    _curve(axes, f"nezha, {m.rails.label}", list(by_size), list(by_size.values()), percent, look)
+    fixed = m.shares("mrib", m.sizes[-1])
+    if fixed:
+        weights = [fixed[rail]] * len(m.sizes)
+        _curve(axes, f"mrib, {m.rails.label}", m.sizes, weights, percent, {**look, "ls": ":"})
+    last = max(by_size)
+    return f"{m.rails.label}: {by_size[last]:.0%} at {size_name(last)}"
+
+
+def _rail_beside_tcp(m: FabricMeasurements) -> int | None:
+    """Return the number of the rail that isn't tcp, of a fabric with one such rail and one of tcp."""
+    numbers = [number for number, kind in enumerate(m.rails.kinds) if kind != "tcp"]
+    return numbers[0] if len(numbers) == 1 and len(m.rails.kinds) == 2 else None
+
+
+def nic_rates(results: AllreduceResults, fabric: str, fault: str) -> plots.Plot | None:
     """Fig. 8: rates of each NIC of the node, over the first cut."""
-    selected = [r for r in found.rates if (r.fabric, r.interval.part) == (fabric, fault)]
-    first = [r for r in selected if r.repeat == min(x.repeat for x in selected)] if selected else []
-    if not first:
+    traces = [trace for trace in results.rates if (trace.fabric, trace.interval.part) == (fabric, fault)]
+    if not traces:
         return None
+    first_repeat = min(trace.repeat for trace in traces)
+    first = [trace for trace in traces if trace.repeat == first_repeat]
     with plots.drawing(_PANEL) as figure:
         axes = figure.subplots()
         for colour, dash, trace in zip(plots.SERIES, plots.DASHES, first, strict=False):
@@ -148,14 +163,7 @@ def nic_rates(found: AllreduceResults, fabric: str, fault: str) -> plots.Plot | 
         axes.margins(x=0)
         plots.quiet(axes, grid="y", xlabel="ms after the fault", ylabel="sent and received")
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-        alt_parts = []
-        for trace in first:
-            spans = ((-1e9, 0, "before"), (100, trace.repair_ms, "while cut"), (trace.repair_ms + 500, 1e9, "after"))
-            times = [(list(zip(trace.t_ms, trace.bps, strict=True)), *span) for span in spans]
-            rates = [([bps for t, bps in bins if low <= t < high], when) for bins, low, high, when in times]
-            texts = (f"{rate(median(values)) if values else 'nothing'} {when}" for values, when in rates)
-            alt_parts.append(f"{trace.link} {', '.join(texts)}")
-        alt = f"Rates of the NICs on {fabric} around {fault}. {'; '.join(alt_parts)}"
+        alt = f"Rates of the NICs on {fabric} around {fault}. {'; '.join(map(_rates_text, first))}"
         caption = (
             "As Nezha's Fig. 8, of the first repeat, in bins of 20 ms. The paper's NICs carry 900,000 KB/s each while "
             "both work; its axis is minutes."
@@ -163,9 +171,19 @@ def nic_rates(found: AllreduceResults, fabric: str, fault: str) -> plots.Plot | 
         return plots.finish(figure, f"multirail-rates-{fabric}-{fault}", alt, caption)
 
 
-def channels(found: AllreduceResults) -> plots.Plot | None:
+def _rates_text(trace: GoodputTrace) -> str:
+    """Return the median rate of a NIC before the cut, during it, and after its repair, in words."""
+    spans = ((-1e9, 0, "before"), (100, trace.repair_ms, "while cut"), (trace.repair_ms + 500, 1e9, "after"))
+    texts = []
+    for begin_ms, end_ms, when in spans:
+        rates = [bps for t_ms, bps in zip(trace.t_ms, trace.bps, strict=True) if begin_ms <= t_ms < end_ms]
+        texts.append(f"{rate(median(rates)) if rates else 'nothing'} {when}")
+    return f"{trace.link} {', '.join(texts)}"
+
+
+def channels(results: AllreduceResults) -> plots.Plot | None:
     """Fig. 13: one rail, two channels on its one NIC, and two NICs, where either the NIC or its processor binds."""
-    selected = [m for m in by_fabric(found) if "virtual" in m.policies]
+    selected = [m for m in by_fabric(results) if "virtual" in m.policies]
     if not selected:
         return None
     with plots.drawing(_PANEL) as figure:
@@ -187,20 +205,20 @@ def channels(found: AllreduceResults) -> plots.Plot | None:
         return plots.finish(figure, "multirail-channels", ". ".join(alt_parts), caption)
 
 
-def trainings(found: AllreduceResults) -> plots.Plot | None:
+def trainings(results: AllreduceResults) -> plots.Plot | None:
     """Fig. 12: speed of each training by policy, as parts of the fastest."""
-    bars = [
-        (place, {policy: median(t.samples_per_s for t in rows) for policy, rows in grouped(of, "policy").items()})
-        for place, of in grouped(found.trainings, "fabric", "workload").items()
-    ]
+    bars: list[tuple[str, dict[str, float]]] = []
+    for (fabric, training), all_rows in grouped(results.trainings, "fabric", "workload").items():
+        by_policy = grouped(all_rows, "policy")
+        speeds = {policy: median(row.samples_per_s for row in rows) for policy, rows in by_policy.items()}
+        bars.append((f"{training}, {fabric}", speeds))
     if not bars:
         return None
     with plots.drawing(0.9 + 0.24 * sum(len(speeds) + 1 for _, speeds in bars)) as figure:
         axes = figure.subplots()
-        ticks = dict[int, str]()
+        ticks: dict[int, str] = {}
         alt_parts = []
-        for (fabric, training), speeds in bars:
-            name = f"{training}, {fabric}"
+        for name, speeds in bars:
             fastest = max(speeds.values())
             first = max(ticks, default=-2) + 2
             for y, (policy, speed) in enumerate(speeds.items(), first):
@@ -208,7 +226,7 @@ def trainings(found: AllreduceResults) -> plots.Plot | None:
                 mark(bar, policy, f"{policy}: {speed:.4g} samples/s, {speed / fastest:.3f} of the fastest")
                 axes.annotate(f" {speed:.4g}/s", (speed / fastest, y), va="center", fontsize=8)
                 ticks[y] = f"{name}: {policy}"
-            alt_parts.append(f"{name}: " + ", ".join(f"{p} {s:.4g}" for p, s in speeds.items()))
+            alt_parts.append(f"{name}: " + ", ".join(f"{policy} {speed:.4g}" for policy, speed in speeds.items()))
         axes.set_yticks(list(ticks), list(ticks.values()), fontsize=8)
         axes.invert_yaxis()
         plots.quiet(axes, grid="x", xlim=(0, 1.15), xlabel="samples/s of a node, over the fastest")
@@ -216,19 +234,23 @@ def trainings(found: AllreduceResults) -> plots.Plot | None:
         return plots.finish(figure, "multirail-trainings", f"Training speeds. {'; '.join(alt_parts)}", caption)
 
 
-def losses(found: AllreduceResults) -> plots.Plot | None:
+def losses(results: AllreduceResults) -> plots.Plot | None:
     """Loss by step of each network that was trained for real, over Gloo and over Railyard."""
-    if not found.ddp_runs:
+    if not results.ddp_runs:
         return None
     with plots.drawing(_PANEL) as figure:
         alt_parts = []
-        for axes, x in zip(figure.subplots(1, len(found.ddp_runs), squeeze=False)[0], found.ddp_runs, strict=True):
-            mark(axes.plot(x.gloo_losses, color=colour_of("gloo"), lw=4, alpha=0.6, label="Gloo"), "Gloo", "Gloo")
-            own = f"Railyard, {x.policy}"
-            mark(axes.plot(x.losses, color=colour_of("nezha"), lw=1.2, ls=plots.DASHES[1], label=own), own, own)
-            plots.quiet(axes, grid="y", title=x.fabric, xlabel="step", ylabel="loss", ylim=(0, None))
+        panels = figure.subplots(1, len(results.ddp_runs), squeeze=False)[0]
+        for axes, ddp_run in zip(panels, results.ddp_runs, strict=True):
+            gloo_line = axes.plot(ddp_run.gloo_losses, color=colour_of("gloo"), lw=4, alpha=0.6, label="Gloo")
+            mark(gloo_line, "Gloo", "Gloo")
+            name = f"Railyard, {ddp_run.policy}"
+            line = axes.plot(ddp_run.losses, color=colour_of("nezha"), lw=1.2, ls=plots.DASHES[1], label=name)
+            mark(line, name, name)
+            plots.quiet(axes, grid="y", title=ddp_run.fabric, xlabel="step", ylabel="loss", ylim=(0, None))
             axes.legend()
-            alt_parts.append(f"{x.fabric}: {x.losses[0]:.3f} to {x.losses[-1]:.3f}, Gloo's to {x.gloo_losses[-1]:.3f}")
+            losses_text = f"{ddp_run.losses[0]:.3f} to {ddp_run.losses[-1]:.3f}"
+            alt_parts.append(f"{ddp_run.fabric}: {losses_text}, Gloo's to {ddp_run.gloo_losses[-1]:.3f}")
         alt = f"Loss by step. {'; '.join(alt_parts)}"
         return plots.finish(figure, "multirail-losses", alt, "The mean of all ranks.")
 

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from railyard.core.errors import BadInput
+from railyard.experiments.measures.allreduce.measure import AllreduceMeasure
+from railyard.experiments.measures.allreduce.records import AllreduceResults
 from railyard.experiments.run.runner import run_experiment
 from railyard.failure.active import Operator
-from railyard.results.runs.allreduce import AllreduceResults
 from railyard.workloads.allreduce.peers.training import TrainingResult
 from tests.unit.multirail_runs import EXPERIMENT, NOWHERE, Runs, spec_of
 
@@ -37,7 +38,7 @@ TWO = {"fabrics": EXPERIMENT["fabrics"] * 2, "only": {"nezha": [0], "gloo": [0]}
 def test_progress_reaches_its_end(runs: Runs, keys: dict[str, Any]) -> None:
     spec = spec_of(**keys)
     run_experiment(spec, NOWHERE, None)
-    assert len(runs.steps) == 1 + spec.family.step_count(spec)
+    assert len(runs.steps) == 1 + AllreduceMeasure().steps(spec)
 
 
 def test_every_size_is_checked_then_timed_small_ones_first(runs: Runs) -> None:
@@ -68,7 +69,7 @@ def test_policies_take_turns_in_each_start(runs: Runs) -> None:
     begun = [did for did in runs.did if not did.startswith(("pause", "resume"))]
     start = ["start nezha", "start gloo", "stop nezha", "stop gloo"]
     assert begun == ["build", *start * 3, "take down"]
-    assert len(runs.steps) == 1 + spec.family.step_count(spec)
+    assert len(runs.steps) == 1 + AllreduceMeasure().steps(spec)
     (run,) = runs.saved
     nezhas = [(p.size, p.repeat) for p in AllreduceResults.of(run).points if p.policy == "nezha"]
     assert nezhas == [(2048, 0), (8 * 2**20, 0), (2048, 1), (2048, 2)]
@@ -163,7 +164,7 @@ def test_dilated_fabric_is_built_anew_with_undilated_times(runs: Runs) -> None:
         *("build 4 times slower", *one, "take down"),
         *("build 5 times slower", *one, "take down"),
     ]
-    assert len(runs.steps) == 1 + spec.family.step_count(spec)
+    assert len(runs.steps) == 1 + AllreduceMeasure().steps(spec)
     (run,) = runs.saved
     points = {p.size: (p.dilation, p.mean_s, p.typical_s, p.rail_s[0]) for p in AllreduceResults.of(run).points}
     assert points[2048] == pytest.approx((5.0, 0.0002, 0.0002, 0.0002))

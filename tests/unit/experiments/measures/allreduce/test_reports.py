@@ -7,7 +7,8 @@ from typing import Final
 import pytest
 
 from railyard.core.errors import CheckFailed
-from railyard.experiments.run.rail_results import (
+from railyard.experiments.measures.allreduce.records import allreduce_interval
+from railyard.experiments.measures.allreduce.reports import (
     BIN_NS,
     InjectedFault,
     cut,
@@ -18,7 +19,6 @@ from railyard.experiments.run.rail_results import (
     point,
     settled_after,
 )
-from railyard.results.runs.allreduce import allreduce_interval
 from railyard.workloads.allreduce.engine.jobs import Migration, RankReport
 from railyard.workloads.allreduce.workload import check_complete
 

@@ -11,13 +11,14 @@ import pytest
 from rich.console import Console
 
 from railyard.core.records import Recovered
+from railyard.experiments.measures.allreduce import plots as allreduce
+from railyard.experiments.measures.allreduce import tables
+from railyard.experiments.measures.allreduce.analysis import by_fabric
+from railyard.experiments.measures.allreduce.records import AllreduceResults, LostRails, Skipped, allreduce_interval
+from railyard.experiments.measures.allreduce.targets import outcomes
 from railyard.results import run_folder
-from railyard.results.analysis.allreduce import by_fabric, outcomes
-from railyard.results.plots import allreduce
-from railyard.results.runs.allreduce import AllreduceResults, LostRails, Skipped, allreduce_interval
 from railyard.results.runs.records import Load, Run, Verdict
 from railyard.results.theory import nezha
-from railyard.results.views.sections import allreduce as tables
 from railyard.results.views.sections.faults import targets_table
 from railyard.results.views.table import Table
 from railyard.workloads.jobs.training import training_name

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from railyard.experiments.run import rail_session
+from railyard.experiments.measures.allreduce import engines, session
+from railyard.experiments.measures.allreduce.records import AllreduceResults, LostRails, allreduce_interval
 from railyard.experiments.run.runner import run_experiment
 from railyard.results.analysis.fidelity import judge, repeats
-from railyard.results.runs.allreduce import AllreduceResults, LostRails, allreduce_interval
 from railyard.workloads.allreduce.engine.jobs import RankReport
 from tests.unit.multirail_runs import (
     ALONE,
@@ -68,7 +68,7 @@ def test_wrong_results_of_a_repeated_check_still_count(runs: Runs) -> None:
 
 
 def test_rail_lost_repeatedly_is_recorded_as_invalid(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rail_session, "MAX_RESTARTS", 2)
+    monkeypatch.setattr(session, "MAX_RESTARTS", 2)
     runs.tell = lambda policy, at, reports: without_rail_1(reports) if policy == "mrib" else reports
     run_experiment(spec_of(policies=["nezha", "mrib", "slicing", "gloo"], **ALONE), NOWHERE, None)
     (run,) = runs.saved
@@ -120,7 +120,7 @@ def test_a_disturbed_fault_is_injected_again(runs: Runs) -> None:
 
 
 def test_each_size_may_be_repeated(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rail_session, "MAX_RESTARTS", 2)
+    monkeypatch.setattr(session, "MAX_RESTARTS", 2)
     runs.tell = lambda policy, at, reports: (
         without_rail_1(reports) if policy == "mrib" and at in (2, 4, 10, 12) else reports
     )
@@ -132,7 +132,7 @@ def test_each_size_may_be_repeated(runs: Runs, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_turns_begin_when_all_rails_are_back(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rail_session, "PAUSE_S", 0.0)
+    monkeypatch.setattr(engines, "PAUSE_S", 0.0)
 
     def tell(policy: str, at: int, reports: Sequence[RankReport]) -> Sequence[RankReport]:
         away = (policy, at) == ("nezha", 2) or (policy == "equal" and at < 4)
@@ -147,9 +147,9 @@ def test_turns_begin_when_all_rails_are_back(runs: Runs, monkeypatch: pytest.Mon
 
 
 def test_rail_that_stays_dead_is_awaited_once(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rail_session, "PAUSE_S", 0.01)
-    monkeypatch.setattr(rail_session, "RAIL_WAIT_S", 0.1)
-    monkeypatch.setattr(rail_session, "MAX_RESTARTS", 2)
+    monkeypatch.setattr(engines, "PAUSE_S", 0.01)
+    monkeypatch.setattr(session, "RAIL_WAIT_S", 0.1)
+    monkeypatch.setattr(session, "MAX_RESTARTS", 2)
     runs.tell = lambda policy, at, reports: [replace(report, dead_rails=(1,)) for report in reports]
     run_experiment(spec_of(policies=["mrib"], **ALONE), NOWHERE, None)
     (run,) = runs.saved
@@ -182,9 +182,9 @@ def test_complete_points_are_kept_when_the_run_ends(runs: Runs, monkeypatch: pyt
     def interrupted(*_: object) -> bool:
         raise KeyboardInterrupt
 
-    take = rail_session.SizeSweep._take_turn
+    take = session.SizeSweep._take_turn
     calls = iter([take] * 17 + [interrupted])
-    monkeypatch.setattr(rail_session.SizeSweep, "_take_turn", lambda *given: next(calls)(*given))
+    monkeypatch.setattr(session.SizeSweep, "_take_turn", lambda *given: next(calls)(*given))
     with pytest.raises(KeyboardInterrupt):
         run_experiment(spec_of(repeats=1, sizes=["2KiB", "8MiB"]), NOWHERE, None)
     (run,) = runs.saved

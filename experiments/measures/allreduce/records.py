@@ -1,21 +1,22 @@
-"""Allreduces on several rails as records of a run: an experiment adds rows to it, and views read them back.
+"""Records of allreduces over several rails: rows that the measure adds to a run, and reads back for its views.
 
-A row is what one measurement interval found. Its figures are measurements (a metric for each field), a fault is a
-recovery too, and what did not go as planned is an event. Sizes are in bytes: `size` as in the paper, `sent` what was
-really summed. Times are seconds unless the name says otherwise, in the fabric's own time: `dilation` times less than a
-clock showed. Lists by rail are in the fabric's order.
+A row has the results of one measurement interval. Its figures are measurements (a metric for each field), a fault is a
+recovery too, and whatever did not go as planned is an event. Sizes are in bytes: `size` as in the paper, `sent` is what
+was really summed. Times are seconds unless the name says otherwise, in the fabric's own time: `dilation` times less
+than a clock showed. Lists by rail are in the fabric's order.
 """
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from railyard.core.records import IntervalId, Record, Recovered, Recovery
 from railyard.core.units import size_name
 from railyard.results.runs.records import THROUGHPUT, Event, GoodputTrace, Measurement, Rails, Run
 
+R = TypeVar("R", bound=Record)
 MIN_SHARE: Final = 0.005  # of what was sent: a rail that carried less counts as unused
 SOURCE: Final = "allreduce"
 LOSS: Final = "loss"
@@ -35,27 +36,44 @@ class _Row(Record):
     """A row whose `_metric` fields are measurements."""
 
     def add_to(self, run: Run) -> None:
-        """Add a measurement for each of them that has a value; the first has the prediction."""
-        predicted_s = getattr(self, "predicted_s", None)
-        resolution = {name: getattr(self, name) for name in ("frames", "credit_share") if hasattr(self, name)}
-        for f in fields(self):
-            if "metric" in f.metadata:
-                name, unit = f.metadata["metric"]
-                if (value := getattr(self, f.name)) is not None:
-                    row = Measurement(self.interval, "", name, float(value), unit, predicted_s, **resolution)
-                    run.measurements.append(row)
-                predicted_s = None
-                resolution = {}
+        """Add a measurement for each of them that has a value; the first has the prediction and the resolution."""
+        first: dict[str, Any] = {"predicted": getattr(self, "predicted_s", None)}
+        for name in ("frames", "credit_share"):
+            if hasattr(self, name):
+                first[name] = getattr(self, name)
+        for field_name, (metric, unit) in _metrics_of(type(self)).items():
+            value = getattr(self, field_name)
+            if value is not None:
+                run.measurements.append(Measurement(self.interval, "", metric, float(value), unit, **first))
+            first = {}
 
     @classmethod
-    def of(cls, interval: IntervalId, found: Mapping[str, Measurement], **other_fields: Any) -> Self:
-        """Read back what `add_to` recorded, from the interval's measurements by metric; None without a measurement."""
-        known = {f.name: found.get(f.metadata["metric"][0]) for f in fields(cls) if "metric" in f.metadata}
-        values = {n: m and (int(m.value) if m.unit in ("1", "B") else m.value) for n, m in known.items()}
-        if "predicted_s" in (f.name for f in fields(cls)):
-            first = next(iter(known.values()))
-            values["predicted_s"] = first and first.predicted
+    def read(cls, interval: IntervalId, measurements: Mapping[str, Measurement], **other_fields: Any) -> Self:
+        """Read back what `add_to` recorded; a field without a measurement is None.
+
+        `measurements`: those of the interval, by metric. `other_fields`: values of fields that are no metrics.
+        """
+        metrics = _metrics_of(cls)
+        values: dict[str, Any] = {}
+        for field_name, (metric, _) in metrics.items():
+            values[field_name] = _value_of(measurements.get(metric))
+        if any(f.name == "predicted_s" for f in fields(cls)):
+            first_metric, _ = next(iter(metrics.values()))
+            first = measurements.get(first_metric)
+            values["predicted_s"] = first.predicted if first else None
         return cls(interval, **values, **other_fields)
+
+
+def _metrics_of(row: type[_Row]) -> dict[str, tuple[str, str]]:
+    """Return metric and unit of each field that is recorded as a measurement."""
+    return {f.name: f.metadata["metric"] for f in fields(row) if "metric" in f.metadata}
+
+
+def _value_of(measurement: Measurement | None) -> float | None:
+    """Return the value of a measurement; numbers and bytes are whole."""
+    if measurement is None:
+        return None
+    return int(measurement.value) if measurement.unit in ("1", "B") else measurement.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,19 +116,23 @@ class Point(_Row):
     @property
     def relative_spread(self) -> float:
         """Time between the fastest and the slowest rail, over the slowest; 0 where only one worked."""
-        used = [time for time in self.rail_s if time > 0]
-        return (max(used) - min(used)) / max(used) if len(used) > 1 else 0.0
+        used = [seconds for seconds in self.rail_s if seconds > 0]
+        if len(used) < 2:
+            return 0.0
+        return (max(used) - min(used)) / max(used)
 
     def add_to(self, run: Run) -> None:
         """Add its measurements. A policy with channels in place of rails (`virtual`) has no shares by rail."""
-        names = next(rails.names for rails in run.rails if rails.label == self.fabric)
-        bits = 8 * self.size
-        predicted = self.predicted_s
         _Row.add_to(self, run)
-        throughput = (bits / self.mean_s, "bit/s", bits / predicted if predicted else None)
-        run.measurements.append(Measurement(self.interval, "", THROUGHPUT, *throughput))
+        bits = 8 * self.size
+        predicted_bps = bits / self.predicted_s if self.predicted_s else None
+        throughput = Measurement(self.interval, "", THROUGHPUT, bits / self.mean_s, "bit/s", predicted_bps)
+        run.measurements.append(throughput)
+        if self.policy == "virtual":
+            return
+        names = next(rails.names for rails in run.rails if rails.label == self.fabric)
         for values, metric, unit in ((self.shares, "share", "share"), (self.rail_s, "rail_time", "s")):
-            for name, value in zip(names, values, strict=False) if self.policy != "virtual" else ():
+            for name, value in zip(names, values, strict=False):
                 run.measurements.append(Measurement(self.interval, "", f"{metric}_{name}", value, unit))
 
 
@@ -195,12 +217,12 @@ class DdpRun(_Row):
 
     def add_to(self, run: Run) -> None:
         """Add its measurements, Gloo's in an interval of their own; a loss for each step."""
-        gloo = _beside_gloo(self.interval)
-        run.measurements.append(Measurement(gloo, "", "iteration_time", self.gloo_step_s, "s"))
+        gloo_interval = _beside_gloo(self.interval)
+        run.measurements.append(Measurement(gloo_interval, "", "iteration_time", self.gloo_step_s, "s"))
         _Row.add_to(self, run)
-        for interval, losses in ((gloo, self.gloo_losses), (self.interval, self.losses)):
-            steps = enumerate(losses, start=1)
-            run.measurements += [Measurement(interval, f"step {n}", LOSS, loss, "ratio") for n, loss in steps]
+        for interval, losses in ((gloo_interval, self.gloo_losses), (self.interval, self.losses)):
+            for step, loss in enumerate(losses, start=1):
+                run.measurements.append(Measurement(interval, f"step {step}", LOSS, loss, "ratio"))
 
 
 def _beside_gloo(interval: IntervalId) -> IntervalId:
@@ -210,8 +232,9 @@ def _beside_gloo(interval: IntervalId) -> IntervalId:
 
 def watched_interval(interval: IntervalId) -> IntervalId:
     """Return the interval that has the record of the machine's load: of Gloo's training, that of the DDP run."""
-    is_gloos = interval.policy == "gloo" and interval.part
-    return replace(interval, policy=interval.part, part="") if is_gloos else interval
+    if interval.policy == "gloo" and interval.part:
+        return replace(interval, policy=interval.part, part="")
+    return interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +271,8 @@ class LostRails(Record):
 
 def lost_rails(events: Iterable[Event]) -> list[LostRails]:
     """Return the rails that were lost without a fault."""
-    return [LostRails(IntervalId.of(d), tuple(d["rails"]), d["kept"]) for d in _details(events, _LOST)]
+    details = _details(events, _LOST)
+    return [LostRails(IntervalId.of(detail), tuple(detail["rails"]), detail["kept"]) for detail in details]
 
 
 def _details(events: Iterable[Event], what: str) -> list[dict[str, Any]]:
@@ -275,10 +299,19 @@ class AllreduceResults:
 
     def without(self, intervals: Collection[IntervalId]) -> "AllreduceResults":
         """Return what was measured in other intervals."""
-        names = ("points", "cuts", "trainings", "ddp_runs")
-        kept = {name: [row for row in getattr(self, name) if row.interval not in intervals] for name in names}
+
+        def in_other_intervals(rows: Sequence[R]) -> list[R]:
+            return [row for row in rows if row.interval not in intervals]
+
         left_out = [point for point in self.points if point.interval in intervals]
-        return replace(self, **kept, left_out=[*self.left_out, *left_out])
+        return replace(
+            self,
+            points=in_other_intervals(self.points),
+            cuts=in_other_intervals(self.cuts),
+            trainings=in_other_intervals(self.trainings),
+            ddp_runs=in_other_intervals(self.ddp_runs),
+            left_out=self.left_out + left_out,
+        )
 
     @classmethod
     def of(cls, run: Run) -> "AllreduceResults":
@@ -299,23 +332,23 @@ class AllreduceResults:
             lost=lost_rails(run.events),
             cuts=_cuts(run, metrics),
         )
-        rails = {fabric.label: fabric for fabric in run.rails}
         fault_intervals = {recovery.interval for recovery in run.recoveries}
         for interval, values in metrics.items():
             if interval in fault_intervals:
                 continue
             if "buffer_size" in values:
-                results.points.append(_point(interval, values, rails[interval.fabric]))
+                rails = next(rails for rails in run.rails if rails.label == interval.fabric)
+                results.points.append(_point(interval, values, rails))
             elif "samples_per_s" in values:
-                results.trainings.append(Training.of(interval, values))
+                results.trainings.append(Training.read(interval, values))
             elif "loss_difference" in values:
-                gloo = _beside_gloo(interval)
-                ddp_run = DdpRun.of(
+                gloo_interval = _beside_gloo(interval)
+                ddp_run = DdpRun.read(
                     interval,
                     values,
-                    gloo_losses=tuple(losses[gloo]),
+                    gloo_losses=tuple(losses[gloo_interval]),
                     losses=tuple(losses[interval]),
-                    gloo_step_s=metrics[gloo]["iteration_time"].value,
+                    gloo_step_s=metrics[gloo_interval]["iteration_time"].value,
                 )
                 results.ddp_runs.append(ddp_run)
         return results
@@ -326,7 +359,7 @@ def _cuts(run: Run, metrics: Mapping[IntervalId, Mapping[str, Measurement]]) -> 
     errors = {IntervalId.of(detail): detail["error"] for detail in _details(run.events, _FAILED)}
     cuts: list[Cut] = []
     for recovery in run.recoveries:
-        cut = Cut.of(
+        cut = Cut.read(
             recovery.interval,
             metrics.get(recovery.interval, {}),
             fault=recovery.fault,
@@ -347,8 +380,8 @@ def _cuts(run: Run, metrics: Mapping[IntervalId, Mapping[str, Measurement]]) -> 
 def _point(interval: IntervalId, metrics: Mapping[str, Measurement], fabric: Rails) -> Point:
     """Return the row of a buffer size, with the shares and times of the fabric's rails that were measured."""
     shares = [metrics[f"share_{rail}"].value for rail in fabric.names if f"share_{rail}" in metrics]
-    rail_times_s = [metrics[f"rail_time_{rail}"].value for rail in fabric.names if f"rail_time_{rail}" in metrics]
-    return Point.of(interval, metrics, shares=tuple(shares), rail_s=tuple(rail_times_s))
+    times_s = [metrics[f"rail_time_{rail}"].value for rail in fabric.names if f"rail_time_{rail}" in metrics]
+    return Point.read(interval, metrics, shares=tuple(shares), rail_s=tuple(times_s))
 
 
 def allreduce_interval(

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from railyard.core.records import IntervalId
-from railyard.results.runs.allreduce import MIN_SAMPLES_FOR_P99, Cut, Point
+from railyard.experiments.measures.allreduce.records import MIN_SAMPLES_FOR_P99, Cut, Point
 from railyard.results.runs.records import GoodputTrace
 from railyard.workloads.allreduce.balancing.balancer import LONG_WINDOW
 from railyard.workloads.allreduce.balancing.policy import rail_seconds
@@ -126,15 +126,26 @@ def mean_rail_s(reports: Sequence[RankReport], counts: Sequence[bool]) -> Row:
 
 
 def settled_after(rows: Sequence[Row]) -> int | None:
-    """Operations until shares first stood for a long window, or else stayed where they end; 0 if they never moved, None
-    if they moved to the end. (That a balancer at rest looks now and then for something better is no learning.)"""
-    windows = ((end, rows[end - LONG_WINDOW : end]) for end in range(LONG_WINDOW, len(rows)))
-    rows = rows[: next((end for end, window in windows if not any(_differs(window, window))), len(rows))]
+    """Return the operations until shares first stood for a long window, or else stayed where they end.
+
+    0 if they never moved, None if they moved to the end. A balancer at rest that looks now and then for something
+    better isn't learning.
+    """
+    rows = rows[: _first_stable_end(rows)]
     tail = [row for row in rows[-max(1, int(len(rows) * _TAIL)) :] if row]
     if not tail:
         return None
     after = max((number for number, moved in enumerate(_differs(rows, tail), start=1) if moved), default=0)
     return after if after <= len(rows) - len(tail) else None
+
+
+def _first_stable_end(rows: Sequence[Row]) -> int:
+    """Return the end of the first long window without a change; the end of all rows without one."""
+    for end in range(LONG_WINDOW, len(rows)):
+        window = rows[end - LONG_WINDOW : end]
+        if not any(_differs(window, window)):
+            return end
+    return len(rows)
 
 
 def _differs(rows: Sequence[Row], others: Sequence[Row]) -> list[bool]:
@@ -238,23 +249,27 @@ def lost_rails(reports: Sequence[RankReport], rails: Sequence[str]) -> Iterator[
 
     Times are monotonic ns. `rails`: the names of all rails.
     """
-    found = defaultdict[tuple[tuple[int, ...], int], list[Migration]](list)
+    # migrations by the lost rails, and by how often a rank had lost them before
+    losses = defaultdict[tuple[tuple[int, ...], int], list[Migration]](list)
     for report in reports:
-        seen = Counter[tuple[int, ...]]()
+        counts = Counter[tuple[int, ...]]()
         for migration in report.migrations:
-            found[migration.rails, seen[migration.rails]].append(migration)
-            seen[migration.rails] += 1
-    for (numbers, _), migrations in found.items():
-        noticed_s = min(m.frozen_at for m in migrations)
-        moved_s = max(m.decided_at for m in migrations)
-        names = ", ".join(rails[n] for n in numbers)
+            losses[migration.rails, counts[migration.rails]].append(migration)
+            counts[migration.rails] += 1
+    for (numbers, _), migrations in losses.items():
+        noticed_s = min(migration.frozen_at for migration in migrations)
+        moved_s = max(migration.decided_at for migration in migrations)
+        names = ", ".join(rails[number] for number in numbers)
         yield round(noticed_s * 1e9), "rail-lost", {"rails": names}
         after_ms = round((moved_s - noticed_s) * 1e3, 1)
         yield round(moved_s * 1e9), "migrated", {"rails": names, "nodes": len(migrations), "ms": after_ms}
 
 
 def nic_rates(injected: InjectedFault, report: RankReport, rails: Sequence[str]) -> list[GoodputTrace]:
-    """Both ways together, from the node's own counts, in bins of 20 ms around the fault."""
+    """Return the rate of each NIC of a node around the fault: both directions together, in bins of 20 ms.
+
+    `report`: of the node's rank, with its counts of bytes. `rails`: the names of all rails.
+    """
     counts = report.rail_bytes_over_time
     if len(counts) < 2:
         return []
@@ -263,10 +278,10 @@ def nic_rates(injected: InjectedFault, report: RankReport, rails: Sequence[str])
     edges = np.arange(first, at[-1], BIN_NS)
     t_ms = tuple((edge - injected.t_fault) / 1e6 for edge in edges.tolist()[:-1])
     repair_ms = (injected.t_repair - injected.t_fault) / 1e6
-    found = []
+    traces = []
     for rail, name in enumerate(rails):
         total = np.interp(edges, at, [float(row[rail]) for _, row in counts])
         bps = tuple((np.diff(total) * 8e9 / BIN_NS).tolist())
         trace = GoodputTrace(injected.interval, injected.fault, injected.target, t_ms, bps, (), repair_ms, link=name)
-        found.append(trace)
-    return found
+        traces.append(trace)
+    return traces

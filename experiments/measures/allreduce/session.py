@@ -15,12 +15,12 @@ from railyard.core.errors import MissingRequirement, RailyardError
 from railyard.core.host import Datapath
 from railyard.core.records import IntervalId
 from railyard.core.units import size_name
-from railyard.core.wait import poll
 from railyard.experiments.live import page
+from railyard.experiments.measures.allreduce.engines import EnginePool, MonitoredEngine, engine_name
+from railyard.experiments.measures.allreduce.records import LostRails, Skipped, allreduce_interval
+from railyard.experiments.measures.allreduce.reports import lost_rails, merge_turns, point
 from railyard.experiments.run.progress import Steps, measure_undisturbed
-from railyard.experiments.run.rail_results import lost_rails, merge_turns, point
 from railyard.experiments.run.session import Session, record_interruptions
-from railyard.results.runs.allreduce import LostRails, Skipped, allreduce_interval
 from railyard.results.runs.records import LinkCheck, Measurement, Run
 from railyard.topologies.build.shaping import IP_TCP, idle_credit_s
 from railyard.topologies.measure.rates import calibration_s, measured_bps, start_flow
@@ -31,19 +31,18 @@ from railyard.topologies.multirail.spec import Nic
 from railyard.workloads.allreduce.balancing.costs import Rail
 from railyard.workloads.allreduce.engine.jobs import GroupBroken, Operations, RankReport
 from railyard.workloads.allreduce.engine_kind import Group, definition_of, engine_of, peer_rail, predicted_s, rails_of
-from railyard.workloads.allreduce.workload import ITEM, check_complete, sent_bytes
+from railyard.workloads.allreduce.workload import ITEM, sent_bytes
 
-PAUSE_S: Final = 0.05
-_SHARED_ENGINE: Final = "nezha"  # the policy that the shared processes start with
 CHECKED: Final = 3
 """Operations whose every element is compared: the results come from the same code as those that are timed."""
+STAGES: Final = 2  # of an allreduce; each may begin on idle links
 MAX_RESTARTS: Final = 5  # void turns of a size, so that the sweep ends on a machine that loses rails again and again
 RAIL_WAIT_S: Final = 10.0  # seconds of the fabric's own time that a lost rail may take to return before a turn
 Turns = Sequence[tuple[int, int]]  # (operations that don't count, operations that then do) of each turn
 
 
 @dataclass
-class MultirailSession(Session):
+class AllreduceSession(Session):
     """A built multi-rail fabric, the experiment's `number`. Whatever is measured goes into `run`."""
 
     net: MultirailNet
@@ -65,8 +64,8 @@ class MultirailSession(Session):
 
     def show_lost_rails(self, reports: Sequence[RankReport]) -> None:
         """Show on the live page which rails were lost, and when their work had moved to others."""
-        for ns, what, detail in lost_rails(reports, [rail.name for rail in self.rails]):
-            page.show(what, detail, ns)
+        for ns, event, detail in lost_rails(reports, [rail.name for rail in self.rails]):
+            page.show(event, detail, ns)
 
     @contextmanager
     def recording_skips(self, policy: str) -> Iterator[None]:
@@ -81,13 +80,13 @@ class MultirailSession(Session):
     @contextmanager
     def interval(self, workload: str, policy: str, repeat: int = 0, title: str = "") -> Iterator[IntervalId]:
         """Record the load and a step of progress while entered, and a policy that can't run, by `title` if given."""
-        found = IntervalId(self.label, workload, policy, repeat=repeat)
+        interval = IntervalId(self.label, workload, policy, repeat=repeat)
         with (
             self.steps.step(f"{self.label}: {title or f'{workload}, {policy}'}"),
-            self.watch().record_load(self.run, found),
+            self.watch().record_load(self.run, interval),
             self.recording_skips(title or policy),
         ):
-            yield found
+            yield interval
 
     def record(
         self, where: IntervalId, metric: str, value: float, unit: str, predicted: float | None = None, phase: str = ""
@@ -103,17 +102,17 @@ class MultirailSession(Session):
         self, sizes: Sequence[int], policies: Sequence[str], repeat: int, turns: Callable[[str, float], Turns]
     ) -> None:
         """Measure the sizes with new processes. A policy that can't run, or fails, is left out of the rest."""
-        with closing(EnginePool(self)) as pool:
+        with closing(EnginePool(self.engine, self.show_lost_rails)) as pool:
             sweep = SizeSweep(self, pool)
-            left = [policy for policy in policies if sweep.attempt(policy, lambda _: None)]
+            working = [policy for policy in policies if sweep.attempt(policy, lambda _: None)]
             for size in sizes:
-                left = sweep.measure(left, size, repeat, turns)
+                working = sweep.measure(working, size, repeat, turns)
 
 
 @contextmanager
 def built(
     label: str, plan: MultirailPlan, datapath: Datapath, run: Run, steps: Steps, number: int, seed: int, repeats: int
-) -> Iterator[MultirailSession]:
+) -> Iterator[AllreduceSession]:
     """Build a fabric, measure a NIC of each rail, and take it down again."""
     net = MultirailNet(plan, datapath)
     slower = f", time {plan.dilation:g} times slower" if plan.dilation > 1 else ""
@@ -130,101 +129,7 @@ def built(
                 measured = measured_bps(flow)
                 run.links.append(LinkCheck(label, name, "n1 -> n0", bps, measured, plan.dilation))
         with page.fabric(label, net, run.events):
-            yield MultirailSession(label, net, run, steps, number, seed, repeats)
-
-
-class MonitoredEngine:
-    """An allreduce engine, and the rails that it has lost and that aren't back.
-
-    When the machine stands still for a while, an engine may declare a rail dead that no fault broke. Engines that
-    report no rails lose none. `on_reports` is called with the reports of all operations.
-    """
-
-    def __init__(self, ranks: Group, on_reports: Callable[[Sequence[RankReport]], None]) -> None:
-        self.lost: frozenset[int] = frozenset()
-        self._abandoned: frozenset[int] = frozenset()
-        self._ranks = ranks
-        self._on_reports = on_reports
-        self.pause = ranks.pause
-        self.resume = ranks.resume
-
-    def run(self, operations: Operations, before: frozenset[int] | None = None) -> Sequence[RankReport]:
-        """Run operations on all ranks. CheckFailed if a rank fails.
-
-        Rails that are lost meanwhile are added to those that were lost `before` (None: so far).
-        """
-        reports = self._ranks.run(operations)
-        self._on_reports(reports)
-        died = {rail for report in reports for migration in report.migrations for rail in migration.rails}
-        self.lost = (self.lost if before is None else before).union(died, *(report.dead_rails for report in reports))
-        check_complete(reports)
-        return reports
-
-    def wait_for_rails(self, operations: Operations, within_s: float) -> None:
-        """Repeat `operations`, which should be minimal, until no rail is lost.
-
-        A rail that isn't back in time isn't waited for again. CheckFailed if a rank fails.
-        """
-
-        def all_back() -> bool:
-            self.run(operations, before=frozenset())
-            return not self.lost
-
-        if self.lost:
-            poll(all_back, 0 if self.lost <= self._abandoned else within_s, PAUSE_S)
-        self._abandoned = self.lost
-
-
-class EnginePool:
-    """Processes of several engines on one fabric; one engine at a time works, the others are paused.
-
-    A machine may be slower from one second to the next (its host has other guests), so policies that are compared take
-    turns. All policies of Railyard's own engine share its processes and connections. An engine is started when it is
-    first needed.
-    """
-
-    def __init__(self, session: MultirailSession) -> None:
-        self._session = session
-        self._started: dict[str, tuple[ExitStack, MonitoredEngine]] = {}
-        self._active: str | None = None
-
-    def close(self) -> None:
-        """End all engines; one that can't be ended keeps no other from it."""
-        with ExitStack() as ends:
-            for name in reversed(self._started):
-                ends.callback(self.drop, name)
-
-    def engine_for(self, policy: str) -> MonitoredEngine:
-        """Return a policy's engine, running, with all others paused. Raises what the engine raises at its start."""
-        name = engine_name(policy)
-        if self._active != name:
-            active = self._active
-            self._active = None
-            if active is not None:
-                self._started[active][1].pause()
-            if name in self._started:
-                self._started[name][1].resume()
-            else:
-                stack = ExitStack()
-                ranks = stack.enter_context(self._session.engine(name))
-                has_rails = engine_of(policy).runs_policies  # others have channels, or do not know their rails
-                on_reports = self._session.show_lost_rails if has_rails else lambda _: None
-                self._started[name] = stack, MonitoredEngine(ranks, on_reports)
-            self._active = name
-        return self._started[name][1]
-
-    def drop(self, policy: str) -> None:
-        """End a policy's engine, which failed; the next policy that needs it gets new processes."""
-        name = engine_name(policy)
-        if name in self._started:
-            stack, _ = self._started.pop(name)
-            self._active = None if self._active == name else self._active
-            stack.close()
-
-
-def engine_name(policy: str) -> str:
-    """Return the policy whose processes a policy runs in: the same for all of Railyard's own."""
-    return _SHARED_ENGINE if engine_of(policy).runs_policies else policy
+            yield AllreduceSession(label, net, run, steps, number, seed, repeats)
 
 
 @dataclass
@@ -275,7 +180,8 @@ class PolicyRun:
     def restart(self) -> None:
         """Discard all turns and the check, but keep what was wrong."""
         self.wrong += sum(report.wrong for report in self.checked)
-        self.checked, self.kept = (), frozenset()
+        self.checked = ()
+        self.kept = frozenset()
         self.timed.clear()
 
     def predicted_total_s(self, turns: int | None = None) -> float:
@@ -286,8 +192,10 @@ class PolicyRun:
 class SizeSweep:
     """Measurement of sizes over the same connections; whatever is measured goes into the session's run."""
 
-    def __init__(self, session: MultirailSession, pool: EnginePool) -> None:
-        self._session, self._pool, self._watch = session, pool, session.watch()
+    def __init__(self, session: AllreduceSession, pool: EnginePool) -> None:
+        self._session = session
+        self._pool = pool
+        self._watch = session.watch()
 
     def attempt(self, policy: str, do: Callable[[MonitoredEngine], None]) -> bool:
         """Do something with a policy's engine; return whether it worked. If not, the reason is recorded."""
@@ -309,29 +217,30 @@ class SizeSweep:
         If the machine was busy, all of them take their turns again: they are to be compared.
         """
         session = self._session
-        left = list(policies)
-        predicted = sum(run.predicted_total_s() for run in self._policy_runs(left, size, repeat, turns))
+        working = list(policies)
+        predicted = sum(run.predicted_total_s() for run in self._policy_runs(working, size, repeat, turns))
 
         def measure() -> bool:
-            nonlocal left
+            nonlocal working
             self._watch = session.watch()
-            runs = self._policy_runs(left, size, repeat, turns)
+            runs = self._policy_runs(working, size, repeat, turns)
             try:
                 self._take_turns(runs)
             finally:
-                is_right = self._add_points([run for run in runs if run.is_done])
-                left = [run.interval.policy for run in runs if run.is_done]
+                done = [run for run in runs if run.is_done]
+                is_right = self._add_points(done)
+                working = [run.interval.policy for run in done]
             return is_right and not any(run.is_broken for run in runs)
 
-        with session.steps.step(f"{session.label}: {size_name(size)}, {len(left)} policies in turn", predicted):
+        with session.steps.step(f"{session.label}: {size_name(size)}, {len(working)} policies in turn", predicted):
             measure_undisturbed(session.run, measure)
-        return left
+        return working
 
     def _policy_runs(
         self, policies: Sequence[str], size: int, repeat: int, turns: Callable[[str, float], Turns]
     ) -> list[PolicyRun]:
         session = self._session
-        plan = self._session.plan
+        plan = session.plan
         runs = []
         sent = sent_bytes(size, plan.scale)
         for policy in policies:
@@ -343,19 +252,25 @@ class SizeSweep:
     def _add_points(self, done: Sequence[PolicyRun]) -> bool:
         """Record what each policy measured; return whether every sum was right."""
         plan = self._session.plan
-        # of an allreduce; each may begin on idle links
         mtu = plan.spec.mtu
-        stages = 2
-        credit_s = stages * max(idle_credit_s(rate, mtu, GSO_BURST_S, IDLE_BURST_S) for rate in plan.rates_bps)
+        credit_s = STAGES * max(idle_credit_s(rate, mtu, GSO_BURST_S, IDLE_BURST_S) for rate in plan.rates_bps)
         is_right = True
         for run in done:
-            resolution = run.sent / plan.spec.nodes / (mtu - IP_TCP), credit_s
-            merged = merge_turns(run.timed)
-            where = (run.interval, run.size, run.sent)
-            found = point(*where, merged, run.checked, run.turns, run.predicted_s, plan.dilation, *resolution)
-            found = replace(found, wrong=found.wrong + run.wrong)
-            found.add_to(self._session.run)
-            is_right = is_right and not found.wrong
+            row = point(
+                run.interval,
+                run.size,
+                run.sent,
+                merge_turns(run.timed),
+                run.checked,
+                run.turns,
+                run.predicted_s,
+                dilation=plan.dilation,
+                frames=run.sent / plan.spec.nodes / (mtu - IP_TCP),
+                credit_s=credit_s,
+            )
+            row = replace(row, wrong=row.wrong + run.wrong)
+            row.add_to(self._session.run)
+            is_right = is_right and not row.wrong
             if run.kept:
                 self._record_lost_rails(run, run.kept, kept=True)
         return is_right
@@ -376,14 +291,13 @@ class SizeSweep:
                         other.restart()
                 elif run.lost:
                     self._after_loss(run, sharing)
-                self._session.steps.reached(sum(each.predicted_total_s(len(each.timed)) for each in runs))
+                self._session.steps.reached(sum(other.predicted_total_s(len(other.timed)) for other in runs))
             backward = not backward
 
     def _take_turn(self, run: PolicyRun) -> bool:
         """Take a policy's next turn when all rails are there, with its load recorded; return whether it worked."""
-        policy = (
-            "equal" if engine_of(run.interval.policy).runs_policies else ""
-        )  # fixed weights: no policy learns from it
+        # with fixed weights no policy learns from it
+        policy = "equal" if engine_of(run.interval.policy).runs_policies else ""
         minimal = Operations("allreduce", "float32", ITEM, 1, run.seed, policy=policy)
 
         def turn(ranks: MonitoredEngine) -> None:
@@ -398,26 +312,31 @@ class SizeSweep:
         """Discard a turn in which a rail was lost. Policies that relearn start the size anew: they learn once more when
         the rail returns. After `MAX_RESTARTS` the turn is kept, and they learn in operations that count.
         """
-        relearning = [each for each in (run, *sharing) if definition_of(each.interval.policy).relearns]
+        affected = (run, *sharing)
+        relearning = [other for other in affected if definition_of(other.interval.policy).relearns]
         if run.restarts == MAX_RESTARTS:
-            for each in (run, *(each for each in relearning if each.timed)):
-                each.kept |= run.lost
+            run.kept |= run.lost
+            for other in relearning:
+                if other.timed:
+                    other.kept |= run.lost
             return
         self._record_lost_rails(run, run.lost, kept=False)
         if run not in relearning:
-            if len(run.timed) == 1:  # the first turn, and the check before it
+            # the check before the first turn is void with it
+            if len(run.timed) == 1:
                 run.restart()
             else:
                 run.timed.pop()
-        for each in relearning:
-            each.restart()
-        for each in (run, *sharing):
-            each.restarts += 1
+        for other in relearning:
+            other.restart()
+        for other in affected:
+            other.restarts += 1
 
     def _record_lost_rails(self, run: PolicyRun, lost: frozenset[int], kept: bool) -> None:
         """Record lost rails; the engine `virtual` has channels in place of rails."""
-        rails = self._session.rails
-        names = tuple(
-            rails[n].name if engine_of(run.interval.policy).runs_policies else f"channel {n}" for n in sorted(lost)
-        )
-        LostRails(run.interval, names, kept).add_to(self._session.run)
+        has_rails = engine_of(run.interval.policy).runs_policies
+        if has_rails:
+            names = [self._session.rails[number].name for number in sorted(lost)]
+        else:
+            names = [f"channel {number}" for number in sorted(lost)]
+        LostRails(run.interval, tuple(names), kept).add_to(self._session.run)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from railyard.core.errors import BadInput
 from railyard.core.plugins import BadDefinition
 from railyard.experiments import cli
+from railyard.experiments.measures.allreduce.spec import dilations_on, workloads_on
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
 from railyard.experiments.spec.loading import load_any
@@ -140,7 +141,7 @@ def test_invalid_spec_names_field_value_and_what_is_allowed(keys: dict[str, Any]
 def test_training_may_differ_by_fabric() -> None:
     trainings = [training("vgg-11", on=[0]), training("vgg-11", dilation=3, on=[1])]
     spec = spec_of(*trainings, fabrics=[PAIR, UNLIKE])
-    assert [spec.dilations_on(n) for n in range(2)] == [(1.0,), (3.0,)]
+    assert [dilations_on(spec, n) for n in range(2)] == [[1.0], [3.0]]
 
 
 def test_single_stands_for_each_rail_that_is_unlike_the_others() -> None:
@@ -174,7 +175,7 @@ def test_dilation_is_in_a_label_only_where_nothing_else_differs() -> None:
 def test_small_sizes_are_dilated_most_and_large_ones_not() -> None:
     fabric = spec_of(fabrics=[{**PAIR, "dilation": {"8MiB": 4, "128KiB": 6}}])
     assert [fabric.rail_fabrics[0].dilation_of(size << 10) for size in (0, 128, 129, 8192, 8193)] == [6, 6, 4, 4, 1]
-    assert fabric.dilations_on(0) == (1.0, 6.0)
+    assert dilations_on(fabric, 0) == [1.0, 6.0]
     assert parse(fabric.resolved()) == fabric
 
 
@@ -200,7 +201,7 @@ def test_every_named_one_is_predicted_at_every_size(name: str, tmp_path: Path) -
     rows = list(csv.DictReader((tmp_path / f"{name}.csv").read_text().splitlines()))
     expected = 0
     for number, fabric in enumerate(spec.rail_fabrics):
-        for workload in spec.rail_workloads_on(number):
+        for workload in workloads_on(spec, number):
             if isinstance(workload, AllreduceSpec):
                 expected += len(workload.policies_on(number, fabric)) * len(workload.sizes)
             elif isinstance(workload, TrainingSpec):
@@ -339,6 +340,6 @@ def test_workload_without_measure_is_refused_when_registered() -> None:
 
 def test_two_allreduces_on_a_fabric_differ_in_size_or_policy() -> None:
     large = {**SIZES, "sizes": ["1MiB"]}
-    assert len(spec_of(SIZES, large).rail_workloads_on(0)) == 2
+    assert len(workloads_on(spec_of(SIZES, large), 0)) == 2
     with pytest.raises(BadInput, match="allreduce 2KiB, mrib"):
         spec_of({**SIZES, "policies": ["nezha"]}, {**SIZES, "policies": ["mrib"]}, {**SIZES, "policies": ["mrib"]})

@@ -1,0 +1,107 @@
+"""Runs allreduces on multi-rail fabrics: builds the fabrics, measures the workloads, and injects faults meanwhile."""
+
+from math import inf
+from typing import Final
+
+from railyard.core.errors import BadInput
+from railyard.core.records import IntervalId
+from railyard.core.units import format_rate
+from railyard.experiments.measures.allreduce.faults import run_fault
+from railyard.experiments.measures.allreduce.session import built
+from railyard.experiments.measures.allreduce.spec import dilations_on, faults_on, workloads_on
+from railyard.experiments.measures.definition import RunContext
+from railyard.experiments.run.session import surviving_interruptions
+from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.results.runs.records import Rails
+from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
+from railyard.workloads.allreduce.balancing.balancer import MIN_GAIN
+from railyard.workloads.allreduce.balancing.costs import allreduce_cost, threshold
+from railyard.workloads.allreduce.engine_kind import rails_of
+
+MIN_DILATED_BPS: Final = 200_000
+"""Least rate of a rail in slow motion: a frame of 9000 bytes takes 0.36 s of it already, and a point minutes."""
+
+
+def run_allreduces(context: RunContext) -> None:
+    """Measure workloads, then faults, on fabrics that are built for each dilation."""
+    spec = context.spec
+    run = context.run
+    frames_per_s = context.capacity.frames_per_s if context.capacity else inf
+    plans = [plan_of(spec, number, frames_per_s) for number in range(len(spec.fabrics))]
+    for number, (label, plan) in enumerate(zip(spec.labels, plans, strict=True)):
+        for dilation in dilations_on(spec, number):
+            with (
+                surviving_interruptions(run, IntervalId(label)),
+                built(
+                    label,
+                    plan.dilated(dilation),
+                    context.datapath,
+                    run,
+                    context.steps,
+                    number,
+                    spec.seed,
+                    spec.repeats,
+                ) as session,
+            ):
+                if label not in {rails.label for rails in run.rails}:
+                    run.rails.append(rails_record(label, plan, session.net.build_s))
+                for workload in workloads_on(spec, number):
+                    if dilation in workload.dilations(number, plan.spec):
+                        workload.measure(session)
+                if dilation == 1:
+                    for fault in faults_on(spec, number):
+                        run_fault(spec, session, fault)
+
+
+def plan_of(spec: ExperimentSpec, number: int, frames_per_s: float) -> MultirailPlan:
+    """Return the plan of a fabric, by its number.
+
+    `frames_per_s`: those that this machine carries. BadInput where a dilation leaves less of a rail than frames can be
+    timed at.
+    """
+    fabric = spec.rail_fabrics[number]
+    try:
+        plan = make_multirail_plan(fabric, frames_per_s)
+    except BadInput as error:
+        field = error.field.replace("fabric", f"fabrics.{number}", 1)
+        raise BadInput(field, error.value, error.allowed) from error
+    slowest_bps, rail = min(zip(plan.rates_bps, (rail.name for rail in plan.rails), strict=True))
+    for dilation in dilations_on(spec, number):
+        if dilation > 1 and slowest_bps / dilation < MIN_DILATED_BPS:
+            rate = format_rate(slowest_bps / dilation)
+            max_dilation = max(1.0, slowest_bps / MIN_DILATED_BPS)
+            allowed = (
+                f"leaves {rate} of {rail}, of {format_rate(MIN_DILATED_BPS)} at least: "
+                f"give {max_dilation:g} at most, or {rail} a higher rate"
+            )
+            raise BadInput(f"{_owner_of(spec, number, dilation)}.dilation", dilation, allowed)
+    return plan
+
+
+def _owner_of(spec: ExperimentSpec, number: int, dilation: float) -> str:
+    """Return the field of the fabric that has a dilation, else that of the first workload on it which asks for it."""
+    fabric = spec.rail_fabrics[number]
+    if dilation in fabric.dilation.values():
+        return f"fabrics.{number}"
+    workload = next(w for w in workloads_on(spec, number) if dilation in w.dilations(number, fabric))
+    return f"workloads.{spec.workloads.index(workload)}"
+
+
+def rails_record(label: str, plan: MultirailPlan, build_s: float) -> Rails:
+    """Return the record of a fabric that was built in `build_s`."""
+    rails = rails_of(plan)
+    splits_from = threshold([allreduce_cost(rail, plan.spec.nodes) for rail in rails], MIN_GAIN)
+    return Rails(
+        label=label,
+        nodes=plan.spec.nodes,
+        mix=plan.spec.mix,
+        names=tuple(rail.name for rail in rails),
+        kinds=tuple(rail.kind for rail in rails),
+        bps=tuple(rail.rate * 8 for rail in rails),
+        setup_s=tuple(rail.setup_s for rail in rails),
+        scale=plan.scale,
+        mtu=plan.spec.mtu,
+        build_s=build_s,
+        cpu_s_per_byte=tuple(rail.cpu_s_per_byte for rail in rails),
+        threshold=None if splits_from is None else splits_from * plan.scale,
+    )
