@@ -182,7 +182,9 @@ def network_port(gpu: Gpu) -> int:
 
 def gpu_of_optical_port(port: int) -> Gpu:
     """Return the GPU whose own cable, or whose place in the network, is at a port of an optical switch."""
-    return Gpu(*divmod(port - 1 - (NETWORK_PORT_OFFSET if port > NETWORK_PORT_OFFSET else 0), OPTICAL_RAILS))
+    if port > NETWORK_PORT_OFFSET:
+        port -= NETWORK_PORT_OFFSET
+    return Gpu(*divmod(port - 1, OPTICAL_RAILS))
 
 
 def gpu_at(dpid: int, port: int) -> Gpu | None:
@@ -190,4 +192,6 @@ def gpu_at(dpid: int, port: int) -> Gpu | None:
     role, index = role_of(dpid)
     if role == "single" or (role == "leaf" and port < LEAF_UPLINK_PORT):
         return Gpu(*divmod(port - 1, MAX_RAILS))
-    return Gpu(port - 1, index % MAX_RAILS) if role == "rail" and port < UPLINK_PORT else None
+    if role == "rail" and port < UPLINK_PORT:
+        return Gpu(port - 1, index % MAX_RAILS)
+    return None

@@ -37,12 +37,16 @@ class Capacity(NamedTuple):
     @property
     def frames_per_s(self) -> float:
         """Frames that come many at once through a switch, if all cores do nothing else; infinite if not measured."""
-        return self.cores / self.batched_s if self.batched_s else inf
+        if not self.batched_s:
+            return inf
+        return self.cores / self.batched_s
 
     @property
     def single_frames_per_s(self) -> float:
         """The same of frames that come singly."""
-        return self.cores / self.frame_s if self.frame_s else inf
+        if not self.frame_s:
+            return inf
+        return self.cores / self.frame_s
 
 
 def switches_passed(spec: FabricSpec) -> tuple[float, float]:
@@ -54,8 +58,15 @@ def switches_passed(spec: FabricSpec) -> tuple[float, float]:
     """
     if spec.definition.is_graph:
         return spec.graph.switches_passed, 0.0
-    layers = spec.optical.layers if spec.optical else ()
-    return 1 + (1 if spec.spine_count else 0) + 2 * ("rail" in layers), _hb_ratio(spec) if "hb" in layers else 0.0
+    on_rails = 1
+    in_hb = 0.0
+    if spec.spine_count:
+        on_rails += 1
+    if spec.optical and "rail" in spec.optical.layers:
+        on_rails += 2
+    if spec.optical and "hb" in spec.optical.layers:
+        in_hb = _hb_ratio(spec)
+    return on_rails, in_hb
 
 
 def frames_per_s(spec: FabricSpec, rail_bps: float) -> float:
@@ -72,9 +83,9 @@ def rails_cores(spec: FabricSpec, rail_bps: float, frame_s: float, switch_s: flo
 
 def _hb_ratio(spec: FabricSpec) -> float:
     """Return C_F/C_S: of the rates that are given, else of the platform."""
-    hb = spec.hb_rate
-    rail = spec.rail_rate
-    return hb / rail if isinstance(hb, int) and isinstance(rail, int) else PLATFORMS[spec.platform].ratio
+    if isinstance(spec.hb_rate, int) and isinstance(spec.rail_rate, int):
+        return spec.hb_rate / spec.rail_rate
+    return PLATFORMS[spec.platform].ratio
 
 
 def hb_packets_needed(spec: FabricSpec, rail_bps: int) -> float:
@@ -105,8 +116,11 @@ def fits(spec: FabricSpec, rail_bps: int, capacity: Capacity) -> bool:
 def auto_rail_bps(specs: Sequence[FabricSpec], capacity: Capacity) -> int:
     """Return one rail rate for fabrics to compare: a step times a power of ten, the highest that fits each."""
     rates: list[int] = [round(step * 10**power) for power in range(6, 10) for step in STEPS]
-    fitting = [r for r in rates if r <= MAX_RAIL_BPS and all(fits(spec, r, capacity) for spec in specs)]
-    return max(fitting, default=min(rates))
+    chosen = min(rates)
+    for rate in sorted(rates):
+        if rate <= MAX_RAIL_BPS and all(fits(spec, rate, capacity) for spec in specs):
+            chosen = rate
+    return chosen
 
 
 def needs_batched(spec: FabricSpec, capacity: Capacity) -> bool:

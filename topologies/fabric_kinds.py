@@ -5,9 +5,11 @@ one switch for each rail, with spines above if the kind has any; a kind override
 gives its switches and cables as a graph (`network`), from which everything else is derived.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import product
 from typing import ClassVar, Final, Literal, Protocol, get_args
 
 from railyard.core.config import ConfigModel
@@ -127,12 +129,12 @@ class FabricPlan(Protocol):
     @cached_property
     def links_at(self) -> Mapping[str, Sequence[tuple[str, Layer]]]:
         """Names and layers of the links of each node, and of each node of their networks."""
-        found: dict[str, list[tuple[str, Layer]]] = {}
+        links_at: defaultdict[str, list[tuple[str, Layer]]] = defaultdict(list)
         for layer in LAYERS:
             for name in self.link_names(layer):
                 for end in self.ends_of(name, layer):
-                    found.setdefault(end.node, []).append((name, layer))
-        return found
+                    links_at[end.node].append((name, layer))
+        return dict(links_at)
 
 
 class BaseFabricSpec(ConfigModel):
@@ -144,8 +146,8 @@ class BaseFabricSpec(ConfigModel):
         """Return the fabric's name in results."""
         return self.kind
 
-    def traits(self, others: "Sequence[BaseFabricSpec]") -> dict[str, str]:
-        """Return what may distinguish it from others of the same label, in the order in which a label takes it."""
+    def traits(self, fabrics: "Sequence[BaseFabricSpec]") -> dict[str, str]:
+        """Return what may distinguish it from `fabrics` of the same label, in the order in which a label takes it."""
         return {}
 
 
@@ -207,16 +209,17 @@ class FabricKind:
     def policies(self) -> tuple[str, ...]:
         """The forwarding policies that this kind can use, the default first."""
         joins_rails = self.joins_rails
-        fitting = (
-            name
-            for name, policy in FORWARDING_POLICIES.items()
-            if policy.fits(joins_rails) and not (self.is_graph and policy.assigns_uplinks)
-        )
-        return tuple(dict.fromkeys([self.default_policy, *fitting]))
+        names = [self.default_policy]
+        for name, policy in FORWARDING_POLICIES.items():
+            # switches of a graph know no numbered uplinks
+            if policy.fits(joins_rails) and not (self.is_graph and policy.assigns_uplinks):
+                names.append(name)
+        return tuple(dict.fromkeys(names))
 
     def rail_switches(self, rails: int) -> tuple[Switch, ...]:
         """Return the switches of all rails, each once."""
-        return tuple(dict.fromkeys(self.rail_switch(rank, plane) for plane in self.all_planes for rank in range(rails)))
+        places = product(self.all_planes, range(rails))
+        return tuple(dict.fromkeys(self.rail_switch(rank, plane) for plane, rank in places))
 
     @property
     def all_planes(self) -> tuple[int, ...]:
@@ -235,28 +238,29 @@ class FabricKind:
 
     def uplinks(self, rails: int, spines: int, rate_bps: int) -> tuple[Link, ...]:
         """Return the cables between rail switches and spines."""
-        return tuple(
-            Link(End(f"rail{g}", f"spine{i}", UPLINK_PORT + i), End(f"spine{i}", f"rail{g}", g + 1), "uplink", rate_bps)
-            for i in range(spines)
-            for g in range(rails)
-        )
+        links: list[Link] = []
+        for spine, rail in product(range(spines), range(rails)):
+            near = End(f"rail{rail}", f"spine{spine}", UPLINK_PORT + spine)
+            far = End(f"spine{spine}", f"rail{rail}", rail + 1)
+            links.append(Link(near, far, "uplink", rate_bps))
+        return tuple(links)
 
 
 @lru_cache(maxsize=64)
 def _graph(kind: FabricKind, size: Size) -> FabricGraph:
     network = kind.network(size)
     if not kind.is_graph:
-        rails = (Cable(gpu.name, kind.rail_switch(gpu.rank).name) for gpu in size.gpus)
-        uplinks = (Cable(link.a.node, link.b.node) for link in kind.uplinks(size.rails, size.spines, 1))
+        cables = [Cable(gpu.name, kind.rail_switch(gpu.rank).name) for gpu in size.gpus]
+        cables += [Cable(link.a.node, link.b.node) for link in kind.uplinks(size.rails, size.spines, 1)]
         switches = (*kind.rail_switches(size.rails), *kind.spines(size.spines))
-        network = Network(tuple(switch.name for switch in switches), (*rails, *uplinks))
-        return FabricGraph(network)
+        return FabricGraph(Network(tuple(switch.name for switch in switches), tuple(cables)))
     if not isinstance(network, Network):
         raise ValueError(f"network({size}) must return a Network, not {network!r}")
     for problem in network_problems(network, size):
         raise ValueError(problem)
     graph = FabricGraph(network)
-    if problem := joining_problem(graph, size):
+    problem = joining_problem(graph, size)
+    if problem:
         raise ValueError(problem)
     return graph
 
@@ -279,7 +283,8 @@ def _graph_problem(kind: FabricKind) -> str:
 
 def _problems(name: str, kind: FabricKind) -> Iterator[str]:
     if kind.Spec is not None or not hasattr(kind, "default_policy"):
-        return  # the rest is asked of fabrics of GPUs alone
+        # the rest is asked of fabrics of GPUs alone
+        return
     if kind.is_graph and (problem := _graph_problem(kind)):
         yield problem
         return

@@ -81,12 +81,19 @@ def hb_ports(path: Path, src: Gpu, dst: Gpu) -> tuple[Gpu, ...]:
         return (src, dst)
     near = Gpu(src.domain, path.rail)
     far = Gpu(dst.domain, path.rail)
-    return (() if near == src else (src, near)) + (() if far == dst else (far, dst))
+    ports: tuple[Gpu, ...] = ()
+    if near != src:
+        ports += (src, near)
+    if far != dst:
+        ports += (far, dst)
+    return ports
 
 
 def path_name(path: Path) -> str:
     """Return `dr by rail 2`; where there is no choice of a rail, the kind alone."""
-    return path.kind if path.kind in ("d", "spine") else f"{path.kind} by rail {path.rail}"
+    if path.kind in ("d", "spine"):
+        return path.kind
+    return f"{path.kind} by rail {path.rail}"
 
 
 def path_names(shares: Shares) -> str:
@@ -146,9 +153,9 @@ class ForwardingPolicy:
         return None
 
 
-def shares_of(found: Path | Shares) -> Shares:
+def shares_of(choice: Path | Shares) -> Shares:
     """Return what a rule gave as shares."""
-    return (Share(found),) if isinstance(found, Path) else found
+    return (Share(choice),) if isinstance(choice, Path) else choice
 
 
 _TRIED: Final = (Fabric("rail-only", 2, 2), Fabric("rail-only", 3, 3))
@@ -164,9 +171,10 @@ def _problems(name: str, policy: ForwardingPolicy) -> Iterator[str]:
         for src, dst in permutations(gpus, 2):
             if src.domain != dst.domain and src.rank != dst.rank:
                 problem = rule_problem(policy, src, dst, shape)
-                found = None if problem else policy.path(src, dst, shape)
-                if found is not None and policy.by_rank and by_ranks.setdefault((src.rank, dst.rank), found) != found:
-                    problem = f"by_rank is set, but path({src.name}, {dst.name}) differs from that of other domains"
+                if not problem and policy.by_rank:
+                    choice = policy.path(src, dst, shape)
+                    if by_ranks.setdefault((src.rank, dst.rank), choice) != choice:
+                        problem = f"by_rank is set, but path({src.name}, {dst.name}) differs from that of other domains"
                 if problem:
                     yield problem
                     return
@@ -194,8 +202,9 @@ def rule_problem(policy: ForwardingPolicy, src: Gpu, dst: Gpu, fabric: Fabric) -
             kinds = f"allowed are {', '.join(allowed)}"
             return f"{where} gives a path of kind {path.kind!r} between two domains and ranks: {kinds}"
         if path.rail not in allowed[path.kind]:
-            of = f"{path.kind} from {src.name} to {dst.name} crosses rail {' or '.join(map(str, allowed[path.kind]))}"
-            return f"{where} gives rail {path.rail}, but {of}"
+            rails = " or ".join(map(str, allowed[path.kind]))
+            crossed = f"{path.kind} from {src.name} to {dst.name} crosses rail {rails}"
+            return f"{where} gives rail {path.rail}, but {crossed}"
     return ""
 
 

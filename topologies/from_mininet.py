@@ -60,8 +60,8 @@ def load(text: str) -> dict[str, Any]:
 
     BadInput names the file, and the line at fault where the file or the class raises.
     """
-    file, _, rest = text.rpartition(":")
-    name, _, arguments = rest.partition(",")
+    file, _, call = text.rpartition(":")
+    name, _, arguments = call.partition(",")
     path = real_path(Path(file))
     if path.suffix != ".py" or not name:
         raise BadInput(FIELD, text, "must be a Python file and a class in it, such as tree.py:Tree or tree.py:Tree,3")
@@ -111,7 +111,8 @@ def _built(make_topo: MakeTopo, arguments: str, path: Path, text: str) -> tuple[
         topo = make_topo(*positional, **named)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # whatever the class raises, also what would end the program
+    except BaseException as error:
+        # whatever the class raises, also what would end the program
         raise BadInput(FIELD, text, f"can't be built: {plugins.error_line(error, path)}") from error
     if not isinstance(topo, Topo):
         raise BadInput(FIELD, text, f"gives an object of {type(topo).__name__}, which is no Topo")

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import cached_property
+from itertools import chain, product
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from railyard.core.errors import unknown_name_hint
@@ -66,7 +67,8 @@ def network_problems(network: Network, size: Size) -> Iterator[str]:
     pairs = set[Ends]()
     for cable in network.cables:
         ends = frozenset(cable[:2])
-        if problem := _cable_problem(cable, gpus, degrees):
+        problem = _cable_problem(cable, gpus, degrees)
+        if problem:
             yield f"cable {cable.a}-{cable.b} {problem}"
         elif ends in pairs:
             yield f"cable {cable.a}-{cable.b} is listed twice: one cable of a higher rate joins two nodes"
@@ -114,7 +116,9 @@ def _cable_problem(cable: Cable, gpus: AbstractSet[str], nodes: Collection[str])
 
 def joining_problem(graph: "FabricGraph", size: Size) -> str:
     """Return which GPUs of a rank the switches don't join; "" if they join each rank."""
-    groups = {gpu: number for number, group in enumerate(graph.groups()) for gpu in group}
+    groups: dict[Gpu, int] = {}
+    for number, group in enumerate(graph.groups()):
+        groups |= dict.fromkeys(group, number)
     for gpu in size.gpus:
         first = Gpu(0, gpu.rank)
         if groups[gpu] != groups[first]:
@@ -151,18 +155,19 @@ class FabricGraph:
     @cached_property
     def gpus_at(self) -> Mapping[str, tuple[Gpu, ...]]:
         """GPUs of each switch that has any."""
-        found: defaultdict[str, list[Gpu]] = defaultdict(list)
+        by_switch: defaultdict[str, list[Gpu]] = defaultdict(list)
         for gpu, switch in self.switch_of.items():
-            found[switch].append(gpu)
-        return {switch: tuple(sorted(gpus)) for switch, gpus in found.items()}
+            by_switch[switch].append(gpu)
+        return {switch: tuple(sorted(gpus)) for switch, gpus in by_switch.items()}
 
     @cached_property
     def dpids(self) -> Mapping[str, int]:
         """Datapath ids by name: a switch with GPUs is a leaf, another one of the core."""
-        return {
-            name: (LEAF_DPID if name in self.gpus_at else CORE_DPID) + number
-            for number, name in enumerate(self.switches)
-        }
+        dpids: dict[str, int] = {}
+        for number, name in enumerate(self.switches):
+            first = LEAF_DPID if name in self.gpus_at else CORE_DPID
+            dpids[name] = first + number
+        return dpids
 
     def role(self, name: str) -> SwitchRole:
         """Return the role of a switch."""
@@ -171,25 +176,27 @@ class FabricGraph:
     def next_switches(self, dead: frozenset[str] = frozenset(), cut: frozenset[Ends] = frozenset()) -> NextSwitches:
         """Return for each living switch the next ones on all shortest paths to each living leaf that it reaches."""
         if (dead, cut) not in self._next:
-            if len(self._next) > 64:  # failures of an hour of random faults need no memory of all
+            if len(self._next) > 64:
+                # failures of an hour of random faults need no memory of all
                 self._next.clear()
             self._next[dead, cut] = self._compute_next(dead, cut)
         return self._next[dead, cut]
 
     def _compute_next(self, dead: Collection[str], cut: Collection[Ends]) -> NextSwitches:
-        import networkx as nx  # takes a third of a second to load, and few commands need it
+        # takes a third of a second to load, and few commands need it
+        import networkx as nx
 
         living = self._living(dead, cut)
-        found: dict[str, dict[str, tuple[str, ...]]] = {name: {} for name in living}
+        following: dict[str, dict[str, tuple[str, ...]]] = {name: {} for name in living}
         for leaf in self.leaves:
             if leaf not in living:
                 continue
             hops = nx.single_source_shortest_path_length(living, leaf)
             for name, count in hops.items():
                 if name != leaf:
-                    nearer = (other for other in living[name] if hops[other] < count)
-                    found[name][leaf] = tuple(sorted(nearer, key=self.switches.index))
-        return found
+                    nearer = [neighbour for neighbour in living[name] if hops[neighbour] < count]
+                    following[name][leaf] = tuple(sorted(nearer, key=self.switches.index))
+        return following
 
     def _living(self, dead: Collection[str], cut: Collection[Ends]) -> "nx.Graph[str]":
         import networkx as nx
@@ -219,16 +226,22 @@ class FabricGraph:
         """Return the groups of GPUs whose switches are joined; GPUs at dead switches are in none."""
         import networkx as nx
 
-        parts = nx.connected_components(self._living(dead, cut))
-        groups = (frozenset(gpu for name in part for gpu in self.gpus_at.get(name, ())) for part in parts)
-        return frozenset(group for group in groups if group)
+        groups: set[frozenset[Gpu]] = set()
+        for component in nx.connected_components(self._living(dead, cut)):
+            gpus = chain.from_iterable(self.gpus_at.get(name, ()) for name in component)
+            groups.add(frozenset(gpus))
+        # a component of core switches alone has no GPUs
+        return frozenset(groups - {frozenset()})
 
     def islands(
         self, dead: Collection[str] = frozenset(), cut: Collection[Ends] = frozenset()
     ) -> frozenset[frozenset[Gpu]]:
         """Return the groups of GPUs that are still joined; empty if these are the groups of the intact graph."""
         groups = self.groups(dead, cut)
-        return frozenset() if groups == self._intact_groups else groups or frozenset({frozenset[Gpu]()})
+        if groups == self._intact_groups:
+            return frozenset()
+        # without any living GPU the result must still differ from that of the intact graph
+        return groups or frozenset({frozenset[Gpu]()})
 
     @cached_property
     def _intact_groups(self) -> frozenset[frozenset[Gpu]]:
@@ -241,7 +254,7 @@ class FabricGraph:
         return self._shares[src, dst]
 
     def _compute_shares(self, src: str, dst: str) -> Mapping[tuple[str, str], float]:
-        found: defaultdict[tuple[str, str], float] = defaultdict(float)
+        shares: defaultdict[tuple[str, str], float] = defaultdict(float)
         arriving: dict[str, float] = {src: 1.0}
         following = self.next_switches()
         while arriving:
@@ -249,10 +262,10 @@ class FabricGraph:
             for name, share in arriving.items():
                 options = following[name].get(dst, ())
                 for option in options:
-                    found[name, option] += share / len(options)
+                    shares[name, option] += share / len(options)
                     leaving[option] += share / len(options)
             arriving = leaving
-        return found
+        return shares
 
     def crosses(self, src: Gpu, dst: Gpu, nodes: Collection[str], cables: Collection[Ends]) -> bool:
         """Return whether a shortest path between two GPUs crosses any of these switches or uplinks."""
@@ -268,16 +281,11 @@ class FabricGraph:
         import networkx as nx
 
         counts = dict(nx.all_pairs_shortest_path_length(self._living((), ())))
-        total = pairs = 0
-        for (a, at_a), (b, at_b) in _pairs_of(self.gpus_at):
-            count = len(at_a) * len(at_b) - sum(gpu.domain == other.domain for gpu in at_a for other in at_b)
+        total = 0
+        pairs = 0
+        for (a, gpus_at_a), (b, gpus_at_b) in product(self.gpus_at.items(), repeat=2):
+            count = sum(src.domain != dst.domain for src, dst in product(gpus_at_a, gpus_at_b))
             if count and b in counts[a]:
                 total += count * (1 + counts[a][b])
                 pairs += count
         return total / pairs
-
-
-def _pairs_of(gpus_at: Mapping[str, tuple[Gpu, ...]]) -> Iterator[tuple[tuple[str, tuple[Gpu, ...]], ...]]:
-    for near in gpus_at.items():
-        for far in gpus_at.items():
-            yield near, far

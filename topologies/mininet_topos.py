@@ -34,9 +34,11 @@ class PlainGpu(Host):
         of_device = (f"conf.{device}.{key}=0" for device in plan.devices for key in ("rp_filter", "send_redirects"))
         self.cmd("sysctl -qw", *(f"net.ipv4.{setting}" for setting in (*PLAIN_SYSCTLS, *of_device)))
         for device in plan.devices:
-            self.cmd(f"ethtool -K {device} tx off")  # a userspace switch would pass unfinished checksums on
+            # a userspace switch would pass unfinished checksums on
+            self.cmd(f"ethtool -K {device} tx off")
         commands = gpu_commands(plan, gpu, backups=False)
-        commands += f"addr add {gpu.ip}/32 dev hb0\n"  # lo has it already, but Mininet's CLI looks for it here
+        # lo has it already, but Mininet's CLI looks for it here
+        commands += f"addr add {gpu.ip}/32 dev hb0\n"
         _, errors = self.popen(["ip", "-batch", "-"], stdin=PIPE).communicate(commands.encode())
         if errors:
             raise RuntimeError(f"{self.name}: {errors.decode().strip()}")

@@ -43,8 +43,10 @@ def place(plan: Plan, machines: int) -> Placement:
     domains = plan.spec.domains
     if not 1 <= machines <= domains:
         raise ValueError(f"{domains} HB domains can't be placed whole on {machines} machines")
-    of_domain = [d * machines // domains for d in range(domains)]
-    machine_of = {gpu.name: of_domain[gpu.domain] for gpu in plan.gpus}
-    machine_of |= dict(zip(plan.hb_bridges, of_domain, strict=True))
-    machine_of |= {switch.name: n % machines for n, switch in enumerate(plan.switches)}
+    machine_of_domain = [domain * machines // domains for domain in range(domains)]
+    machine_of = dict(zip(plan.hb_bridges, machine_of_domain, strict=True))
+    for gpu in plan.gpus:
+        machine_of[gpu.name] = machine_of_domain[gpu.domain]
+    for number, switch in enumerate(plan.switches):
+        machine_of[switch.name] = number % machines
     return Placement(plan, machines, machine_of)

@@ -7,6 +7,7 @@ programs that enter a live run from outside.
 import json
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, product
 from pathlib import Path
 from typing import Final
 
@@ -95,12 +96,12 @@ class Plan(FabricPlan):
         """All OpenFlow switches: rails, spines, optical ones; or those of the kind's graph."""
         kind = self.spec.definition
         if kind.is_graph:
-            graph = self.graph
-            return tuple(
-                Switch(name, graph.role(name), number, graph.dpids[name]) for number, name in enumerate(graph.switches)
-            )
+            return tuple(self._graph_switch(number, name) for number, name in enumerate(self.graph.switches))
         network = kind.rail_switches(self.spec.rails) + kind.spines(self.spec.spine_count)
-        return network + tuple(switch for layer_switches in self.optics.values() for switch in layer_switches)
+        return network + tuple(chain.from_iterable(self.optics.values()))
+
+    def _graph_switch(self, number: int, name: str) -> Switch:
+        return Switch(name, self.graph.role(name), number, self.graph.dpids[name])
 
     @property
     def graph(self) -> FabricGraph:
@@ -134,7 +135,9 @@ class Plan(FabricPlan):
         layer_switches = self.optics.get(layer)
         if not layer_switches:
             return None
-        return layer_switches[gpu.domain] if len(layer_switches) > 1 else layer_switches[0]
+        if len(layer_switches) == 1:
+            return layer_switches[0]
+        return layer_switches[gpu.domain]
 
     @cached_property
     def electrical(self) -> "Plan":
@@ -180,49 +183,47 @@ class Plan(FabricPlan):
 
     def _far_end(self, gpu: Gpu, layer: Layer, plane: int = 0) -> End:
         switch = self.optical_switch(layer, gpu)
-        return End(switch.name, gpu.name, gpu_port(gpu)) if switch else self.network_end(gpu, layer, plane)
+        if switch is None:
+            return self.network_end(gpu, layer, plane)
+        return End(switch.name, gpu.name, gpu_port(gpu))
 
     def cables(self, gpu: Gpu, layer: Layer) -> tuple[Link, ...]:
         """Return the cables from a GPU to its network: its own, and with an optical switch the one behind that."""
-        own = self.rail_links(gpu) if layer == "rail" else (self.hb_link(gpu),)
+        gpu_links = self.rail_links(gpu) if layer == "rail" else (self.hb_link(gpu),)
         switch = self.optical_switch(layer, gpu)
         if not switch:
-            return own
+            return gpu_links
         near = End(switch.name, f"{gpu.name}-net", network_port(gpu))
         far = self.network_end(gpu, layer)
-        return (*own, Link(near, far, layer, own[0].rate_bps))
+        return (*gpu_links, Link(near, far, layer, gpu_links[0].rate_bps))
 
     @cached_property
     def trunks(self) -> tuple[Link, ...]:
         """The cables between optical switches and the network: one for each GPU's place there, at the GPU's rate."""
-        return tuple(trunk for layer in self.optics for gpu in self.gpus for trunk in self.cables(gpu, layer)[1:])
+        trunks: list[Link] = []
+        for layer, gpu in product(self.optics, self.gpus):
+            trunks += self.cables(gpu, layer)[1:]
+        return tuple(trunks)
 
     @cached_property
     def uplinks(self) -> tuple[Link, ...]:
         """The cables between rail switches and spines, or between the switches of a graph."""
-        if self.spec.definition.is_graph:
-            ports = self.graph.ports
-            ends = (sorted(cable, key=self.graph.switches.index) for cable in self.graph.uplinks)
-            return tuple(
-                Link(
-                    End(a, b, ports[a][b]),
-                    End(b, a, ports[b][a]),
-                    "uplink",
-                    round(self.rail_bps * self.graph.uplinks[frozenset((a, b))]),
-                )
-                for a, b in ends
-            )
-        return self.spec.definition.uplinks(self.spec.rails, self.spec.spine_count, self.uplink_bps)
+        if not self.spec.definition.is_graph:
+            return self.spec.definition.uplinks(self.spec.rails, self.spec.spine_count, self.uplink_bps)
+        links: list[Link] = []
+        for ends, rate in self.graph.uplinks.items():
+            a, b = sorted(ends, key=self.graph.switches.index)
+            near = End(a, b, self.graph.ports[a][b])
+            far = End(b, a, self.graph.ports[b][a])
+            links.append(Link(near, far, "uplink", round(self.rail_bps * rate)))
+        return tuple(links)
 
     @cached_property
     def links(self) -> tuple[Link, ...]:
         """All cables."""
-        return (
-            *(self.hb_link(gpu) for gpu in self.gpus),
-            *(link for gpu in self.gpus for link in self.rail_links(gpu)),
-            *self.trunks,
-            *self.uplinks,
-        )
+        hb_links = tuple(map(self.hb_link, self.gpus))
+        rail_links = tuple(chain.from_iterable(map(self.rail_links, self.gpus)))
+        return hb_links + rail_links + self.trunks + self.uplinks
 
 
 def make_plan(spec: FabricSpec, auto_rail_bps: int) -> Plan:

@@ -10,7 +10,7 @@ destination if that is on the rail, else to the GPU of the destination's domain.
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, product
 from typing import Final, NamedTuple
 
 from railyard.topologies import forwarding
@@ -37,6 +37,13 @@ class Hop(NamedTuple):
     via: Gpu | None = None
     weight: int = 1
 
+    @property
+    def command(self) -> str:
+        """The words for it in a line of `ip -batch`."""
+        if self.via is None:
+            return f"dev {self.device}"
+        return f"via {self.via.ip} dev {self.device} onlink"
+
 
 @dataclass(frozen=True, slots=True)
 class Route:
@@ -57,13 +64,12 @@ class Route:
 
     def command(self, source: Gpu) -> str:
         """Return the line for `ip -batch`, without its verb."""
-        rest = f"src {source.ip} table {self.table} metric {self.metric}"
-        hops = [f"via {hop.via.ip} dev {hop.device} onlink" if hop.via else f"dev {hop.device}" for hop in self.hops]
+        options = f"src {source.ip} table {self.table} metric {self.metric}"
         scope = " scope link" if self.is_on_link else ""
-        if len(hops) == 1:
-            return f"{self.prefix} {hops[0]}{scope} {rest}"
-        several = (f"nexthop {text} weight {hop.weight}" for text, hop in zip(hops, self.hops, strict=True))
-        return f"{self.prefix}{scope} {rest} {' '.join(several)}"
+        if len(self.hops) == 1:
+            return f"{self.prefix} {self.hops[0].command}{scope} {options}"
+        next_hops = [f"nexthop {hop.command} weight {hop.weight}" for hop in self.hops]
+        return f"{self.prefix}{scope} {options} {' '.join(next_hops)}"
 
     @property
     def is_on_link(self) -> bool:
@@ -73,7 +79,9 @@ class Route:
     @property
     def key(self) -> str:
         """Prefix and table: unique among the routes of a GPU with one metric."""
-        return self.prefix if self.table == MAIN else f"{self.prefix} table {self.table}"
+        if self.table == MAIN:
+            return self.prefix
+        return f"{self.prefix} table {self.table}"
 
 
 ON_HB: Final = (Hop("hb0"),)
@@ -99,6 +107,7 @@ def source_routes(plan: Plan, gpu: Gpu) -> list[Route]:
     routes += [Route(prefix, ON_RAIL) for prefix in rank_prefixes(gpu.rank, domains)]
     hops_by_rank = {rank: _next_hops_by_domain(plan, gpu, rank, other_domains) for rank in other_ranks}
     all_hops = set(chain.from_iterable(hops_by_rank.values()))
+    # where everything leaves by rail0, one route or two for all GPUs do
     if all_hops <= {ON_RAIL}:
         routes += [Route(block, ON_RAIL) for block in BLOCK_PREFIXES[: len(rank_prefixes(0, domains))]]
         return over_planes(routes, plan)
@@ -134,7 +143,8 @@ def _next_hops_by_domain(plan: Plan, gpu: Gpu, rank: int, domains: Sequence[int]
 
     if FORWARDING_POLICIES[plan.spec.chosen_policy].by_rank:
         first = to(domains[0])
-        if all(hop.via is None or hop.via.domain == gpu.domain for hop in first):  # the same for every domain
+        if all(hop.via is None or hop.via.domain == gpu.domain for hop in first):
+            # the same for every domain
             return [first] * len(domains)
     return [to(domain) for domain in domains]
 
@@ -143,20 +153,29 @@ def on_planes(hops: tuple[Hop, ...], planes: tuple[int, ...]) -> tuple[Hop, ...]
     """Return the hops with those by rail0 spread over the rail links of these planes."""
     if planes == (0,):
         return hops
-    devices = {"hb0": ("hb0",), "rail0": tuple(map(rail_device, planes))}
-    return tuple(Hop(device, hop.via, hop.weight) for hop in hops for device in devices[hop.device])
+    spread_hops: list[Hop] = []
+    for hop in hops:
+        if hop.device == "rail0":
+            spread_hops += [Hop(rail_device(plane), hop.via, hop.weight) for plane in planes]
+        else:
+            spread_hops.append(hop)
+    return tuple(spread_hops)
 
 
 def over_planes(routes: Sequence[Route], plan: Plan) -> list[Route]:
     """Return the routes with those by rail0 spread over the planes that carry traffic."""
     planes = plan.spec.definition.carrying(plan.spec.definition.all_planes)
-    return [replace(route, hops=on_planes(route.hops, planes)) for route in routes] if planes != (0,) else [*routes]
+    if planes == (0,):
+        return list(routes)
+    return [replace(route, hops=on_planes(route.hops, planes)) for route in routes]
 
 
 def next_hop(path: Path, src: Gpu, dst: Gpu) -> tuple[Device, Gpu | None]:
     """Return what the source's main table needs for a path: the interface, and the GPU that forwards (None: `dst`)."""
     first = forwarding.hops(path, src, dst)[0]
-    return ("hb0" if first.side == "hb" else "rail0"), None if first.b == dst else first.b
+    device = "hb0" if first.side == "hb" else "rail0"
+    via = None if first.b == dst else first.b
+    return device, via
 
 
 def next_hops(shares: Shares, src: Gpu, dst: Gpu) -> tuple[Hop, ...]:
@@ -174,15 +193,20 @@ def next_hops(shares: Shares, src: Gpu, dst: Gpu) -> tuple[Hop, ...]:
 
 def transit_routes(plan: Plan, gpu: Gpu) -> list[Route]:
     """Return tables 101 and 102: what this GPU forwards for others."""
-    far = (carried_routes(plan, gpu.rank, d) for d in range(plan.spec.domains) if d != gpu.domain)
-    return [*local_transit_routes(plan, gpu), *over_planes([*chain.from_iterable(far)], plan)]
+    carried: list[Route] = []
+    for domain in range(plan.spec.domains):
+        if domain != gpu.domain:
+            carried += carried_routes(plan, gpu.rank, domain)
+    return local_transit_routes(plan, gpu) + over_planes(carried, plan)
 
 
 def local_transit_routes(plan: Plan, gpu: Gpu) -> list[Route]:
     """Return the part of tables 101 and 102 that leads to the GPU's rail and to its HB domain."""
     routes = [Route(prefix, ON_RAIL, FROM_HB) for prefix in rank_prefixes(gpu.rank, plan.spec.domains)]
-    others = (Gpu(gpu.domain, g) for g in range(plan.spec.rails) if g != gpu.rank)
-    return over_planes([*routes, *(Route(host_prefix(other), ON_HB, FROM_RAIL) for other in others)], plan)
+    for rank in range(plan.spec.rails):
+        if rank != gpu.rank:
+            routes.append(Route(host_prefix(Gpu(gpu.domain, rank)), ON_HB, FROM_RAIL))
+    return over_planes(routes, plan)
 
 
 def carried_routes(plan: Plan, rank: int, domain: int) -> list[Route]:
@@ -209,13 +233,17 @@ def neighbours(plan: Plan, gpu: Gpu) -> list[tuple[Gpu, Device]]:
     """Return the GPUs whose MAC this GPU must know, and on which link: its domain, its rail or all joined rails."""
     domains = plan.spec.domains
     rails = plan.spec.rails
-    known: list[tuple[Gpu, Device]] = [(Gpu(gpu.domain, g), "hb0") for g in range(rails) if g != gpu.rank]
-    ranks = range(rails) if plan.spec.definition.joins_rails else [gpu.rank]
-    devices = plan.devices[1:]
-    if plan.spec.definition.is_graph and plan.spec.definition.joins_rails:  # for heartbeats, which cross all switches
-        known += [(Gpu(gpu.domain, g), "rail0") for g in range(rails) if g != gpu.rank]
-    known += [(Gpu(d, g), device) for d in range(domains) if d != gpu.domain for g in ranks for device in devices]
-    return known
+    kind = plan.spec.definition
+    in_domain = [Gpu(gpu.domain, rank) for rank in range(rails) if rank != gpu.rank]
+    result: list[tuple[Gpu, Device]] = [(other, "hb0") for other in in_domain]
+    if kind.is_graph and kind.joins_rails:
+        # for heartbeats, which cross all switches
+        result += [(other, "rail0") for other in in_domain]
+    ranks = range(rails) if kind.joins_rails else [gpu.rank]
+    other_domains = [domain for domain in range(domains) if domain != gpu.domain]
+    for domain, rank in product(other_domains, ranks):
+        result += [(Gpu(domain, rank), device) for device in plan.devices[1:]]
+    return result
 
 
 def route_commands(plan: Plan, gpu: Gpu, backups: bool) -> str:
@@ -223,10 +251,10 @@ def route_commands(plan: Plan, gpu: Gpu, backups: bool) -> str:
     routes = [*source_routes(plan, gpu), *transit_routes(plan, gpu)]
     if backups:
         routes += backup_routes(plan, gpu)
-    lines = [
-        f"neigh replace {other.ip} lladdr {other.mac_of(device)} dev {device} nud permanent"
-        for other, device in neighbours(plan, gpu)
-    ]
+    lines: list[str] = []
+    for neighbour, device in neighbours(plan, gpu):
+        mac = neighbour.mac_of(device)
+        lines.append(f"neigh replace {neighbour.ip} lladdr {mac} dev {device} nud permanent")
     lines += [f"route replace {route.command(gpu)}" for route in routes]
     return "\n".join(lines) + "\n"
 
@@ -234,7 +262,8 @@ def route_commands(plan: Plan, gpu: Gpu, backups: bool) -> str:
 def gpu_commands(plan: Plan, gpu: Gpu, backups: bool) -> str:
     """Return everything for one `ip -batch` in the GPU's namespace, once its interfaces exist."""
     rails = plan.devices[1:]
-    lines = ["link set lo up", f"addr add {gpu.ip}/32 dev lo", *(f"link set {device} up" for device in plan.devices)]
-    lines += [f"rule add iif hb0 lookup {FROM_HB} pref 100"]
+    lines = ["link set lo up", f"addr add {gpu.ip}/32 dev lo"]
+    lines += [f"link set {device} up" for device in plan.devices]
+    lines.append(f"rule add iif hb0 lookup {FROM_HB} pref 100")
     lines += [f"rule add iif {device} lookup {FROM_RAIL} pref 101" for device in rails]
     return "\n".join(lines) + "\n" + route_commands(plan, gpu, backups)

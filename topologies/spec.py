@@ -6,6 +6,7 @@ core of the HB domain.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
@@ -142,7 +143,7 @@ class FabricSpec(BaseFabricSpec):
             raise field_error("kind", self.kind, f"joins its rails in some sizes only, {self.domains} x {self.rails}")
         return self
 
-    def traits(self, others: Sequence[BaseFabricSpec]) -> dict[str, str]:
+    def traits(self, fabrics: Sequence[BaseFabricSpec]) -> dict[str, str]:
         """Return policy, platform, size, rates and so on."""
         rates = self.model_dump(mode="json", include={"rail_rate", "hb_rate"})
         return {
@@ -196,13 +197,21 @@ class FabricSpec(BaseFabricSpec):
         """Return the uplink of a rail switch to each GPU on another rail; none where a hash decides."""
         policy = FORWARDING_POLICIES[self.chosen_policy]
         fabric = fabric_of(self.kind, self.domains, self.rails)
-        gpus = (Gpu(d, g) for g in range(self.rails) if g != rank for d in range(self.domains))
-        return {gpu: number for gpu in gpus if (number := policy.uplink(rank, gpu, fabric)) is not None}
+        uplinks: dict[Gpu, int] = {}
+        for dst_rank, domain in product(range(self.rails), range(self.domains)):
+            if dst_rank != rank:
+                dst = Gpu(domain, dst_rank)
+                number = policy.uplink(rank, dst, fabric)
+                if number is not None:
+                    uplinks[dst] = number
+        return uplinks
 
 
 def _kind_in(info: ValidationInfo) -> FabricKind | None:
     """Return the kind of the fabric that is validated; None if that is wrong itself."""
-    return FABRIC_KINDS[info.data["kind"]] if "kind" in info.data else None
+    if "kind" not in info.data:
+        return None
+    return FABRIC_KINDS[info.data["kind"]]
 
 
 def _kinds(names: Iterable[str]) -> str:

@@ -77,9 +77,12 @@ class _Mirror:
         self._parent = parent
         self._machine = task.machine
         self._placement = task.placement
-        self._machines = [
-            tuple(task.placement.machine_of[end.node] for end in (link.a, link.b)) for link in task.placement.tunnels
-        ]
+        self._machines: list[tuple[int, int]] = []
+        """The machines at the two ends of each tunnel."""
+        for link in task.placement.tunnels:
+            machine_a = task.placement.machine_of[link.a.node]
+            machine_b = task.placement.machine_of[link.b.node]
+            self._machines.append((machine_a, machine_b))
         self._ends: dict[int, _End] = {}
         self._watched: dict[int, tuple[socket.socket, dict[int, _End]]] = {}
         nodes: dict[str, dict[int, _End]] = {}
@@ -94,15 +97,15 @@ class _Mirror:
             watcher.bind((0, RTMGRP_LINK))
             watcher.setblocking(False)
             self._watched[watcher.fileno()] = watcher, ends
-        self._others = {
-            machine: RemoteWorker(socket.socket(fileno=fd), f"the carriers of machine {machine + 1}", EndState, Ready)
-            for machine, fd in task.others
-        }
-        self._machine_of_fd = {other.fileno(): machine for machine, other in self._others.items()}
-        for machine, other in self._others.items():
-            other.send(Mirror(placement=task.placement, machine=machine))
-        for other in self._others.values():
-            other.receive(Ready)
+        self._remote_mirrors: dict[int, RemoteWorker] = {}
+        for machine, fd in task.others:
+            name = f"the carriers of machine {machine + 1}"
+            self._remote_mirrors[machine] = RemoteWorker(socket.socket(fileno=fd), name, EndState, Ready)
+        self._machine_of_fd = {mirror.fileno(): machine for machine, mirror in self._remote_mirrors.items()}
+        for machine, mirror in self._remote_mirrors.items():
+            mirror.send(Mirror(placement=task.placement, machine=machine))
+        for mirror in self._remote_mirrors.values():
+            mirror.receive(Ready)
 
     def serve(self) -> None:
         """Mirror until the parent ends."""
@@ -118,8 +121,9 @@ class _Mirror:
                 else:
                     machine = self._machine_of_fd[fd]
                     try:
-                        self._on_state(self._others[machine].receive(EndState), machine)
-                    except RailyardError:  # that machine is gone, and the run will say so
+                        self._on_state(self._remote_mirrors[machine].receive(EndState), machine)
+                    except RailyardError:
+                        # that machine is gone, and the run will say so
                         poller.unregister(fd)
 
     def _look(self, watcher: socket.socket, ends: dict[int, _End]) -> None:
@@ -129,7 +133,8 @@ class _Mirror:
                 try:
                     data = watcher.recv(1 << 16)
                 except OSError as error:
-                    if error.errno == errno.ENOBUFS:  # some were lost, and the next ones say it all
+                    if error.errno == errno.ENOBUFS:
+                        # some were lost, and the next ones say it all
                         continue
                     raise
                 offset = 0
@@ -162,7 +167,7 @@ class _Mirror:
             far = second if first == machine else first
             if far:
                 with suppress(RailyardError):
-                    self._others[far].send(state)
+                    self._remote_mirrors[far].send(state)
                 return
         with suppress(FileNotFoundError):  # the namespace is gone
             self._ends[state.number].set_carrier(state.is_up)

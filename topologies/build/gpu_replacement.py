@@ -38,7 +38,8 @@ class GpuReplacement:
         self._spare = spare
         self._failed = failed
         self._batches = [(_start_batch(spare.name, "ip"), identity_commands(net.plan, spare, failed, net.backups))]
-        if not self._hb_is_optical:  # else the place at the bridge is the failed one's
+        if not self._hb_is_optical:
+            # else the place at the bridge is the failed one's
             entry = f"fdb replace {failed.mac('hb')} dev {spare.name} master static\n"
             self._batches.append((_start_batch(f"hb{failed.domain}", "bridge"), entry))
 
@@ -47,14 +48,16 @@ class GpuReplacement:
 
     def __exit__(self, *_: object) -> None:
         for process, _commands in self._batches:
-            with process:  # closes its pipes, and waits for it
+            # closes its pipes, and waits for it
+            with process:
                 process.kill()
 
     def apply_identity(self) -> None:
         """Give the spare its new addresses and routes, at any time. RailyardError with the output of `ip`."""
         for process, commands in self._batches:  # they run concurrently
             assert process.stdin
-            with suppress(BrokenPipeError):  # its output is read below
+            # its output is read below
+            with suppress(BrokenPipeError):
                 process.stdin.write(commands)
                 process.stdin.close()
             process.stdin = None
@@ -67,7 +70,8 @@ class GpuReplacement:
         spare = self._spare.name
         failed_name = f"{self._failed.name}-failed"
         for node in (self._net.nameToNode[failed], self._net.nameToNode[spare]):
-            if node.shell:  # in the namespace that had this name
+            if node.shell:
+                # in the namespace that had this name
                 node.terminate()
         namespaces.add_name(failed, failed_name)
         namespaces.add_name(spare, failed)
@@ -93,6 +97,7 @@ def _start_batch(node: str, program: str) -> subprocess.Popen[str]:
     command = [program, "-batch", "-"]
     with namespaces.inside(node):
         process = subprocess.Popen(command, stdin=PIPE, stdout=subprocess.DEVNULL, stderr=PIPE, text=True)
-    with suppress(PermissionError):  # an ordinary user may not
+    # an ordinary user may not
+    with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, process.pid, HIGH_PRIORITY_NICENESS)
     return process

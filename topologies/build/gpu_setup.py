@@ -63,11 +63,12 @@ def send(parts: Iterable[bytes], node: str) -> int:
         for part in parts:
             if len(data) + len(part) > _SEND_BYTES:
                 sock.send(data)
-                sends = sends + 1
+                sends += 1
                 data = bytearray()
             data += part
         sock.send(data + HEADER.pack(HEADER.size, _NLMSG_NOOP, REQUEST_ACK, 0, 0))
-        answer = sock.recv(65536)  # errors come first, in the order of messages, and the acknowledgement last
+        # errors come first, in the order of messages, and the acknowledgement last
+        answer = sock.recv(65536)
     code = -struct.unpack_from("=i", answer, HEADER.size)[0]
     if code:
         kind = struct.unpack_from("=IH", answer, HEADER.size + 4)[1]
@@ -89,7 +90,8 @@ def max_joined(index: int, size: int) -> bytes:
 
 def bridge_message(name: str, mtu: int) -> bytes:
     """Add a bridge without multicast snooping."""
-    info = _attribute(1, b"bridge\0") + _attribute(2, _attribute(23, b"\0"))  # kind, data: multicast snooping
+    # kind, data: multicast snooping
+    info = _attribute(1, b"bridge\0") + _attribute(2, _attribute(23, b"\0"))
     attributes = _attribute(3, name.encode() + b"\0") + _attribute(4, struct.pack("=I", mtu)) + _attribute(18, info)
     return _message(_NEWLINK, _CREATE | _EXCLUSIVE, LINK.pack(0, 0, 0, 0, 0) + attributes)
 
@@ -142,32 +144,40 @@ class GpuSetup:
         """Return the messages of one GPU, once its interfaces exist."""
         plan = self._plan
         index = self._index
-        parts = [link_up(_LOOPBACK), _address(gpu), *(link_up(index[device]) for device in plan.devices)]
-        parts += [_rule("hb0", FROM_HB, 100), *(_rule(device, FROM_RAIL, 101) for device in plan.devices[1:])]
-        parts += [self._neighbour(other, device) for other, device in routing.neighbours(plan, gpu)]
+        parts = [link_up(_LOOPBACK), _address(gpu)]
+        parts += [link_up(index[device]) for device in plan.devices]
+        parts.append(_rule("hb0", FROM_HB, 100))
+        parts += [_rule(device, FROM_RAIL, 101) for device in plan.devices[1:]]
+        parts += [self._neighbour(neighbour, device) for neighbour, device in routing.neighbours(plan, gpu)]
         routes = [*routing.source_routes(plan, gpu), *routing.local_transit_routes(plan, gpu)]
-        routes += routing.backup_routes(plan, gpu) if self._backups else []
-        own = socket.inet_aton(gpu.ip)
-        parts += self._packed(routes, own)
-        far = [self._carried_to(gpu.rank, d) for d in range(plan.spec.domains) if d != gpu.domain]
+        if self._backups:
+            routes += routing.backup_routes(plan, gpu)
+        address = socket.inet_aton(gpu.ip)
+        parts += self._packed(routes, address)
+        # these routes are the same for all GPUs of a rank but for their source
         placeholder = rtnetlink.source_attribute(_PLACEHOLDER)
-        source = rtnetlink.source_attribute(own)
-        return parts + [part.replace(placeholder, source) for part in far]
+        source = rtnetlink.source_attribute(address)
+        for domain in range(plan.spec.domains):
+            if domain != gpu.domain:
+                parts.append(self._carried_to(gpu.rank, domain).replace(placeholder, source))
+        return parts
 
     def _packed(self, routes: Iterable[Route], source: bytes) -> list[bytes]:
         return [rtnetlink.base_message(route, source, self._index) for route in routes]
 
     def _carried_to(self, rank: int, domain: int) -> bytes:
-        if (key := (rank, domain)) not in self._carried:
+        key = (rank, domain)
+        if key not in self._carried:
             routes = routing.over_planes(routing.carried_routes(self._plan, rank, domain), self._plan)
             self._carried[key] = b"".join(self._packed(routes, _PLACEHOLDER))
         return self._carried[key]
 
-    def _neighbour(self, other: Gpu, device: Device) -> bytes:
-        if (key := (other, device)) not in self._neighbours:
+    def _neighbour(self, neighbour: Gpu, device: Device) -> bytes:
+        key = (neighbour, device)
+        if key not in self._neighbours:
             head = struct.pack("=BxxxiHBB", socket.AF_INET, self._index[device], _PERMANENT, 0, 0)
-            mac = bytes.fromhex(other.mac_of(device).replace(":", ""))
-            body = head + _attribute(1, socket.inet_aton(other.ip)) + _attribute(2, mac)
+            mac = bytes.fromhex(neighbour.mac_of(device).replace(":", ""))
+            body = head + _attribute(1, socket.inet_aton(neighbour.ip)) + _attribute(2, mac)
             self._neighbours[key] = _message(_NEWNEIGH, _CREATE | _REPLACE, body)
         return self._neighbours[key]
 
@@ -183,18 +193,20 @@ def shaper_messages(commands: str) -> list[bytes] | None:
     """Return messages for lines of `tc -batch` in this thread's namespace; None if they have more than HTB classes."""
     parts = []
     for line in commands.splitlines():
-        found = _QDISC.fullmatch(line) or _CLASS.fullmatch(line)
-        if not found:
+        match = _QDISC.fullmatch(line) or _CLASS.fullmatch(line)
+        if not match:
             return None
-        device, *numbers = found.groups()
+        device, *words = match.groups()
+        numbers = [int(word or 0) for word in words]
         pack = _htb_class if len(numbers) > 1 else _htb_qdisc
-        parts.append(pack(socket.if_nametoindex(device), *(int(number or 0) for number in numbers)))
+        parts.append(pack(socket.if_nametoindex(device), *numbers))
     return parts
 
 
 @cache
 def _htb_qdisc(index: int, default: int) -> bytes:
-    options = _attribute(2, struct.pack("=5I", 3, 10, default, 0, 0))  # version, rate2quantum, default class
+    # version, rate2quantum, default class
+    options = _attribute(2, struct.pack("=5I", 3, 10, default, 0, 0))
     return _traffic_control(_NEWQDISC, index, 0x10000, _ROOT, options)
 
 
@@ -202,14 +214,22 @@ def _htb_qdisc(index: int, default: int) -> bytes:
 def _htb_class(
     index: int, parent: int, number: int, rate: int, ceil: int, burst: int, ceil_burst: int, priority: int, quantum: int
 ) -> bytes:
-    rates = [bits // 8 for bits in (rate, ceil)]  # bytes/s
-    ethernet = (0, 1, 0, -1, 0)  # struct tc_ratespec; the kernel needs no rate tables then
-    specs = b"".join(struct.pack("=BBHhHI", *ethernet, min(one, _ROOT)) for one in rates)
-    times = [_ticks(size, one) for size, one in zip((burst, ceil_burst), rates, strict=True)]
+    rate_bytes = rate // 8
+    ceil_bytes = ceil // 8
+    specs = _rate_spec(rate_bytes) + _rate_spec(ceil_bytes)
+    times = (_ticks(burst, rate_bytes), _ticks(ceil_burst, ceil_bytes))
     options = _attribute(1, specs + struct.pack("=5I", *times, quantum, 0, priority))
-    for kind, one in zip((6, 7), rates, strict=True):
-        options += _attribute(kind, struct.pack("=Q", one)) if one > _ROOT else b""
+    # rates that don't fit into 32 bits have attributes of their own
+    if rate_bytes > _ROOT:
+        options += _attribute(6, struct.pack("=Q", rate_bytes))
+    if ceil_bytes > _ROOT:
+        options += _attribute(7, struct.pack("=Q", ceil_bytes))
     return _traffic_control(_NEWTCLASS, index, 0x10000 + number, 0x10000 + parent, options)
+
+
+def _rate_spec(bytes_per_s: int) -> bytes:
+    """Return a struct tc_ratespec of Ethernet; the kernel needs no rate tables then."""
+    return struct.pack("=BBHhHI", 0, 1, 0, -1, 0, min(bytes_per_s, _ROOT))
 
 
 def _traffic_control(kind: int, index: int, handle: int, parent: int, options: bytes) -> bytes:

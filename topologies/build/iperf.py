@@ -33,7 +33,8 @@ def iperf(
     protocol = f"-u -b {udpBw}" if l4Type == "UDP" else ""
     timeout = f"--connect-timeout {CONNECT_MS}"
     report = json.loads(client.cmd(f"iperf3 -J -t {seconds} {protocol} {timeout} -c {server.IP()}"))
-    server_process.terminate()  # it waits for good if the client's arguments were refused
+    # it waits for good if the client's arguments were refused
+    server_process.terminate()
     server_process.wait()
     received, sent = _rates(report)
     result = [f"{rate / 1e6:.1f} Mbits/sec" for rate in (received, sent)]

@@ -8,7 +8,7 @@ on a single machine, and the same shaper. The kernel removes it with that namesp
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,11 +71,10 @@ class PartNet(FabricNet):
     def _make_links(self) -> None:
         inner = [link for link in self.plan.links if {link.a.node, link.b.node} <= self._here]
         namespaces.run(["ip", "-batch", "-"], "".join(map(self._link_command, inner)))
-        tunnels = [
-            self._tunnel_command(number, link)
-            for number, link in enumerate(self._placement.tunnels)
-            if {link.a.node, link.b.node} & self._here
-        ]
+        tunnels = []
+        for number, link in enumerate(self._placement.tunnels):
+            if {link.a.node, link.b.node} & self._here:
+                tunnels.append(self._tunnel_command(number, link))
         with namespaces.inside_machine(self._machine_net):
             namespaces.run(["ip", "-batch", "-"], "".join(tunnels), "ip, for the tunnels to other machines,")
 
@@ -86,7 +85,8 @@ class PartNet(FabricNet):
         remote = underlay.addresses[self._placement.machine_of[far.node]]
         tunnel = underlay.first_tunnel + self._placement.earlier_tunnels + number
         options = ""
-        if gpu := self._gpus.get(near.node):
+        gpu = self._gpus.get(near.node)
+        if gpu:
             options = f" index {_index_of(link)} gso_max_segs {max_gso_segments(link.rate_bps, mtu)}"
             options += f" address {gpu.mac_of(near.interface)}"
         return (
@@ -139,8 +139,8 @@ def guarded(underlay: Underlay, machine_net: int) -> Iterator[None]:
     listing = ["nft", "list", "table", "inet", table]
 
     def has_rules() -> bool:
-        found = subprocess.run(listing, capture_output=True, text=True).stdout
-        return found.count(" drop") == rules.count(" drop")
+        active_rules = subprocess.run(listing, capture_output=True, text=True).stdout
+        return active_rules.count(" drop") == rules.count(" drop")
 
     with namespaces.inside_machine(machine_net):
         owner = subprocess.Popen(
@@ -159,8 +159,10 @@ def guarded(underlay: Underlay, machine_net: int) -> Iterator[None]:
         if not is_guarded:
             owner.kill()
             lines = (owner.communicate()[1] or "").strip().splitlines()
-            what = f"nftables can't keep foreign packets out of tunnels: {lines[0] if lines else 'no rule'}"
-            raise MissingRequirement(what, "a kernel of 5.12 or later, and nftables 0.9.9, have tables with an owner")
+            reason = lines[0] if lines else "no rule"
+            problem = f"nftables can't keep foreign packets out of tunnels: {reason}"
+            remedy = "a kernel of 5.12 or later, and nftables 0.9.9, have tables with an owner"
+            raise MissingRequirement(problem, remedy)
         watched = watch.add("the guard of tunnels (nft)", owner.pid)
         try:
             yield
@@ -175,5 +177,8 @@ def interface_bytes(machine_net: int, interface: str) -> int:
     """Return the bytes that an interface of the machine has sent."""
     with namespaces.inside_machine(machine_net):
         lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
-    found: Mapping[str, str] = {name.strip(): rest for name, _, rest in (line.partition(":") for line in lines)}
-    return int(found[interface].split()[8])
+    for line in lines:
+        name, _, numbers = line.partition(":")
+        if name.strip() == interface:
+            return int(numbers.split()[8])
+    raise KeyError(interface)

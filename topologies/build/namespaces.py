@@ -30,10 +30,10 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-def _check(result: int, what: str) -> None:
+def _check(result: int, operation: str) -> None:
     if result != 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{operation}: {os.strerror(number)}")
 
 
 def path(name: str) -> Path:
@@ -147,7 +147,8 @@ def run(argv: Sequence[str], text: str = "", name: str = "") -> str:
 
     `name`: what messages call it; its first words by default. RailyardError if it fails, as `watch.communicate`.
     """
-    with os.fdopen(os.memfd_create("input"), "w+") as stdin:  # a pipe would hold 64 KB of it
+    # a pipe would hold 64 KB of it
+    with os.fdopen(os.memfd_create("input"), "w+") as stdin:
         stdin.write(text)
         stdin.seek(0)
         process = subprocess.Popen(argv, stdin=stdin, stdout=PIPE, stderr=PIPE, text=True)
@@ -185,7 +186,8 @@ def relaxed_tcp_timers(gpus: Iterable[str], longest_queue_s: float = 0.0) -> Ite
     nodes = list(gpus)
     rto_min_us = min(MAX_RTO_US, max(TCP_SETTINGS[RTO_MIN], round(longest_queue_s * 1e6)))
     settings = TCP_SETTINGS | {RTO_MIN: rto_min_us}
-    known = {key: value for key, value in settings.items() if Path("/proc/sys", key).exists()}
+    # a kernel may lack some of them
+    available = {key: value for key, value in settings.items() if Path("/proc/sys", key).exists()}
 
     def change(node: str, settings: dict[str, int]) -> dict[str, int]:
         """Change settings; return what they were."""
@@ -195,7 +197,7 @@ def relaxed_tcp_timers(gpus: Iterable[str], longest_queue_s: float = 0.0) -> Ite
                 set_sysctl(key, value)
         return before
 
-    before = in_threads(lambda node: change(node, known), nodes)
+    before = in_threads(lambda node: change(node, available), nodes)
     try:
         yield
     finally:

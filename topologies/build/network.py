@@ -86,7 +86,8 @@ class EmulatedNet(Mininet):
     iperf = iperf
 
     def __init__(self, plan: FabricPlan, datapath: Datapath, topo: Topo | None = None) -> None:
-        Mininet.inited = True  # or Mininet would set global sysctls
+        # or Mininet would set global sysctls
+        Mininet.inited = True
         super().__init__(topo=topo, controller=None, build=False)
         self.plan = plan
         self.datapath = datapath
@@ -95,14 +96,16 @@ class EmulatedNet(Mininet):
             for end in (link.a, link.b):
                 self._ends[end.node][end.interface] = (end.port, link.rate_bps)
         switch_names = {switch.name for switch in plan.switches}
-        self._nic_names = defaultdict[str, list[str]](list)  # by node: its interfaces with links to switches
+        # by node: its interfaces with links to switches
+        self._nic_names = defaultdict[str, list[str]](list)
         for link in plan.links:
             if link.b.node in switch_names and link.a.node not in switch_names:
                 self._nic_names[link.a.node].append(link.a.interface)
         self._here = frozenset(self.node_names)
         self.ovs = {switch.name: self._make_switch(switch) for switch in plan.switches if self.has(switch.name)}
         self.switch_buffers = False
-        self.extra_names: set[str] = set()  # of namespaces (gpu_replacement.py)
+        # of namespaces (gpu_replacement.py)
+        self.extra_names: set[str] = set()
         self.build_s = self.stop_s = 0.0
 
     @property
@@ -139,8 +142,9 @@ class EmulatedNet(Mininet):
             switch.end()
         for node in self.nameToNode.values():
             node.terminate()
-        others = self.ovs.keys() | set(self.plan.hosts)
-        bridges = [node for node in self.node_names if node not in others]  # and aggregators
+        hosts_and_switches = self.ovs.keys() | set(self.plan.hosts)
+        # and aggregators
+        bridges = [node for node in self.node_names if node not in hosts_and_switches]
         # Closing a port costs ovs-vswitchd an RCU grace period (15 ms), unless the kernel is removing interfaces
         # meanwhile. While it removes bridges (17 ms each), ovs-vswitchd can't end.
         with namespaces.kept(bridges):
@@ -211,7 +215,8 @@ class EmulatedNet(Mininet):
             for key, value in self._sysctls(node).items():
                 namespaces.set_sysctl(key, value)
             if node in self.ovs:
-                namespaces.run(["ip", "link", "set", "lo", "up"])  # its controller listens there
+                # its controller listens there
+                namespaces.run(["ip", "link", "set", "lo", "up"])
 
     def _buffers_work(self) -> bool:
         """Return whether this kernel lets nftables copy frames on their way out; else switches drop them."""
@@ -236,10 +241,11 @@ class EmulatedNet(Mininet):
         """
         with namespaces.inside(node):
             shapers = "".join(self.shaper_commands(name, rate) for name, (_, rate) in self._ends[node].items())
-            if (messages := gpu_setup.shaper_messages(shapers)) is not None:
-                gpu_setup.send(messages, node)
-            else:
+            messages = gpu_setup.shaper_messages(shapers)
+            if messages is None:
                 namespaces.run(["tc", "-batch", "-"], shapers)
+            else:
+                gpu_setup.send(messages, node)
             if node not in self.ovs:
                 self._configure_node(node)
                 if self.nics_finish_checksums:
@@ -258,16 +264,18 @@ class EmulatedNet(Mininet):
         self.switches = [SwitchNode(name, self.ovs.get(name)) for name in self.node_names if name not in hosts]
         self.nameToNode = {node.name: node for node in (*self.hosts, *self.switches)}
         for link in self.plan.links:
-            if not {link.a.node, link.b.node} <= self.nameToNode.keys():
-                continue  # the other end is on another machine
-            self.links.append(PlannedLink(self._make_interface(link.a), self._make_interface(link.b)))
+            # else the other end is on another machine
+            if {link.a.node, link.b.node} <= self.nameToNode.keys():
+                self.links.append(PlannedLink(self._make_interface(link.a), self._make_interface(link.b)))
 
 
 def _index_of(link: Link) -> int:
     """Return the index of the interface at a link's first end; a device has the same at every GPU."""
     index = FIRST_INDEX + (link.a.port or 0) + (link.kind == "rail")
     is_rail_of_gpu = link.kind == "rail" and link.a.port is None
-    return index + (plane_of_device(link.a.interface) if is_rail_of_gpu else 0)
+    if is_rail_of_gpu:
+        index += plane_of_device(link.a.interface)
+    return index
 
 
 class FabricNet(EmulatedNet):
@@ -318,13 +326,14 @@ class FabricNet(EmulatedNet):
         write_active_plan(self.plan)
 
     def _link_command(self, link: Link) -> str:
+        mtu = self.plan.spec.mtu
+        options = f"mtu {mtu}"
         gpu = self._gpus.get(link.a.node)
-        gso = f" gso_max_segs {max_gso_segments(link.rate_bps, self.plan.spec.mtu)}" if gpu else ""
-        mac = f" address {gpu.mac_of(link.a.interface)}" if gpu else ""
+        if gpu:
+            options += f" gso_max_segs {max_gso_segments(link.rate_bps, mtu)} address {gpu.mac_of(link.a.interface)}"
         return (
-            f"link add {link.a.interface} index {_index_of(link)} netns {link.a.node}"
-            f" mtu {self.plan.spec.mtu}{gso}{mac} type veth"
-            f" peer name {link.b.interface} netns {link.b.node} mtu {self.plan.spec.mtu}\n"
+            f"link add {link.a.interface} index {_index_of(link)} netns {link.a.node} {options} type veth"
+            f" peer name {link.b.interface} netns {link.b.node} mtu {mtu}\n"
         )
 
     def shaper_commands(self, interface: str, rate_bps: int) -> str:

@@ -21,7 +21,8 @@ class NamespaceNode(Node):
     """A node in the named namespace."""
 
     def __init__(self, name: str, **params: Any) -> None:
-        super().__init__(name, **{**params, "inNamespace": False})  # "False": mnexec is not to make another one
+        # "False": mnexec is not to make another one
+        super().__init__(name, **{**params, "inNamespace": False})
 
     def startShell(self, mnopts: str | None = None) -> None:  # noqa: N802 (Mininet's name)
         """Postpone the shell: 128 idle ones take seconds to start."""

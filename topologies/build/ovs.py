@@ -146,7 +146,8 @@ class PrivateSwitch:
         database = f"unix:{self.folder}/db.sock"
         control = f"--unixctl={self.folder}/vswitchd.ctl"
         self._spawn("ovs-vswitchd", [database, control, NO_ROUTES])
-        with suppress(PermissionError):  # an ordinary user may not
+        # an ordinary user may not
+        with suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, self.vswitchd_pid, FORWARDING_NICENESS)
 
     def start_failure(self, program: str) -> RailyardError:

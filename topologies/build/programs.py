@@ -28,11 +28,11 @@ def start(
     """
     at = str(OVS_DIR / node)
     path = environment.get("PATH", "")
-    own = {**environment, "PATH": f"{path}{os.pathsep}{SEARCH_PATH}".strip(os.pathsep)}
-    own |= {"OVS_RUNDIR": at, "OVS_DBDIR": at}
-    if not os.path.isdir(own.get("TMPDIR", "/")):  # noqa: PTH112 - may be any text
-        del own["TMPDIR"]
-    found: list[subprocess.Popen[bytes] | BaseException] = []
+    variables = {**environment, "PATH": f"{path}{os.pathsep}{SEARCH_PATH}".strip(os.pathsep)}
+    variables |= {"OVS_RUNDIR": at, "OVS_DBDIR": at}
+    if not os.path.isdir(variables.get("TMPDIR", "/")):  # noqa: PTH112 - may be any text
+        del variables["TMPDIR"]
+    outcome: list[subprocess.Popen[bytes] | BaseException] = []
 
     def in_namespaces() -> None:
         try:
@@ -41,15 +41,16 @@ def start(
             socket.sethostname(node)
             stdin, stdout, stderr = streams
             process = subprocess.Popen(
-                argv, stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, env=own, start_new_session=True
+                argv, stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, env=variables, start_new_session=True
             )
-            found.append(process)
+            outcome.append(process)
         except BaseException as error:
-            found.append(error)
+            outcome.append(error)
 
-    thread = threading.Thread(target=in_namespaces)  # its namespaces end with it
+    # its namespaces end with it
+    thread = threading.Thread(target=in_namespaces)
     thread.start()
     thread.join()
-    if isinstance(found[0], BaseException):
-        raise found[0]
-    return found[0]
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]

@@ -78,8 +78,9 @@ def _pack_put(route: Route, source: bytes, index: Mapping[Device, int], sequence
     else:
         hops = b"".join([_next_hop(hop, index) for hop in route.hops])
         next_hop_attribute = _ATTRIBUTE.pack(_ATTRIBUTE.size + len(hops), RTA_MULTIPATH) + hops
-    rest = source_attribute(source) + next_hop_attribute
-    return _pack_request(route, RTM_NEWROUTE, CREATE_REPLACE, scope, flags, len(rest), sequence, protocol) + rest
+    attributes = source_attribute(source) + next_hop_attribute
+    head = _pack_request(route, RTM_NEWROUTE, CREATE_REPLACE, scope, flags, len(attributes), sequence, protocol)
+    return head + attributes
 
 
 def remove_message(route: Route, sequence: int) -> bytes:
@@ -99,7 +100,8 @@ def batches(messages: Sequence[bytes]) -> Iterator[tuple[int, int, bytes]]:
         end = first + 1
         size = sizes[first]
         while end < len(messages) and end - first < BATCH_MESSAGES and size + sizes[end] <= BATCH_BYTES:
-            end, size = end + 1, size + sizes[end]
+            size += sizes[end]
+            end += 1
         data = bytearray().join(messages[first:end])
         flags_at = size - sizes[end - 1] + _FLAGS_AT
         _FLAGS.pack_into(data, flags_at, _FLAGS.unpack_from(data, flags_at)[0] | ACK)
@@ -122,14 +124,14 @@ def _pack_request(
     verb_flags: int,
     scope: int,
     flags: int,
-    rest: int,
+    attribute_bytes: int,
     sequence: int,
     protocol: int = PROTOCOL,
 ) -> bytes:
-    """The part that all messages have. `rest`: bytes that will follow."""
+    """The part that all messages have. `attribute_bytes`: length of the attributes that will follow it."""
     address, _, length = route.prefix.partition("/")
     return _REQUEST_HEADER.pack(
-        *(_REQUEST_HEADER.size + rest, verb, REQUEST | verb_flags, sequence, 0),
+        *(_REQUEST_HEADER.size + attribute_bytes, verb, REQUEST | verb_flags, sequence, 0),
         *(socket.AF_INET, int(length), 0, 0, route.table, protocol, scope, UNICAST, flags),
         *(_ADDRESS.size, RTA_DST, socket.inet_aton(address)),
         *(_NUMBER.size, RTA_PRIORITY, route.metric),
@@ -179,9 +181,11 @@ def _route_in(body: bytes, index: Mapping[int, Device]) -> Route | None:
             if number in index:
                 gateway = _gateway(dict(namespaces.attributes(data[at + NEXT_HOP.size : at + size])))
                 hops.append(Hop(index[number], gateway, weight + 1))
-            at += size  # which is a multiple of 4
+            # which is a multiple of 4
+            at += size
         return Route(prefix, tuple(hops), table, metric) if hops else None
-    device = index.get(int.from_bytes(attributes.get(RTA_OIF, b""), sys.byteorder))  # no interface has number 0
+    # no interface has number 0
+    device = index.get(int.from_bytes(attributes.get(RTA_OIF, b""), sys.byteorder))
     return Route(prefix, (Hop(device, _gateway(attributes)),), table, metric) if device else None
 
 

@@ -13,7 +13,7 @@ import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from itertools import pairwise
+from itertools import pairwise, product
 from math import inf
 from pathlib import Path
 from typing import Final
@@ -48,19 +48,14 @@ def measure_costs(datapath: Datapath, controller: FabricController) -> Capacity:
     """
     domains, rails = GRID
     spec = FabricSpec.model_validate({"kind": "rail-optimized", "domains": domains, "rails": rails, "policy": "spine"})
-    gpus = [Gpu(domain, rank) for domain in range(domains) for rank in range(rails)]
-
-    def flows(further_domains: int, further_rails: int) -> list[_Flow]:
-        """Return a flow from each GPU to the one that is so many domains and rails further."""
-        return [(g, Gpu((g.domain + further_domains) % domains, (g.rank + further_rails) % rails)) for g in gpus]
-
     net = FabricNet(Plan(spec, RAIL_BPS, HB_BPS), datapath, controller)
     frame = spec.mtu + ETHERNET
     packet = max_gso_segments(HB_BPS, spec.mtu) * frame
     net.start()
     try:
         for _ in range(ATTEMPTS):
-            measured = [_cores_and_bytes(flows(*further)) for further in ((1, 0), (1, 1), (0, 1))]
+            # to the next domain, to the next domain and rail, and to the next rail
+            measured = [_cores_and_bytes(_shifted_flows(*shift)) for shift in ((1, 0), (1, 1), (0, 1))]
             idle, _ = _cores_and_bytes(())
             if all(bytes_per_s and cores > idle for cores, bytes_per_s in measured):
                 break
@@ -68,10 +63,22 @@ def measure_costs(datapath: Datapath, controller: FabricController) -> Capacity:
             raise RailyardError("what this machine carries could not be measured: too few frames arrived")
     finally:
         net.stop()
-    sizes = (frame, frame, packet)
-    frame_s, across_s, within_s = ((c - idle) * size / b for (c, b), size in zip(measured, sizes, strict=True))
+    costs_s = []
+    for (cores, bytes_per_s), size in zip(measured, (frame, frame, packet), strict=True):
+        costs_s.append((cores - idle) * size / bytes_per_s)
+    frame_s, across_s, within_s = costs_s
     # a frame to another rail passes two switches more
     return Capacity(float(usable_cores()), frame_s, max(0.0, across_s - frame_s) / 2, within_s)
+
+
+def _shifted_flows(further_domains: int, further_rails: int) -> list[_Flow]:
+    """Return a flow from each GPU to the one that is so many domains and rails further."""
+    domains, rails = GRID
+    flows: list[_Flow] = []
+    for domain, rank in product(range(domains), range(rails)):
+        dst = Gpu((domain + further_domains) % domains, (rank + further_rails) % rails)
+        flows.append((Gpu(domain, rank), dst))
+    return flows
 
 
 def _cores_and_bytes(flows: Iterable[_Flow]) -> tuple[float, float]:
@@ -87,8 +94,8 @@ def _cores_and_bytes(flows: Iterable[_Flow]) -> tuple[float, float]:
         start_s = time.monotonic() + SETTLE_S
         samples = list[tuple[float, float, int]]()
         for until_s in (start_s, start_s + SECONDS):
-            while (left_s := until_s - time.monotonic()) > 0:
-                for key, event in ready.select(left_s):
+            while (remaining_s := until_s - time.monotonic()) > 0:
+                for key, event in ready.select(remaining_s):
                     end = key.fileobj
                     assert isinstance(end, socket.socket)
                     if event == selectors.EVENT_WRITE:
@@ -145,12 +152,14 @@ def measure_batched(datapath: Datapath, controller: FabricController) -> Capacit
         spent = list[tuple[float, int]]()
         for _ in range(WINDOWS + 1):
             time.sleep(BATCHED_SECONDS / (WINDOWS + 2))
-            spent.append((clock.own_s(), sum(_received_bytes(f"d1g{rank}", "rail0") for rank in range(spec.rails))))
+            received = sum(_received_bytes(f"d1g{rank}", "rail0") for rank in range(spec.rails))
+            spent.append((clock.own_s(), received))
         reports = [report_of(flow) for flow in flows]
     finally:
         net.stop()
-    for error in (report["error"] for report in reports if "error" in report):
-        raise RailyardError(f"what this machine carries could not be measured: iperf3: {error}")
+    for report in reports:
+        if "error" in report:
+            raise RailyardError(f"what this machine carries could not be measured: iperf3: {report['error']}")
     cost_s = frame_cost_s(spent, spec.mtu)
     if cost_s is None:
         raise RailyardError("what this machine carries could not be measured: too few frames arrived in a second")
@@ -173,5 +182,8 @@ def frame_cost_s(spent: Sequence[tuple[float, int]], mtu: int) -> float | None:
 def _received_bytes(node: str, interface: str) -> int:
     with namespaces.inside(node):
         lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
-    found = {name.strip(): row.split() for name, _, row in (line.partition(":") for line in lines)}
-    return int(found[interface][0])
+    for line in lines:
+        name, _, numbers = line.partition(":")
+        if name.strip() == interface:
+            return int(numbers.split()[0])
+    raise KeyError(interface)

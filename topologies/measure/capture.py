@@ -61,7 +61,10 @@ class Capture:
     """While entered: sees the probes at every interface of a fabric's plan. Needs the fabric's sandbox, around it."""
 
     def __init__(self, plan: Plan) -> None:
-        self._cables = {(end.node, end.interface) for link in plan.links for end in (link.a, link.b)}
+        self._cables: set[tuple[str, str]] = set()
+        for link in plan.links:
+            for end in (link.a, link.b):
+                self._cables.add((end.node, end.interface))
         self._nodes: dict[int, tuple[str, socket.socket]] = {}
         self._poll = select.epoll()
         self._open = ExitStack()
@@ -84,7 +87,7 @@ class Capture:
     def probe(self, src: Gpu, dst: Gpu, count: int) -> list[Probe]:
         """Send that many at once, each from a port of its own, and wait until all are there, WAIT_S at most."""
         sent: list[tuple[int, int]] = []
-        seen: defaultdict[int, list[Observation]] = defaultdict(list)
+        observations: defaultdict[int, list[Observation]] = defaultdict(list)
         with ExitStack() as connections:
             with namespaces.inside(src.name):
                 for _ in range(count):
@@ -93,12 +96,16 @@ class Capture:
             pending = {port for _, port in sent if port}
             deadline = time.monotonic() + WAIT_S
             while pending and (remaining_s := deadline - time.monotonic()) > 0:
-                self._receive(remaining_s, seen)
-                pending -= {n for n in pending if any(s.node == dst.name and not s.outgoing for s in seen.get(n, ()))}
-            self._receive(0, seen)  # what led to the last arrival was seen before it
-        return [Probe(started_ns, tuple(seen.get(port, ()))) for started_ns, port in sent]
+                self._receive(remaining_s, observations)
+                for port in list(pending):
+                    if any(each.node == dst.name and not each.outgoing for each in observations.get(port, ())):
+                        pending.discard(port)
+            # what led to the last arrival was observed before it
+            self._receive(0, observations)
+        return [Probe(started_ns, tuple(observations.get(port, ()))) for started_ns, port in sent]
 
-    def _receive(self, timeout_s: float, seen: Mapping[int, list[Observation]]) -> None:
+    def _receive(self, timeout_s: float, observations: Mapping[int, list[Observation]]) -> None:
+        """Add what is observed within `timeout_s` to the observations of each probe, by its port."""
         for fd, _ in self._poll.poll(timeout_s):
             node, sock = self._nodes[fd]
             with suppress(BlockingIOError):
@@ -112,7 +119,7 @@ class Capture:
                         seconds, ns = _TIMESPEC.unpack_from(stamps[socket.SOL_SOCKET, _SO_TIMESTAMPNS])
                         at_ns = seconds * 1_000_000_000 + ns - self._wall_offset_ns
                         outgoing = address[2] == socket.PACKET_OUTGOING
-                        seen[segment.sport].append(Observation(node, address[0], outgoing, at_ns))
+                        observations[segment.sport].append(Observation(node, address[0], outgoing, at_ns))
 
 
 def _packet_socket(node: str) -> socket.socket:

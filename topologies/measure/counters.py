@@ -95,19 +95,24 @@ def interface_drops(dev: str) -> dict[str, int]:
 
     Not those that end in a switch's hole: each is the original of a copy that went its way (shaping.py).
     """
-    lines = (line.partition(":") for line in dev.splitlines()[2:])
-    rows = ((name.strip(), numbers.split()) for name, _, numbers in lines)
-    return {name: sum(int(row[i]) for i in _DEV_DROPS) for name, row in rows if name not in ("lo", DISCARD_INTERFACE)}
+    drops: dict[str, int] = {}
+    for line in dev.splitlines()[2:]:
+        name, _, numbers = line.partition(":")
+        columns = numbers.split()
+        drops[name.strip()] = sum(int(columns[column]) for column in _DEV_DROPS)
+    for excluded in ("lo", DISCARD_INTERFACE):
+        drops.pop(excluded, None)
+    return drops
 
 
 def queue_drops() -> dict[str, int]:
     """Return what the queues of this thread's namespace have dropped, by interface. OSError if the kernel refuses."""
-    found = Counter[str]()
+    drops = Counter[str]()
     names = dict(socket.if_nameindex())
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as sock:
         for body in namespaces.dump(sock, RTM_GETQDISC, _QDISC_OF_ALL):
-            found[names.get(_QDISC.unpack_from(body)[2], "")] += _queue(body)[2]
-    return found
+            drops[names.get(_QDISC.unpack_from(body)[2], "")] += _queue(body)[2]
+    return drops
 
 
 RTM_GETQDISC: Final = 38
@@ -143,10 +148,10 @@ class PortReader:
     """Reads all interfaces of these namespaces (but lo). Not to be shared by threads."""
 
     def __init__(self, nodes: Iterable[str]) -> None:
-        self._ports = {
-            node: _Ports(namespaces.open_socket(node, socket.SOCK_RAW, socket.AF_NETLINK, socket.NETLINK_ROUTE))
-            for node in nodes
-        }
+        self._ports: dict[str, _Ports] = {}
+        for node in nodes:
+            sock = namespaces.open_socket(node, socket.SOCK_RAW, socket.AF_NETLINK, socket.NETLINK_ROUTE)
+            self._ports[node] = _Ports(sock)
 
     def read(self) -> dict[str, dict[str, PortStats]]:
         """Return the state by node and interface. OSError if a kernel refuses."""
@@ -183,7 +188,7 @@ class _Ports:
                     self._queue_at[index, len(body)] = at
                 _, waiting, dropped = _QUEUE.unpack_from(body, at)
                 queues[index] = waiting, dropped
-        found = {}
+        ports: dict[str, PortStats] = {}
         for body in namespaces.dump(self.sock, RTM_GETLINK, _LINK_OF_ALL):
             _, _, index, flags, _ = LINK.unpack_from(body)
             name_at = _find(body, LINK.size, IFLA_IFNAME)  # the first one
@@ -195,8 +200,8 @@ class _Ports:
                 rx_packets, tx_packets, rx, tx, _, _, rx_dropped, tx_dropped = _STATS64.unpack_from(body, at)
                 up = flags & IFF_UP != 0 and flags & IFF_LOWER_UP != 0
                 traffic = (rx, tx, rx_packets, tx_packets, rx_dropped, tx_dropped)
-                found[name] = PortStats(up, traffic, *queues.get(index, (0, 0)))
-        return found
+                ports[name] = PortStats(up, traffic, *queues.get(index, (0, 0)))
+        return ports
 
 
 def _queue(body: bytes) -> tuple[int, ...]:
@@ -249,9 +254,10 @@ class TcpRates:
     """`read(node)` for nodes that were given. OSError if the kernel knows no sock_diag."""
 
     def __init__(self, nodes: Iterable[str]) -> None:
-        self._sockets = {
-            node: namespaces.open_socket(node, socket.SOCK_RAW, socket.AF_NETLINK, NETLINK_SOCK_DIAG) for node in nodes
-        }
+        self._sockets: dict[str, socket.socket] = {}
+        for node in nodes:
+            sock = namespaces.open_socket(node, socket.SOCK_RAW, socket.AF_NETLINK, NETLINK_SOCK_DIAG)
+            self._sockets[node] = sock
         self._snapshots: dict[str, _Snapshot] = {}
 
     def read(self, node: str) -> dict[str, float | None]:
@@ -270,24 +276,24 @@ class TcpRates:
         return rates
 
     def _read_acknowledged(self, node: str) -> dict[Connection, int]:
-        found = {}
+        acknowledged: dict[Connection, int] = {}
         for body in namespaces.dump(self._sockets[node], SOCK_DIAG_BY_FAMILY, _ESTABLISHED_TCP):
             source_port, port, address, _, waiting = _MESSAGE.unpack_from(body)
             if waiting:
                 info = dict(namespaces.attributes(body[_MESSAGE_BYTES:])).get(INET_DIAG_INFO, b"")
                 if len(info) >= _BYTES_ACKED.size:
-                    (found[source_port, port, address],) = _BYTES_ACKED.unpack_from(info)
-        return found
+                    (acknowledged[source_port, port, address],) = _BYTES_ACKED.unpack_from(info)
+        return acknowledged
 
 
 def rates_of(
     before: Mapping[Connection, int], after: Mapping[Connection, int], seconds: float
 ) -> dict[str, float | None]:
     """Return bit/s by destination address, from bytes acknowledged; None for one without an earlier measurement."""
-    found: dict[str, float | None] = {}
+    rates: dict[str, float | None] = {}
     for connection, acknowledged in after.items():
         address = socket.inet_ntoa(connection[2])
-        found.setdefault(address, None)
+        rates.setdefault(address, None)
         if connection in before:
-            found[address] = (found[address] or 0.0) + (acknowledged - before[connection]) * 8 / seconds
-    return found
+            rates[address] = (rates[address] or 0.0) + (acknowledged - before[connection]) * 8 / seconds
+    return rates

@@ -89,10 +89,14 @@ def calibration_s(rate_bps: float) -> int:
 
 def calibrate(net: FabricNet) -> list[Sample]:
     """Measure the latency of all samples, one by one, then their rates at once (2 s, more below 7 Mbit/s)."""
+    # one by one: traffic of another flow would delay the byte
     chosen = [s._replace(latency_s=latency_s(s.src, s.dst)) for s in samples(net)]
     flows = [start_flow(s.src.name, s.dst.name, s.dst.ip, calibration_s(s.expected_bps)) for s in chosen]
     measured = [s._replace(measured_bps=measured_bps(flow)) for s, flow in zip(chosen, flows, strict=True)]
-    _settle(net, {gpu.name for s in chosen for gpu in (s.src, s.dst)})
+    ends: set[str] = set()
+    for sample in chosen:
+        ends |= {sample.src.name, sample.dst.name}
+    _settle(net, ends)
     return measured
 
 
@@ -104,8 +108,10 @@ def _settle(net: FabricNet, ends: Collection[str]) -> None:
     with closing(PortReader([*ends, *(switch.name for switch in net.plan.switches)])) as reader:
 
         def is_still() -> bool:
-            waiting = any(port.backlog_bytes for ports in reader.read().values() for port in ports.values())
-            return not waiting and not any(map(_has_iperf_connection, ends))
+            for ports in reader.read().values():
+                if any(port.backlog_bytes for port in ports.values()):
+                    return False
+            return not any(map(_has_iperf_connection, ends))
 
         for _ in range(STILL_LOOKS):
             poll(is_still, SETTLE_S)
@@ -123,7 +129,7 @@ def latency_s(src: Gpu, dst: Gpu) -> float | None:
 
     A single thread sends and receives, so there is one clock and no program on the way that answers.
     """
-    found = []
+    times_s = []
     with namespaces.open_socket(dst.name) as receiver, namespaces.open_socket(src.name) as sender:
         receiver.bind((dst.ip, 0))
         receiver.settimeout(1.0)
@@ -135,13 +141,13 @@ def latency_s(src: Gpu, dst: Gpu) -> float | None:
                 receiver.recv(1)
             except TimeoutError:
                 return None
-            found.append((time.monotonic_ns() - start_ns) / 1e9)
-    return median(found)
+            times_s.append((time.monotonic_ns() - start_ns) / 1e9)
+    return median(times_s)
 
 
 def echo_latency_s(src: Gpu, dst: Gpu, port: int) -> float | None:
     """Return half of the median time of a byte to an echo at another machine's GPU and back; None if one is lost."""
-    found = []
+    times_s = []
     with namespaces.open_socket(src.name) as sender:
         sender.settimeout(1.0)
         for _ in range(PINGS):
@@ -152,8 +158,8 @@ def echo_latency_s(src: Gpu, dst: Gpu, port: int) -> float | None:
                 sender.recv(1)
             except TimeoutError:
                 return None
-            found.append((time.monotonic_ns() - start_ns) / 2e9)
-    return median(found)
+            times_s.append((time.monotonic_ns() - start_ns) / 2e9)
+    return median(times_s)
 
 
 class IperfFlow(NamedTuple):

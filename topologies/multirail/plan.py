@@ -7,6 +7,7 @@ scale and aggregators' rates are so.
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from math import ceil, log10
 from typing import Final
 
@@ -25,11 +26,12 @@ _STEPS: Final = (1, 2, 5, 10)
 
 def frames_needed(spec: MultirailSpec, rates_bps: tuple[float, ...]) -> float:
     """Frames a second through switches when every rail is full."""
-    passages = sum(
-        rate * (2 if RAIL_KINDS[rail.kind].sums_in_network else 1)
-        for rail, rate in zip(spec.rails, rates_bps, strict=True)
-    )
-    return spec.nodes * passages / 8 / (spec.mtu + ETHERNET)
+    passages_bps: float = 0
+    for rail, rate_bps in zip(spec.rails, rates_bps, strict=True):
+        # to the aggregator and back
+        passages = 2 if RAIL_KINDS[rail.kind].sums_in_network else 1
+        passages_bps += rate_bps * passages
+    return spec.nodes * passages_bps / 8 / (spec.mtu + ETHERNET)
 
 
 def scale_of(spec: MultirailSpec, frames_per_s: float | None) -> float:
@@ -38,13 +40,20 @@ def scale_of(spec: MultirailSpec, frames_per_s: float | None) -> float:
     """
     if spec.scale is not None:
         return spec.scale
-    given = [(RAIL_KINDS[rail.kind].effective_bps, rail.rate) for rail in spec.rails if isinstance(rail.rate, int)]
-    if given:
-        return sum(paper for paper, _ in given) / sum(rate for _, rate in given)
+    specified_bps = 0
+    paper_bps: float = 0
+    for rail in spec.rails:
+        if isinstance(rail.rate, int):
+            specified_bps += rail.rate
+            paper_bps += RAIL_KINDS[rail.kind].effective_bps
+    if specified_bps:
+        return paper_bps / specified_bps
     if frames_per_s is None:
         raise ValueError("all rates are auto: what the machine carries must be known")
-    paper = tuple(RAIL_KINDS[rail.kind].effective_bps for rail in spec.rails)
-    return round_up(max(frames_needed(spec, paper) / (SHARE * frames_per_s), max(paper) / MAX_RATE_BPS))
+    all_paper_bps = tuple(RAIL_KINDS[rail.kind].effective_bps for rail in spec.rails)
+    by_frames = frames_needed(spec, all_paper_bps) / (SHARE * frames_per_s)
+    by_rate = max(all_paper_bps) / MAX_RATE_BPS
+    return round_up(max(by_frames, by_rate))
 
 
 def round_up(scale: float) -> float:
@@ -55,16 +64,21 @@ def round_up(scale: float) -> float:
 
 def rail_rates(spec: MultirailSpec, scale: float, frames_per_s: float | None) -> tuple[int, ...]:
     """bit/s of every rail; `auto` is what the paper's rail of that kind moves, to scale. BadInput if it's too much."""
-    rates = tuple(
-        rail.rate if isinstance(rail.rate, int) else round(RAIL_KINDS[rail.kind].effective_bps / scale)
-        for rail in spec.rails
-    )
-    if frames_per_s is not None and (needed := frames_needed(spec, rates)) > frames_per_s:
-        first = max(range(len(rates)), key=lambda rail: rates[rail])
-        max_rate = format_rate(rates[first] * frames_per_s / needed, 2)
+    rates: list[int] = []
+    for rail in spec.rails:
+        if isinstance(rail.rate, int):
+            rates.append(rail.rate)
+        else:
+            rates.append(round(RAIL_KINDS[rail.kind].effective_bps / scale))
+    if frames_per_s is None:
+        return tuple(rates)
+    needed = frames_needed(spec, tuple(rates))
+    if needed > frames_per_s:
+        fastest = rates.index(max(rates))
+        max_rate = format_rate(rates[fastest] * frames_per_s / needed, 2)
         allowed = f"is more than this machine carries: {max_rate}, all rails in this proportion, or auto"
-        raise BadInput(f"fabric.rails.{first}.rate", format_rate(rates[first]), allowed)
-    return rates
+        raise BadInput(f"fabric.rails.{fastest}.rate", format_rate(rates[fastest]), allowed)
+    return tuple(rates)
 
 
 @dataclass(frozen=True)
@@ -135,19 +149,24 @@ class MultirailPlan(FabricPlan):
     @cached_property
     def aggregators(self) -> tuple[Nic | None, ...]:
         """The NIC of each rail's aggregator, None where the rail doesn't sum in the network."""
-        return tuple(
-            Nic(rail, None) if RAIL_KINDS[spec.kind].sums_in_network else None for rail, spec in enumerate(self.rails)
-        )
+        aggregators: list[Nic | None] = []
+        for rail, spec in enumerate(self.rails):
+            sums = RAIL_KINDS[spec.kind].sums_in_network
+            aggregators.append(Nic(rail, None) if sums else None)
+        return tuple(aggregators)
 
     @cached_property
     def nics(self) -> tuple[Nic, ...]:
         """All NICs, rail by rail."""
-        return tuple(nic for rail in range(len(self.rails)) for nic in self.nics_on(rail))
+        return tuple(chain.from_iterable(map(self.nics_on, range(len(self.rails)))))
 
     def nics_on(self, rail: int) -> tuple[Nic, ...]:
         """All NICs on a rail, an aggregator's last."""
+        nics = [Nic(rail, node) for node in range(self.spec.nodes)]
         aggregator = self.aggregators[rail]
-        return tuple(Nic(rail, node) for node in range(self.spec.nodes)) + ((aggregator,) if aggregator else ())
+        if aggregator:
+            nics.append(aggregator)
+        return tuple(nics)
 
     def nics_of(self, namespace: str) -> tuple[Nic, ...]:
         """All NICs of a node or aggregator."""

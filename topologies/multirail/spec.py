@@ -84,9 +84,13 @@ MAX_RATE_BPS: Final = 400_000_000_000
 _NAME: Final = re.compile("[a-z][a-z0-9-]{0,30}")
 
 
+def _parse_cost(value: object) -> float:
+    return 0.0 if type(value) is int and value == 0 else parse_time(value)
+
+
 Cost = Annotated[  # a time, or 0 for none
     float,
-    BeforeValidator(lambda given: 0.0 if type(given) is int and given == 0 else parse_time(given)),
+    BeforeValidator(_parse_cost),
     PlainSerializer(lambda s: format_time(s, 15) if s else 0, when_used="json"),
 ]
 
@@ -122,18 +126,21 @@ class RailSpec(ConfigModel):
         return rate
 
 
-def _distinct_sizes(given: object) -> object:
+def _distinct_sizes(values: object) -> object:
     """Refuse equal sizes: as keys the last one would replace the others."""
-    found: dict[int, str] = {}
-    for name, value in given.items() if isinstance(given, Mapping) else ():
+    if not isinstance(values, Mapping):
+        return values
+    names: dict[int, str] = {}
+    for name, value in values.items():
         try:
             size = parse_size(name)
-        except ValueError:  # pydantic reports what is no size
+        except ValueError:
+            # pydantic reports what is no size
             continue
-        if size in found:
-            raise field_error(str(name), value, f"is for the size {found[size]}, which is given twice")
-        found[size] = str(name)
-    return given
+        if size in names:
+            raise field_error(str(name), value, f"is for the size {names[size]}, which is given twice")
+        names[size] = str(name)
+    return values
 
 
 _T = TypeVar("_T")
@@ -167,21 +174,28 @@ class MultirailSpec(BaseFabricSpec):
         """Return `tcp+sharp, 4 nodes`."""
         return f"{self.mix}, {self.nodes} nodes"
 
-    def traits(self, others: Sequence[BaseFabricSpec]) -> dict[str, str]:
+    def traits(self, fabrics: Sequence[BaseFabricSpec]) -> dict[str, str]:
         """Return rates, names, scale and MTU; slow motion only beside a fabric that differs in nothing else, since it
         is how a fabric is measured.
         """
         rails = self.model_dump(mode="json")["rails"]
         rates = [rail["rate"] for rail in rails]
         plain = self.model_copy(update={"dilation": {}})
-        twins = [each.model_copy(update={"dilation": {}}) for each in others].count(plain)
-        return {
-            "rates": "" if set(rates) == {"auto"} else "+".join(rates),
+        twins = [each.model_copy(update={"dilation": {}}) for each in fabrics].count(plain)
+        traits = {
+            "rates": "+".join(rates),
             "names": "+".join(rail["name"] for rail in rails),
-            "scale": f"scale {self.scale:g}" if self.scale else "",
+            "scale": "",
             "mtu": f"MTU {self.mtu}",
-            "dilation": f"dilated {max(self.dilation.values()):g} times" if self.dilation and twins > 1 else "",
+            "dilation": "",
         }
+        if set(rates) == {"auto"}:
+            traits["rates"] = ""
+        if self.scale:
+            traits["scale"] = f"scale {self.scale:g}"
+        if self.dilation and twins > 1:
+            traits["dilation"] = f"dilated {max(self.dilation.values()):g} times"
+        return traits
 
     @property
     def mix(self) -> str:
@@ -197,9 +211,9 @@ class MultirailSpec(BaseFabricSpec):
     def _names_are_unique(cls, rails: tuple[RailSpec, ...]) -> tuple[RailSpec, ...]:
         """A rail without a name is called after its kind and number: tcp0, sharp1."""
         names = [rail.name or f"{rail.kind}{number}" for number, rail in enumerate(rails)]
-        duplicate = next((name for name in names if names.count(name) > 1), None)
-        if duplicate:
-            raise ValueError(f"must have names of their own: two are called {duplicate}")
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"must have names of their own: two are called {name}")
         return tuple(rail.model_copy(update={"name": name}) for rail, name in zip(rails, names, strict=True))
 
 
