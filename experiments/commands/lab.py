@@ -1,4 +1,4 @@
-"""`lab`: exercises for a class: a student's variant, what is left to do, checks of answers and runs, and grades."""
+"""`lab`: exercises for a class: a student's variant, what is left to do, checks, grades, and the teacher's page."""
 
 import json
 import os
@@ -16,21 +16,36 @@ from railyard.core.errors import BadInput, MissingRequirement, one_line, unknown
 from railyard.core.installation import RUN
 from railyard.core.safe_files import Folder, write_file
 from railyard.experiments.labs import checking, pages
-from railyard.experiments.labs.definition import LABS, Setting, find
-from railyard.experiments.options import PluginFiles, console, plain_table
+from railyard.experiments.labs.definition import LABS, Setting, find, in_order
+from railyard.experiments.options import console, load_plugins, plain_table
 from railyard.experiments.run.folder import reporting_path_errors
 
 PURPOSE = "Learn and teach"
-_VERBS = ("check", "grade")
-_USAGE = "must be: N [FOLDER], check N [FOLDER], or grade FOLDER [CSV]"
+_VERBS = ("check", "grade", "teach")
+_USAGE = "must be: N [FOLDER], check N [FOLDER], grade FOLDER [CSV], or teach N"
+_STATES = {"right": "[green]right  [/]", "wrong": "[red]wrong  [/]", "missing": "[yellow]missing[/]"}
+
+
+def load_labs(files: list[Path]) -> list[Path]:
+    """Load plugin files while the command line is read: labs in Markdown, and Python files."""
+    for file in files:
+        if file.suffix == ".md":
+            from railyard.core.safe_files import real_path
+            from railyard.experiments.labs.reading import register_file
+
+            register_file(real_path(file.absolute()), "plugin")
+        else:
+            load_plugins([file])
+    return files
 
 
 def command(
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="[check|grade] [N] [FOLDER]",
-            help="A lab's number, to begin or go on; check and its number; or grade and a folder of students' folders.",
+            metavar="[check|grade|teach] [N] [FOLDER]",
+            help="A lab's number, to begin or go on; check or teach and its number; or grade and a folder of students' "
+            "folders.",
             default_factory=list,
             show_default=False,
         ),
@@ -38,13 +53,25 @@ def command(
     student: Annotated[str, typer.Option(help="The student's name, which decides the variant.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="With check: print the outcomes as JSON.")] = False,
     *,
-    plugin_files: PluginFiles,
+    plugin_files: Annotated[
+        list[Path],
+        typer.Option(
+            "--plugin",
+            metavar="FILE",
+            default_factory=list,
+            show_default=False,
+            is_eager=True,
+            callback=load_labs,
+            help="Load your own lab, a Markdown file, or other definitions (docs/extending.md).",
+        ),
+    ],
 ) -> int:
     """Begin a lab, check it, or grade a class. Without a number: list the labs.
 
     `lab 3 --student ada` makes the folder lab3-ada with the text and the answer sheet, and shows what comes next.
     `lab check 3 --student ada` says what is right, and gives hints; exit status 1 if something is wrong or missing.
     `lab grade FOLDER` writes grades.csv there, a row for each student's folder.
+    `lab teach 3` prints the teacher's page in Markdown: plans of lessons, answers with reasons, and recorded output.
     """
     checking.check_student(student)
     if words:
@@ -52,60 +79,90 @@ def command(
     match words:
         case []:
             return _list()
-        case ["grade", folder, *rest] if len(rest) <= 1:
-            return _grade(Path(folder), Path(rest[0]) if rest else Path(folder, "grades.csv"))
-        case ["check", number, *rest] if len(rest) <= 1:
-            return _check(number, student, rest[0] if rest else None, as_json)
-        case [number, *rest] if len(rest) <= 1 and number not in ("check", "grade"):
-            return _guide(Setting.of(find(number), student, Path(rest[0]) if rest else None))
+        case ["grade", folder]:
+            return _grade(Path(folder), Path(folder, "grades.csv"))
+        case ["grade", folder, csv]:
+            return _grade(Path(folder), Path(csv))
+        case ["check", number]:
+            return _check(number, student, None, as_json)
+        case ["check", number, folder]:
+            return _check(number, student, Path(folder), as_json)
+        case ["teach", number]:
+            return _teach(number, student)
+        case [number] if number not in _VERBS:
+            return _guide(Setting.of(find(number), student))
+        case [number, folder] if number not in _VERBS:
+            return _guide(Setting.of(find(number), student, Path(folder)))
     raise BadInput("lab", " ".join(words), _USAGE)
 
 
 def _check_word(word: str) -> None:
-    """Raise BadInput for a first word that is closer to `check` or `grade` than to any lab's number or name."""
-    if word not in _VERBS and get_close_matches(word, [*_VERBS, *LABS], n=1) in ([verb] for verb in _VERBS):
+    """Raise BadInput for a first word that is closer to a verb than to any lab's number or name."""
+    nearest_words = get_close_matches(word, [*_VERBS, *LABS], n=1)
+    if word not in _VERBS and nearest_words and nearest_words[0] in _VERBS:
         raise BadInput("lab", word, f"{unknown_name_hint(word, _VERBS)}, or a lab's number")
 
 
 def _list() -> int:
     table = plain_table("LAB", "NAME", "MINUTES", "TITLE", right=("LAB", "MINUTES"))
-    for name, lab in sorted(LABS.items(), key=lambda item: item[1].number):
-        table.add_row(str(lab.number), name, str(lab.minutes), lab.title)
+    for lab in in_order():
+        table.add_row(str(lab.number), lab.name, str(lab.minutes), lab.title)
     console().print(table)
     return 0
 
 
 def _guide(setting: Setting) -> int:
-    """Make the student's folder at the first call; show the first section with something that is left to do."""
+    """Make the student's folder at the first call; show the first section with something that isn't done."""
+    page = pages.student_page(setting)
+    _write_folder(setting, page)
+    _, _, answers = checking.read_answers(setting.folder / checking.ANSWERS, setting.lab)
+    outcomes = checking.check(setting, answers)
+    open_items = [outcome.item for outcome in outcomes if outcome.state != "right"]
+    head, *sections = page.split("\n## ")
+    marks = [_mark(setting, item) for item in open_items]
+    open_sections = [text for text in sections if any(mark in text for mark in marks)]
+    out = console()
+    out.print(Markdown(head if len(open_items) == len(outcomes) else head.splitlines()[0]))
+    out.print(Markdown(f"## {(open_sections or sections[-1:])[0]}"))
+    done = len(outcomes) - len(open_items)
+    out.print(f"{done} of {len(outcomes)} done; the whole text: {setting.folder / 'lab.md'}", highlight=False)
+    return 0
+
+
+def _write_folder(setting: Setting, page: str) -> None:
+    """Write the page and the notebook; the answer sheet and the starter only if they aren't there."""
     with reporting_path_errors("FOLDER", setting.folder), Folder(setting.folder, make=True) as folder:
-        page = pages.student_page(setting)
         files = {"lab.md": page}
         with suppress(MissingRequirement):  # only the notebook needs jupytext
             files["lab.ipynb"] = pages.notebook(page)
         if not folder.has(checking.ANSWERS):
             files[checking.ANSWERS] = checking.answer_sheet(setting)
-        own, text = setting.lab.starter
-        if own and not folder.has(own):
-            files[own] = text
+        starter = setting.lab.starter
+        if starter and not folder.has(starter.file):
+            files[starter.file] = starter.text
         for name, text in files.items():
             folder.write(name, text.encode())
-    _, _, answers = checking.read_answers(setting.folder / checking.ANSWERS, setting.lab)
-    left = [outcome.item for outcome in checking.check(setting, answers) if outcome.state != "right"]
-    head, *sections = page.split("\n## ")
-    marks = [str(setting.folder / item[4:]) if item.startswith("run ") else f"`{item}`" for item in left]
-    open_sections = [text for text in sections if any(mark in text for mark in marks)]
-    out = console()
-    every = len(setting.lab.questions) + len(setting.lab.runs)
-    out.print(Markdown(head if len(left) == every else head.splitlines()[0]))
-    out.print(Markdown(f"## {(open_sections or sections[-1:])[0]}"))
-    out.print(f"{every - len(left)} of {every} done; the whole text: {setting.folder / 'lab.md'}", highlight=False)
+
+
+def _mark(setting: Setting, item: str) -> str:
+    """Return the text by which a section contains a question or a run: its name in backticks, or its folder."""
+    if item.startswith("run "):
+        return str(setting.folder / item.removeprefix("run "))
+    return f"`{item}`"
+
+
+def _teach(number: str, student: str) -> int:
+    """Print the teacher's page."""
+    lab = find(number)
+    sys.stdout.write(pages.teacher_page(Setting.of(lab, student), pages.recorded(lab)))
     return 0
 
 
-def _check(number: str, student: str, given: str | None, as_json: bool) -> int:
+def _check(number: str, student: str, folder: Path | None, as_json: bool) -> int:
     lab = find(number)
-    path = Path(given) if given else Setting.of(lab, student).folder
-    path = path if path.name.endswith((".yaml", ".yml")) else path / checking.ANSWERS
+    path = folder or Setting.of(lab, student).folder
+    if not path.name.endswith((".yaml", ".yml")):
+        path = path / checking.ANSWERS
     if not os.path.exists(path):  # noqa: PTH110 - Path.exists fails if the name is too long
         start = f"{RUN.removeprefix('sudo ')} lab {number}"
         start += f" --student {student}" if student else ""
@@ -119,9 +176,8 @@ def _check(number: str, student: str, given: str | None, as_json: bool) -> int:
         print(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
         return 0 if right == len(outcomes) else 1
     out = console()
-    styles = {"right": "[green]right  [/]", "wrong": "[red]wrong  [/]", "missing": "[yellow]missing[/]"}
     for outcome in outcomes:
-        line = f"{styles[outcome.state]} {outcome.item}"
+        line = f"{_STATES[outcome.state]} {outcome.item}"
         out.print(f"{line}: {outcome.message}" if outcome.message else line, highlight=False, soft_wrap=True)
     out.print(f"{right} of {len(outcomes)} right", highlight=False)
     return 0 if right == len(outcomes) else 1

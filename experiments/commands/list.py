@@ -131,7 +131,7 @@ def facts(spec: "ExperimentSpec") -> "tuple[list[str], list[int], Counts]":
 def definitions() -> Iterator[tuple[str, str, str, str]]:
     """Yield (sort, name, first paragraph of its docstring, origin and file:line) of every registered definition.
 
-    An object that is no class or function is described by the docstring of its file.
+    An object that is no class or function is described by its `summary`, or by the docstring of its file.
     """
     from railyard.core.registry import REGISTRIES
 
@@ -143,6 +143,8 @@ def definitions() -> Iterator[tuple[str, str, str, str]]:
             source = registry.source(name)
             if inspect.isclass(definition) or inspect.isroutine(definition):
                 text = inspect.getdoc(definition)
+            elif summary := getattr(definition, "summary", ""):
+                text = summary
             else:
                 file = PROJECT / source.file
                 module_text = ""

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from railyard.core.config import read_yaml
 from railyard.core.errors import BadInput, RailyardError, one_line, printable, unknown_name_hint
 from railyard.core.units import parse_quantity
-from railyard.experiments.labs.definition import Answer, Lab, NotDone, Question, Setting, fill, find, name_of
+from railyard.experiments.labs.definition import Answer, Lab, NotDone, Question, Setting, fill, find
 from railyard.experiments.labs.pages import numbered
 from railyard.results import run_folder
 
@@ -37,10 +37,15 @@ def check_student(name: str) -> str:
 
 def answer_sheet(setting: Setting) -> str:
     """Return an empty answers.yaml: a key for each question."""
-    lines = [f"# Lab {setting.lab.number}: {setting.lab.title}. Write each answer after its colon."]
-    lines += [f"lab: {name_of(setting.lab)}", f"student: '{setting.student}'", "answers:"]
+    lines = [
+        f"# Lab {setting.lab.number}: {setting.lab.title}. Write each answer after its colon.",
+        f"lab: {setting.lab.name}",
+        f"student: '{setting.student}'",
+        "answers:",
+    ]
     for text, question in zip(numbered(setting).values(), setting.lab.questions, strict=True):
-        lines += [f"  # {' '.join(text.split())}", f"  {question.name}:"]
+        lines.append(f"  # {' '.join(text.split())}")
+        lines.append(f"  {question.name}:")
     return "\n".join(lines) + "\n"
 
 
@@ -49,15 +54,15 @@ def read_answers(path: Path, lab: Lab | None = None) -> tuple[Lab, str, dict[str
     data = read_yaml(path, ANSWERS, str(path))
     if not isinstance(data, dict) or not isinstance(data.get("answers") or {}, dict):
         raise BadInput(ANSWERS, str(path), "must have the keys lab, student and answers")
-    found = find(str(data.get("lab")))
-    answers = data.get("answers") or {}
-    if lab is not None and found is not lab:
+    answered_lab = find(str(data.get("lab")))
+    if lab is not None and answered_lab is not lab:
         raise BadInput("lab", data.get("lab"), f"is not lab {lab.number}, which is to be checked")
-    names = [question.name for question in found.questions]
+    answers = data.get("answers") or {}
+    names = [question.name for question in answered_lab.questions]
     for name in answers:
         if name not in names:
             raise BadInput(f"answers.{name}", answers[name], f"{unknown_name_hint(str(name), names)}")
-    return found, check_student(str(data.get("student") or "")), answers
+    return answered_lab, check_student(str(data.get("student") or "")), answers
 
 
 def check(setting: Setting, answers: dict[str, Any]) -> list[Outcome]:
@@ -65,7 +70,9 @@ def check(setting: Setting, answers: dict[str, Any]) -> list[Outcome]:
     a student may have changed them, and their manifest.
     """
     try:
-        return [*_runs(setting), *(judge(setting, q, answers.get(q.name)) for q in setting.lab.questions)]
+        outcomes = list(_runs(setting))
+        outcomes += [judge(setting, question, answers.get(question.name)) for question in setting.lab.questions]
+        return outcomes
     except RailyardError:
         raise
     except Exception as error:
@@ -81,46 +88,48 @@ def _runs(setting: Setting) -> Iterator[Outcome]:
             yield Outcome(f"run {run.name}", "missing", f"{error}; type: {setting.command(run)}")
             continue
         if judgement.verdict == "invalid":
-            again = f"repeat it with --out {setting.folder / run.name}-2"
-            yield Outcome(f"run {run.name}", "wrong", f"its verdict is invalid ({judgement.reasons[0]}): {again}")
+            advice = f"repeat it with --out {setting.folder / run.name}-2"
+            yield Outcome(f"run {run.name}", "wrong", f"its verdict is invalid ({judgement.reasons[0]}): {advice}")
         elif problem := run.goal(analysis):
             yield Outcome(f"run {run.name}", "wrong", problem)
         else:
             yield Outcome(f"run {run.name}", "right", f"verdict {judgement.verdict}")
 
 
-def judge(setting: Setting, question: Question, given: object) -> Outcome:
+def judge(setting: Setting, question: Question, answer: object) -> Outcome:
     """Compare an answer with the right one. The message is a hint, which doesn't contain the right answer."""
-    if given is None or given == "":
+    if answer is None or answer == "":
         return Outcome(question.name, "missing", "no answer yet")
+    hint = fill(question.hint, setting.values)
     try:
         right = question.right(setting)
-        if isinstance(right, int | float) and isinstance(given, str):
-            given = parse_quantity(given, question.unit)
-        if is_same(given, right, question.within):
+        if isinstance(right, int | float) and isinstance(answer, str):
+            answer = parse_quantity(answer, question.unit)
+        if is_same(answer, right, question.within):
             return Outcome(question.name, "right")
         for mistake in question.mistakes:
-            if is_same(given, mistake.answer(setting), question.within):
-                return Outcome(question.name, "wrong", f"{mistake.what}. {fill(question.hint, setting.values)}")
+            if is_same(answer, mistake.answer(setting), question.within):
+                return Outcome(question.name, "wrong", f"{mistake.reason}. {hint}")
     except NotDone as error:
         return Outcome(question.name, "missing", f"it needs a run: {error}")
     except (ValueError, OverflowError) as error:
         return Outcome(question.name, "wrong", f"the answer {error}")
-    return Outcome(question.name, "wrong", fill(question.hint, setting.values))
+    return Outcome(question.name, "wrong", hint)
 
 
-def is_same(given: object, right: Answer, within: float) -> bool:
+def is_same(answer: object, right: Answer, within: float) -> bool:
     """Return whether what a student wrote is the answer: numbers within a share; sets of names in
     any order, separated by commas or spaces; words in any case.
     """
-    if isinstance(given, bool):  # YAML's yes and no
-        given = "yes" if given else "no"
+    if isinstance(answer, bool):  # YAML's yes and no
+        answer = "yes" if answer else "no"
     if isinstance(right, frozenset):
-        words = given if isinstance(given, list) else re.split(r"[,\s]+", str(given).strip())
-        return {str(word).lower() for word in words} == ({name.lower() for name in right} or {"none"})
+        words = answer if isinstance(answer, list) else re.split(r"[,\s]+", str(answer).strip())
+        expected_words = {name.lower() for name in right} or {"none"}
+        return {str(word).lower() for word in words} == expected_words
     if isinstance(right, int | float):
-        return isinstance(given, int | float) and abs(given - right) <= within * abs(right) + 1e-9
-    return " ".join(str(given).lower().split()) == right.lower()
+        return isinstance(answer, int | float) and abs(answer - right) <= within * abs(right) + 1e-9
+    return " ".join(str(answer).lower().split()) == right.lower()
 
 
 GRADE_COLUMNS: Final = (
@@ -133,30 +142,38 @@ def grades(folder: Path) -> list[dict[str, Any]]:
 
     A student's file that can't be used is a row with its problem, and ends nothing.
     """
-    found = sorted(path.parent for above in ("", "*/", "*/*/") for path in folder.glob(above + ANSWERS))
-    if not found:
+    folders: list[Path] = []
+    for levels in ("", "*/", "*/*/"):
+        folders += [path.parent for path in folder.glob(levels + ANSWERS)]
+    if not folders:
         raise BadInput("FOLDER", str(folder), f"has no folder with {ANSWERS}")
-    return [_grade(path) for path in found]
+    return [_grade(path) for path in sorted(folders)]
 
 
 def _grade(path: Path) -> dict[str, Any]:
-    row: dict[str, Any] = dict.fromkeys(GRADE_COLUMNS, "") | {"folder": printable(path.name)}
+    row: dict[str, Any] = dict.fromkeys(GRADE_COLUMNS, "")
+    row["folder"] = printable(path.name)
     try:
         lab, student, answers = read_answers(path / ANSWERS)
         outcomes = check(Setting.of(lab, student, path), answers)
     except RailyardError as error:
-        return row | {"problem": one_line(str(error))}
-    asked = outcomes[len(lab.runs) :]
-    return row | {
-        "lab": lab.number,
-        "student": student,
-        "right": sum(outcome.state == "right" for outcome in asked),
-        "questions": len(asked),
-        "runs": sum(outcome.state == "right" for outcome in outcomes[: len(lab.runs)]),
-        "runs_asked": len(lab.runs),
-        "wrong": " ".join(outcome.item for outcome in asked if outcome.state == "wrong"),
-        "missing": " ".join(outcome.item for outcome in asked if outcome.state == "missing"),
-    }
+        row["problem"] = one_line(str(error))
+        return row
+    run_outcomes = outcomes[: len(lab.runs)]
+    answer_outcomes = outcomes[len(lab.runs) :]
+    row["lab"] = lab.number
+    row["student"] = student
+    row["right"] = len(_items(answer_outcomes, "right"))
+    row["questions"] = len(answer_outcomes)
+    row["runs"] = len(_items(run_outcomes, "right"))
+    row["runs_asked"] = len(lab.runs)
+    row["wrong"] = " ".join(_items(answer_outcomes, "wrong"))
+    row["missing"] = " ".join(_items(answer_outcomes, "missing"))
+    return row
+
+
+def _items(outcomes: list[Outcome], state: str) -> list[str]:
+    return [outcome.item for outcome in outcomes if outcome.state == state]
 
 
 def to_csv(rows: list[dict[str, Any]]) -> str:
@@ -165,7 +182,9 @@ def to_csv(rows: list[dict[str, Any]]) -> str:
     writer = csv.DictWriter(text, GRADE_COLUMNS, lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow(
-            {key: f"'{value}" if str(value).lstrip()[:1] in tuple("=+-@") else value for key, value in row.items()}
-        )
+        writer.writerow({column: _cell(value) for column, value in row.items()})
     return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    return f"'{value}" if str(value).lstrip().startswith(("=", "+", "-", "@")) else value

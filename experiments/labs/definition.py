@@ -1,19 +1,20 @@
-"""Labs: exercises for a class. A lab is one file: its text, what a student's variant is, questions, and runs to make.
+"""Labs: exercises for a class. A lab is one Markdown file; `reading.py` makes a `Lab` of it.
 
-The text is Markdown, a Jinja template. A name in it stands for a value of the student's variant; `{{ railyard }}` for
-what starts a command; `{{ folder }}` for the student's folder; `{{ own_name }}` for a name that no other student has;
-`{{ run.NAME }}` for the command of a run; and `{{ ask.NAME }}` for a question. Right answers are computed from plans,
-policies, formulas and the records of the student's own runs, so that a lab has no list of answers.
+A lab's texts are Jinja templates. A name in one stands for a value of the student's variant; in the lab's text,
+`{{ railyard }}` stands for what starts a command; `{{ folder }}` for the student's folder; `{{ own_name }}` for a name
+that no other student has; `{{ run.NAME }}` for the command of a run; and `{{ ask.NAME }}` for a question. Right answers
+are computed from plans, policies, formulas and the records of the student's own runs, so that a lab has no list of
+answers.
 """
 
 import json
 import random
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from jinja2 import Environment, StrictUndefined
 
@@ -49,38 +50,48 @@ class NotDone(RailyardError):
     """A run that a check needs was not made, or not as the lab asks. The message says what is missing."""
 
 
+def _no_goal(analysis: Analysis) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class LabRun:
-    """A run that the student makes: an experiment with overrides, templates of the variant's values.
+    """A run that the student makes, in the folder `name` of the student's folder; repetitions are in `name-2`, ...
 
-    It is written to a folder of the student's, `name`, and when repeated to `name-2` and so on. `plugin`: the file in
-    the student's folder with a definition, and `own`: its name, and one that stands for it where no file is loaded.
-    `goal` returns what is missing in the records, "" if nothing is.
+    experiment: the name of a shipped experiment.
+    overrides: templates, an override of the experiment each.
+    plugin: the file in the student's folder that defines what the run uses.
+    plugin_name: the name under which that file registers its definition.
+    stand_in: the name of a shipped definition that replaces it where the student's file must not be loaded.
+    goal: returns what is missing in the records, "" if nothing is.
     """
 
     name: str
     experiment: str
     overrides: tuple[str, ...] = ()
     plugin: str = ""
-    own: tuple[str, str] = ("", "")
-    goal: Callable[[Analysis], str] = lambda _: ""
+    plugin_name: str = ""
+    stand_in: str = ""
+    goal: Callable[[Analysis], str] = _no_goal
 
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """A wrong answer that students often give, and what they did to get it."""
+    """A wrong answer that students often give, and its reason."""
 
     answer: "Callable[[Setting], Answer]"
-    what: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question of a lab. `text` is a template as the lab's text.
+    """A question of a lab. `text`, `hint` and `why` are templates of the variant's values.
 
-    `right` returns the answer for a student's setting, a number in `unit` (of `core.units`: s, ms, MB, %, ...; "" for a
-    count or a ratio); numbers may differ from it by the share `within`. `hint` is for
-    a wrong answer and must not contain the right one; `why` explains the right one to the teacher.
+    right: returns the answer for a student's setting. NotDone if it needs a run that wasn't made.
+    hint: the message for a wrong answer; it must not contain the right one.
+    why: the explanation of the right answer for the teacher.
+    within: the share by which a number may differ from the right one.
+    unit: the unit of a number (of `core.units`: s, ms, MB, %, ...); "" for a count or a ratio.
     """
 
     name: str
@@ -93,37 +104,51 @@ class Question:
     unit: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """A file that the student completes: its name, its content at first, and a solution for the teacher."""
+
+    file: str
+    text: str
+    solution: str
+
+
+@dataclass(frozen=True, slots=True)
+class Discussion:
+    """An open question, with a model answer for the teacher; nothing checks it. Both are templates."""
+
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lab:
-    """Base of all labs. Attributes describe it; `values` chooses a variant."""
+    """An exercise.
 
-    number: ClassVar[int]
-    title: ClassVar[str]
-    minutes: ClassVar[int]
-    text: ClassVar[str]
-    questions: ClassVar[tuple[Question, ...]]
-    runs: ClassVar[tuple[LabRun, ...]] = ()
-    starter: ClassVar[tuple[str, str]] = ("", "")
-    """A file of the student's folder that the student completes: its name, and what it contains at first."""
-    solution: ClassVar[str] = ""
-    """What that file may contain in the end; for the teacher."""
-    discuss: ClassVar[tuple[tuple[str, str], ...]] = ()
-    """Open questions, each with a model answer for the teacher; nothing checks these."""
-    plan_45: ClassVar[str]
-    """What to do in a lesson of 45 minutes."""
-    plan_90: ClassVar[str]
+    summary: one sentence about it, for `list --kinds`.
+    minutes: the time that a student needs.
+    text: Markdown for the student, a template.
+    choose_values: returns the values of a variant by name, drawn from its argument alone, so that a student's name
+        gives one variant.
+    plan_45, plan_90: what to do in a lesson of 45 and of 90 minutes.
+    """
 
-    def values(self, choose: random.Random) -> dict[str, Any]:
-        """Return the values of a variant by name, drawn from `choose` alone: a student's name gives one variant."""
-        raise NotImplementedError
-
-
-def _problems(name: str, lab: Lab) -> Iterator[str]:
-    for part in ("number", "title", "minutes", "text", "questions", "plan_45", "plan_90"):
-        if not hasattr(lab, part):
-            yield f"{part} is missing"
+    name: str
+    number: int
+    title: str
+    summary: str
+    minutes: int
+    text: str
+    choose_values: Callable[[random.Random], dict[str, Any]]
+    questions: tuple[Question, ...]
+    plan_45: str
+    plan_90: str
+    runs: tuple[LabRun, ...] = ()
+    starter: Starter | None = None
+    discuss: tuple[Discussion, ...] = ()
 
 
-LABS: Final = Registry[Lab]("lab", "railyard.experiments.labs", Lab, ["values(choose)"], _problems)
+LABS: Final = Registry[Lab]("lab", "railyard.experiments.labs.shipped", Lab)
 
 
 @dataclass(frozen=True)
@@ -138,8 +163,8 @@ class Setting:
     @classmethod
     def of(cls, lab: Lab, student: str = "", folder: Path | None = None) -> "Setting":
         """Return the variant that belongs to a student's name; the folder is by default `folder_name`."""
-        chosen = lab.values(random.Random(f"lab {lab.number}: {student}"))
-        return cls(lab, student, folder or Path(folder_name(lab, student)), chosen)
+        values = lab.choose_values(random.Random(f"lab {lab.number}: {student}"))
+        return cls(lab, student, folder or Path(folder_name(lab, student)), values)
 
     def __getitem__(self, name: str) -> Any:
         """Return a value of the variant."""
@@ -165,34 +190,44 @@ class Setting:
 
     def command(self, run: LabRun) -> str:
         """Return the command line of a run."""
-        words = [word for text in self.overrides(run) for word in ("-o", text)]
-        words += ["--plugin", str(self.folder / run.plugin)] if run.plugin else []
-        return f"{RUN} {shlex.join(['run', run.experiment, *words, '--out', str(self.folder / run.name)])}"
+        words = ["run", run.experiment]
+        for override in self.overrides(run):
+            words += ["-o", override]
+        if run.plugin:
+            words += ["--plugin", str(self.folder / run.plugin)]
+        words += ["--out", str(self.folder / run.name)]
+        return f"{RUN} {shlex.join(words)}"
 
     def records(self, name: str) -> Analysis:
         """Return the records of the student's newest run of a name. NotDone if there is none as the lab asks."""
         run = next(run for run in self.lab.runs if run.name == name)
-        # a check doesn't load a student's file, which would run with the rights of the teacher
-        asked = [text.replace(*run.own) if run.plugin else text for text in self.overrides(run)]
-        wanted = loading.load_any(run.experiment, asked).resolved()
+        overrides = self.overrides(run)
+        if run.plugin:
+            # a check doesn't load a student's file, which would run with the rights of the teacher
+            overrides = [text.replace(run.plugin_name, run.stand_in) for text in overrides]
+        expected_spec = loading.load_any(run.experiment, overrides).resolved()
         problem = f"there is no run in {self.folder / name}"
-        folders = [self.folder / name, *self.folder.glob(f"{name}-*")]
-        for path in sorted(filter(Path.is_dir, folders), key=lambda path: path.stat().st_mtime, reverse=True):
+        for path in self._run_folders(name):
             try:
                 with Folder(path) as opened:
-                    found = run_folder.load(opened)
+                    records = run_folder.load(opened)
             except (RailyardError, OSError) as error:
                 problem = f"{path} can't be read: {error}"
                 continue
-            if found.damaged or not found.verified:
+            if records.damaged or not records.verified:
                 problem = f"the records in {path} are not as the run wrote them"
-            elif found.failed or found.interrupted:
+            elif records.failed or records.interrupted:
                 problem = f"the run in {path} did not go to its end"
-            elif _asked(found.spec, run) != _asked(wanted, run):
+            elif _comparable(records.spec, run) != _comparable(expected_spec, run):
                 problem = f"the run in {path} is of another experiment than the lab asks for"
             else:
-                return Analysis(found)
+                return Analysis(records)
         raise NotDone(problem)
+
+    def _run_folders(self, name: str) -> list[Path]:
+        """Return the folders of a run and its repetitions, the newest first."""
+        folders = [self.folder / name, *self.folder.glob(f"{name}-*")]
+        return sorted(filter(Path.is_dir, folders), key=lambda path: path.stat().st_mtime, reverse=True)
 
     def measurement(self, run: str, **keys: Any) -> Measurement:
         """Return the student's first measurement with these fields: a completion time of a whole unless they say else.
@@ -213,26 +248,25 @@ def _first(rows: Iterable[T], keys: Mapping[str, Any]) -> T:
     raise NotDone(f"the run has no record of {', '.join(f'{name} {value}' for name, value in keys.items() if value)}")
 
 
-def _asked(spec: Mapping[str, Any], run: LabRun) -> str:
+def _comparable(spec: Mapping[str, Any], run: LabRun) -> str:
     """Return the part of a specification that a lab asks for, as text: the seed is the student's choice."""
     part = {key: value for key, value in spec.items() if key not in ("seed", "title", "description", "plugins")}
     text = json.dumps(part, sort_keys=True)
-    own, shipped = map(json.dumps, run.own)
-    return text.replace(own, shipped) if run.plugin else text
+    return text.replace(json.dumps(run.plugin_name), json.dumps(run.stand_in)) if run.plugin else text
+
+
+def in_order() -> list[Lab]:
+    """Return all labs by number."""
+    return sorted(LABS.values(), key=lambda lab: lab.number)
 
 
 def find(number: str) -> Lab:
     """Return the lab of this number or name. BadInput for any other."""
-    for name, lab in LABS.items():
-        if number in (name, str(lab.number)):
+    for lab in LABS.values():
+        if number in (lab.name, str(lab.number)):
             return lab
-    known = ", ".join(f"{lab.number} ({name})" for name, lab in sorted(LABS.items(), key=lambda item: item[1].number))
-    raise BadInput("N", number, f"is not a lab: allowed are {known}")
-
-
-def name_of(lab: Lab) -> str:
-    """Return the name under which a lab is registered."""
-    return next(name for name, each in LABS.items() if each is lab)
+    names = ", ".join(f"{lab.number} ({lab.name})" for lab in in_order())
+    raise BadInput("N", number, f"is not a lab: allowed are {names}")
 
 
 def folder_name(lab: Lab, student: str) -> str:

@@ -3,13 +3,18 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Final
+from typing import Any, Final
 
 from railyard.core.errors import MissingRequirement
-from railyard.core.installation import IS_CHECKOUT, RUN, python_extra
-from railyard.experiments.labs.definition import Answer, NotDone, Question, Setting, fill, folder_name
+from railyard.core.installation import IS_CHECKOUT, RUN, data_file, python_extra
+from railyard.experiments.labs.definition import Answer, Lab, NotDone, Question, Setting, fill, folder_name
 
+RECORDED: Final = "labs/recorded"
+"""The folder with the output of each shipped lab's commands on packets, and with the answers of these runs."""
+TYPICAL: Final = "typical.json"
 _HEADER: Final = (
     "---\njupyter:\n  kernelspec:\n    display_name: Python 3\n    language: python\n    name: python3\n---\n\n"
 )
@@ -25,38 +30,76 @@ if not Path("run_experiment.py").exists():
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Output of a lab on packets, recorded once.
+
+    outputs: the output of its commands, Markdown; "" if nothing was recorded.
+    typical: `answers` of each question that depends on a run.
+    """
+
+    outputs: str = ""
+    typical: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def stem(lab: Lab) -> str:
+    """Return the name of a shipped lab's files, without their ending."""
+    return f"{lab.number:02}-{lab.name}"
+
+
+def recorded(lab: Lab) -> Recorded:
+    """Return what was recorded of a lab; nothing for a lab of a plugin."""
+    folder = data_file(RECORDED)
+    path = folder / f"{stem(lab)}.md"
+    if not path.exists():
+        return Recorded()
+    return Recorded(path.read_text(encoding="utf-8"), typical_answers(folder / TYPICAL).get(lab.name, {}))
+
+
+def typical_answers(path: Path) -> dict[str, dict[str, list[str]]]:
+    """Return recorded answers by lab and question."""
+    answers_by_lab: dict[str, dict[str, list[str]]] = json.loads(path.read_text(encoding="utf-8"))
+    return answers_by_lab
+
+
 def numbered(setting: Setting) -> dict[str, str]:
     """Return each question's Markdown by its name: its number, the name, and the text."""
     return {
-        question.name: f"**Question {n}, `{question.name}`:** {fill(question.text, setting.values)}"
-        for n, question in enumerate(setting.lab.questions, 1)
+        question.name: f"**Question {number}, `{question.name}`:** {fill(question.text, setting.values)}"
+        for number, question in enumerate(setting.lab.questions, 1)
     }
 
 
 def student_page(setting: Setting) -> str:
     """Return the lab's text in Markdown. jinja2's UndefinedError for a name that the lab doesn't define."""
     lab = setting.lab
-    folder = str(setting.folder)
+    unprivileged = RUN.removeprefix("sudo ")
     student = f" --student {setting.student}" if setting.student else ""
-    values = {
+    check = f"{unprivileged} lab check {lab.number}{student}"
+    values: dict[str, Any] = {
         **setting.values,
         "railyard": RUN,
-        "unprivileged": RUN.removeprefix("sudo "),
+        "unprivileged": unprivileged,
         "python": ".venv/bin/python" if IS_CHECKOUT else "python3",
-        "folder": folder,
+        "folder": str(setting.folder),
         "own_name": folder_name(lab, setting.student),
         "run": SimpleNamespace(**{run.name: setting.command(run) for run in lab.runs}),
         "ask": SimpleNamespace(**numbered(setting)),
     }
-    check = f"{values['unprivileged']} lab check {lab.number}{student}"
-    head = f"# Lab {lab.number}: {lab.title}\n\n{lab.minutes} minutes, on two cores. "
-    head += f"Make your folder with `{values['unprivileged']} lab {lab.number}{student}`, write your answers into\n"
-    head += f"`{folder}/answers.yaml`, and check them at any time with `{check}`.\n"
-    head += f"`{values['unprivileged']} doctor` shows whether runs work here. Of output, only the lines to look at\n"
-    head += "are shown, with … for what differs; times are examples.\n\n"
-    discuss = "".join(f"\n- {fill(question, values)}" for question, _ in lab.discuss)
-    discuss = f"\n## Discuss\n{discuss}\n" if discuss else ""
-    return f"{head}{fill(lab.text.strip(), values)}\n{discuss}\n## Check\n\n```sh\n{check}\n```\n"
+    parts = [
+        f"# Lab {lab.number}: {lab.title}\n",
+        f"{lab.minutes} minutes, on two cores. "
+        f"Make your folder with `{unprivileged} lab {lab.number}{student}`, write your answers into\n"
+        f"`{setting.folder}/answers.yaml`, and check them at any time with `{check}`.\n"
+        f"`{unprivileged} doctor` shows whether runs work here. Of output, only the lines to look at\n"
+        "are shown, with … for what differs; times are examples.\n",
+        f"{fill(lab.text.strip(), values)}\n",
+    ]
+    if lab.discuss:
+        questions = "\n".join(f"- {fill(discussion.question, values)}" for discussion in lab.discuss)
+        parts.append(f"## Discuss\n\n{questions}\n")
+    parts.append(f"## Check\n\n```sh\n{check}\n```\n")
+    return "\n".join(parts)
 
 
 def shown(answer: Answer) -> str:
@@ -74,35 +117,42 @@ def answers(setting: Setting, question: Question) -> list[str]:
         return []
 
 
-def teacher_page(setting: Setting, outputs: str = "", typical: Mapping[str, Sequence[str]] | None = None) -> str:
-    """Return answers with reasons, common mistakes, and plans of lessons. `outputs`: of the lab's commands, Markdown.
-
-    `typical`: `answers` of a run by question, for those that depend on a run.
-    """
+def teacher_page(setting: Setting, runs: Recorded | None = None) -> str:
+    """Return answers with reasons, common mistakes, and plans of lessons. `runs`: what the lab gave on packets."""
     lab = setting.lab
-    parts = [f"# Lab {lab.number}: {lab.title} (for teachers)"]
-    parts.append(
-        "Answers are of the variant without a name; `lab check` and `lab grade` compute those of each student."
-    )
-    if typical:
+    runs = runs or Recorded()
+    variant = f"the variant of {setting.student}" if setting.student else "the variant without a name"
+    parts = [
+        f"# Lab {lab.number}: {lab.title} (for teachers)",
+        f"Answers are of {variant}; `lab check` and `lab grade` compute those of each student.",
+    ]
+    if runs.typical:
         parts.append("Where an answer is called typical, the student's own run decides: these are of the run below.")
     parts.append(f"## Plans\n\n**45 minutes:** {lab.plan_45}\n\n**90 minutes:** {lab.plan_90}\n\n## Answers")
-    for n, question in enumerate(lab.questions, 1):
-        found = answers(setting, question)
-        right, *wrong = found or (typical or {}).get(question.name) or ["of the student's own run"]
-        mistakes = [f"- **{value}**: {mistake.what}" for value, mistake in zip(wrong, question.mistakes, strict=False)]
-        common = "\n\nCommon mistakes:\n\n" + "\n".join(mistakes) if mistakes else ""
-        parts.append(
-            f"**{n}. `{question.name}`** {fill(question.text, setting.values)}\n\n"
-            f"{'Answer' if found else 'Typical answer'}: **{right}**{_tolerance(question, right)}. "
-            f"{fill(question.why, setting.values)}{common}"
-        )
-    if lab.solution:
-        parts.append(f"## A solution\n\n`{lab.starter[0]}`:\n\n```python\n{lab.solution.strip()}\n```")
+    for number, question in enumerate(lab.questions, 1):
+        parts.append(f"**{number}. `{question.name}`** {fill(question.text, setting.values)}")
+        parts.extend(_explained(setting, question, runs.typical.get(question.name, ())))
+    if lab.starter:
+        parts.append(f"## A solution\n\n`{lab.starter.file}`:\n\n```python\n{lab.starter.solution.strip()}\n```")
     if lab.discuss:
         parts.append("## Discussion")
-        parts += [fill(f"**{question}** {answer}", setting.values) for question, answer in lab.discuss]
-    return "\n\n".join(parts) + "\n" + outputs
+    parts += [fill(f"**{item.question}** {item.answer}", setting.values) for item in lab.discuss]
+    page = "\n\n".join(parts) + "\n"
+    return f"{page}\n{runs.outputs}" if runs.outputs else page
+
+
+def _explained(setting: Setting, question: Question, typical: Sequence[str]) -> list[str]:
+    """Return the paragraphs with the answer to a question and with common mistakes."""
+    computed = answers(setting, question)
+    right, *wrong = computed or typical or ["of the student's own run"]
+    label = "Answer" if computed else "Typical answer"
+    why = fill(question.why, setting.values)
+    paragraphs = [f"{label}: **{right}**{_tolerance(question, right)}. {why}"]
+    mistakes = [f"- **{value}**: {mistake.reason}" for value, mistake in zip(wrong, question.mistakes, strict=False)]
+    if mistakes:
+        paragraphs.append("Common mistakes:")
+        paragraphs.append("\n".join(mistakes))
+    return paragraphs
 
 
 def _tolerance(question: Question, answer: str) -> str:
@@ -118,10 +168,11 @@ def notebook(page: str) -> str:
         raise MissingRequirement("notebooks need jupytext", python_extra("labs")) from None
     start = NOTEBOOK_START if IS_CHECKOUT else ""
     cells = page.replace("```sh\n", "```bash\n").replace("sudo script/run", "script/run")
-    made = jupytext.reads(_HEADER + start + cells, fmt="md")
-    made.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
-    made.nbformat_minor = 5
-    for n, cell in enumerate(made.cells):
-        cell["id"], cell["metadata"] = f"cell-{n}", {}
+    document = jupytext.reads(_HEADER + start + cells, fmt="md")
+    document.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    document.nbformat_minor = 5
+    for number, cell in enumerate(document.cells):
+        cell["id"] = f"cell-{number}"
+        cell["metadata"] = {}
         cell["source"] = re.sub(r"\A%%bash\n", "%%bash -e\n", cell["source"])  # else the last status alone counts
-    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"

@@ -1,7 +1,7 @@
 """The commands of a lab's text, as a student types them, and what the text says that they print.
 
-`python -m tests.emulation.lab_blocks 3 7`, as root, renews output and typical answers on the teacher's pages of labs 3
-and 7.
+`python -m tests.emulation.lab_blocks 3 7`, as root, renews recorded output and typical answers of labs 3
+and 7 in labs/recorded.
 """
 
 import itertools
@@ -20,13 +20,11 @@ from typing import Final
 
 import pytest
 
-from railyard.core.installation import RUN
+from railyard.core.installation import RUN, data_file
 from railyard.experiments.labs import checking
-from railyard.experiments.labs.definition import Answer, Lab, NotDone, Setting, find, name_of
-from railyard.experiments.labs.pages import answers, student_page, teacher_page
+from railyard.experiments.labs.definition import Answer, Lab, NotDone, Setting, find
+from railyard.experiments.labs.pages import RECORDED, TYPICAL, answers, stem, student_page, typical_answers
 from tests.emulation.programs import RUN_EXPERIMENT
-from tests.unit import lab_pages
-from tests.unit.lab_pages import FOLDER, stem
 
 BLOCK_S: Final = 150.0
 _BLOCK: Final = re.compile(r"^```(sh|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -119,12 +117,12 @@ def run_all(setting: Setting, within_s: float) -> dict[str, str]:
     found = {}
     setting.folder.mkdir(parents=True, exist_ok=True)
     page = student_page(setting).replace(str(setting.folder), setting.folder.name)
-    name, text = setting.lab.starter
-    if name:
-        (setting.folder / name).write_text(text, encoding="utf-8")
+    starter = setting.lab.starter
+    if starter:
+        (setting.folder / starter.file).write_text(starter.text, encoding="utf-8")
     for block in blocks(page):
-        if runs_solution(setting.lab, block.commands):
-            (setting.folder / name).write_text(setting.lab.solution, encoding="utf-8")
+        if starter and runs_solution(setting.lab, block.commands):
+            (setting.folder / starter.file).write_text(starter.solution, encoding="utf-8")
         found[block.commands] = output = run(setting, block, within_s)
         for expected in block.expected:
             assert not (absent := absent_lines(expected, output)), f"{absent}\nis not in\n{output}"
@@ -159,19 +157,21 @@ def as_written(answer: Answer) -> object:
 
 
 def outputs_page(found: dict[str, str]) -> str:
-    """Return the outputs as Markdown, for the teacher's page."""
+    """Return the outputs as Markdown, for the end of the teacher's page."""
     parts = [f"```sh\n{commands}```\n\n```text\n{output.rstrip()}\n```\n" for commands, output in found.items()]
-    return "\n".join(["\n## Real output\n", *parts])
+    return "\n".join(["## Real output\n", *parts])
 
 
 def main() -> None:
-    """Run the labs of these numbers on packets, and write their output to the teacher's pages.
+    """Run the labs of these numbers on packets, and record their output.
 
-    Exit status 1 if a run was invalid: its output teaches nothing, so the page has what was printed before it.
+    Exit status 1 if a run was invalid: its output teaches nothing, so the file has what was printed before it.
     """
     disturbed = []
+    folder_of_records = data_file(RECORDED)
     for number in sys.argv[1:]:
-        lab, typical = find(number), lab_pages.typical()
+        lab = find(number)
+        typical = typical_answers(folder_of_records / TYPICAL)
         with tempfile.TemporaryDirectory() as folder:
             setting = Setting.of(lab, "", Path(folder) / f"lab{lab.number}")
             found = run_all(setting, BLOCK_S)
@@ -182,10 +182,10 @@ def main() -> None:
         if believable != found:
             disturbed.append(number)
         elif measured:
-            typical[name_of(lab)] = measured
-            lab_pages.TYPICAL.write_text(json.dumps(typical, indent=1) + "\n", encoding="utf-8")
-        text = teacher_page(Setting.of(lab), outputs_page(believable), typical.get(name_of(lab)))
-        path = FOLDER / "teacher" / f"{stem(lab)}.md"
+            typical[lab.name] = measured
+            (folder_of_records / TYPICAL).write_text(json.dumps(typical, indent=1) + "\n", encoding="utf-8")
+        text = outputs_page(believable)
+        path = folder_of_records / f"{stem(lab)}.md"
         path.write_text(re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE), encoding="utf-8")
     if disturbed:
         sys.exit(f"a run was invalid, repeat when the machine is idle: lab {', '.join(disturbed)}")

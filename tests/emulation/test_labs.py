@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from railyard.experiments.labs.definition import LABS, Lab, Setting
+from railyard.experiments.labs.definition import Lab, Setting, in_order
+from railyard.experiments.labs.pages import stem
 from tests.emulation.lab_blocks import BLOCK_S, assert_checked, run_all
-from tests.unit.lab_pages import stem
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("lab", list(map(LABS.__getitem__, LABS)), ids=stem)
+@pytest.mark.parametrize("lab", in_order(), ids=stem)
 def test_a_labs_commands_run_and_are_checked(lab: Lab, tmp_path: Path, slow: float) -> None:
     """Variants, but for lab 2."""
     setting = Setting.of(lab, "", tmp_path / f"lab{lab.number}")

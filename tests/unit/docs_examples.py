@@ -19,6 +19,8 @@ REGISTRIES: Final = {"fault": "FAULTS", "section": "SECTIONS", "health_policy": 
 def examples() -> dict[Path, str]:
     """Return every example file with the registry that it uses first."""
     found = {}
+    for path in sorted(EXAMPLES.glob("*.md")):
+        found[path] = "LABS"
     for path in sorted(EXAMPLES.glob("*.py")):
         use = USE.search(path.read_text(encoding="utf-8"))
         assert use, f"{path} registers nothing at its top level"
@@ -31,11 +33,11 @@ def with_examples(text: str) -> str:
     files = examples()
 
     def section(match: re.Match[str]) -> str:
-        blocks = [
-            f"`docs/examples/{path.name}`:\n\n```python\n{path.read_text(encoding='utf-8')}```\n"
-            for path, registry in files.items()
-            if registry == match.group(2)
-        ]
+        blocks = []
+        for path, registry in files.items():
+            if registry == match.group(2):
+                language = "python" if path.suffix == ".py" else "markdown"
+                blocks.append(f"`docs/examples/{path.name}`:\n\n```{language}\n{path.read_text(encoding='utf-8')}```\n")
         return match.group(1) + "".join(f"\n{block}\n" for block in blocks) + match.group(3)
 
     return SECTION.sub(section, text)

@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from railyard.experiments import cli
+from railyard.experiments.labs.definition import Setting
+from railyard.experiments.labs.pages import student_page
+from railyard.experiments.labs.reading import read_lab
 from railyard.experiments.spec import loading
 from railyard.results import run_folder
 from railyard.results.published.catalogue import FIGURES
@@ -35,7 +38,11 @@ def name_of(path: Path) -> str:
 
 @cache
 def text_of(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
+    """Return the text that a reader sees: of a lab the student's page."""
+    text = path.read_text(encoding="utf-8")
+    if path.parent == ROOT / "labs":
+        return student_page(Setting.of(read_lab(text, path.name)))
+    return text
 
 
 def links(page: Path) -> Iterator[tuple[Path, str]]:
@@ -171,7 +178,7 @@ def test_extending_includes_every_example_as_it_is() -> None:
     """If it fails after an example has changed: `.venv/bin/python -m tests.unit.docs_examples`."""
     text = text_of(docs_examples.PAGE)
     assert docs_examples.with_examples(text) == text
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    blocks = re.findall(r"```(?:python|markdown)\n(.*?)```", text, re.DOTALL)
     for path in docs_examples.examples():
         assert path.read_text(encoding="utf-8") in blocks, path.name
 

@@ -122,5 +122,10 @@ def test_run_experiment_works_from_any_folder() -> None:
 
 
 def test_data_files_are_in_the_package() -> None:
-    for path in ("experiments/catalog/quickstart.yaml", "workloads/models/gpt-1t.yaml", "labs/01-fabrics.md"):
+    for path in (
+        "experiments/catalog/quickstart.yaml",
+        "workloads/models/gpt-1t.yaml",
+        "labs/01-fabrics.md",
+        "labs/recorded/01-fabrics.md",
+    ):
         assert data_file(path).is_file()

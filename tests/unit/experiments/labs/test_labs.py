@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,43 +18,49 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railyard.core.errors import BadInput
 from railyard.core.records import IntervalId, Recovered
 from railyard.core.units import dimension_of
 from railyard.experiments import cli
-from railyard.experiments.labs import checking, policy
-from railyard.experiments.labs.definition import LABS, Lab, Mistake, NotDone, Question, Setting, find
-from railyard.experiments.labs.pages import student_page
+from railyard.experiments.labs import checking
+from railyard.experiments.labs.definition import LABS, Lab, Mistake, NotDone, Question, Setting, find, in_order
+from railyard.experiments.labs.functions import policy
+from railyard.experiments.labs.pages import notebook, recorded, stem, student_page, teacher_page
+from railyard.experiments.labs.reading import read_lab
 from railyard.experiments.spec import loading
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.analysis.steering import PolicyRow
-from tests.unit import lab_pages
+from tests.import_graph import ROOT
 from tests.unit.stand_ins import run_of
 
-LAB_LIST = sorted((lab for lab in map(LABS.__getitem__, LABS)), key=lambda lab: lab.number)
-BY_NAME = pytest.mark.parametrize("lab", LAB_LIST, ids=lambda lab: lab_pages.stem(lab))
+LAB_LIST = in_order()
+BY_NAME = pytest.mark.parametrize("lab", LAB_LIST, ids=stem)
 STUDENTS = ["", *(f"student{n}" for n in range(20))]
 
 
-class Small(Lab):
-    """A lab that isn't registered: a number, a set and a word."""
-
-    number, title, minutes, plan_45, plan_90 = 99, "Small", 20, "", ""
-    text = "{{ ask.number }} {{ ask.names }} {{ ask.word }}"
-    questions = (
-        Question("number", "Which?", lambda s: 2.5, "Think", "", 0.1, (Mistake(lambda s: 5.0, "Twice as much"),)),
-        Question("names", "Which?", lambda s: frozenset(["d0g1", "d1g1"]), "Look", ""),
-        Question("word", "Which?", lambda s: "yes", "Read", ""),
+QUESTIONS = (
+    Question("number", "Which?", lambda s: 2.5, "Think", "", 0.1, (Mistake(lambda s: 5.0, "Twice as much"),)),
+    Question("names", "Which?", lambda s: frozenset(["d0g1", "d1g1"]), "Look", ""),
+    Question("word", "Which?", lambda s: "yes", "Read", ""),
+)
+SMALL = Setting.of(
+    Lab(
+        name="small",
+        number=99,
+        title="Small",
+        summary="A lab that isn't registered: a number, a set and a word",
+        minutes=20,
+        text="{{ ask.number }} {{ ask.names }} {{ ask.word }}",
+        choose_values=lambda choose: {},
+        questions=QUESTIONS,
+        plan_45="",
+        plan_90="",
     )
-
-    def values(self, choose: random.Random) -> dict[str, object]:
-        return {}
-
-
-SMALL = Setting.of(Small())
+)
 
 
 def state(name: str, given: object) -> str:
-    question = next(question for question in Small.questions if question.name == name)
+    question = next(question for question in QUESTIONS if question.name == name)
     return checking.judge(SMALL, question, given).state
 
 
@@ -207,13 +214,13 @@ def test_words_are_right_also_as_yaml_booleans() -> None:
 
 
 def test_a_common_mistake_has_a_hint_of_its_own() -> None:
-    outcome = checking.judge(SMALL, Small.questions[0], 5)
+    outcome = checking.judge(SMALL, QUESTIONS[0], 5)
     assert outcome.message == "Twice as much. Think"
 
 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lambda inner: st.lists(inner, max_size=3)))
 def test_any_answer_is_judged(given: object) -> None:
-    for question in Small.questions:
+    for question in QUESTIONS:
         assert checking.judge(SMALL, question, given).state in ("right", "wrong", "missing")
 
 
@@ -236,7 +243,7 @@ def test_right_answers_are_right_and_mistakes_wrong(lab: Lab, student: str, tmp_
         for mistake in question.mistakes if question.name in answers else ():
             answer = mistake.answer(setting)
             given = ", ".join(answer) if isinstance(answer, frozenset) else answer
-            assert checking.judge(setting, question, given).state == "wrong", (question.name, mistake.what)
+            assert checking.judge(setting, question, given).state == "wrong", (question.name, mistake.reason)
 
 
 @BY_NAME
@@ -257,23 +264,84 @@ def test_a_page_has_every_question_and_every_run(lab: Lab) -> None:
         assert page.count(f"`{question.name}`:**") == 1
     for run in lab.runs:
         assert page.count(setting.command(run)) == 1
-        loading.load_any(run.experiment, [text.replace(*run.own) for text in setting.overrides(run)])
+        loading.load_any(
+            run.experiment, [text.replace(run.plugin_name, run.stand_in) for text in setting.overrides(run)]
+        )
     assert 20 <= lab.minutes <= 45
     assert "{{" not in page
 
 
-def test_pages_are_as_the_labs_have_them() -> None:
-    """If it fails after a lab has changed: `.venv/bin/python -m tests.unit.lab_pages`."""
-    for path, text in lab_pages.pages():
-        assert path.read_text(encoding="utf-8") == text, path.name
-    names = {path.name for path in lab_pages.FOLDER.glob("*.md")}
-    assert names == {f"{lab_pages.stem(lab)}.md" for lab in LAB_LIST}
+def test_docs_link_every_lab_with_its_minutes() -> None:
+    rows = re.findall(r"^\| \[(.*?)\]\(\.\./(labs/.*?)\) \| (\d+) ", (ROOT / "docs/labs.md").read_text(), re.MULTILINE)
+    assert rows == [(f"{lab.number}. {lab.title}", f"labs/{stem(lab)}.md", str(lab.minutes)) for lab in LAB_LIST]
 
 
-def test_notebooks_are_as_the_labs_have_them() -> None:
+def test_a_notebook_has_a_cell_for_each_block_of_commands() -> None:
     pytest.importorskip("jupytext", reason="needs jupytext: script/bootstrap labs")
-    for path, text in lab_pages.notebooks():
-        assert path.read_text(encoding="utf-8") == text, path.name
+    page = student_page(Setting.of(find("3")))
+    cells = json.loads(notebook(page))["cells"]
+    commands = [cell["source"] for cell in cells if cell["source"].startswith("%%bash -e\n")]
+    assert len(commands) == page.count("```sh\n") == 5
+    assert commands[-1] == "%%bash -e\nscript/run lab check 3"
+
+
+def test_a_teachers_page_has_answers_and_recorded_ones() -> None:
+    lab = find("3")
+    page = teacher_page(Setting.of(lab), recorded(lab))
+    assert "Answer: **9.375** (± 2%). Insert x = 4 and y = 3." in page
+    assert "- **7.407**: x and y are exchanged" in page
+    assert "Typical answer: **1.594** (± 1%)." in page
+    assert page.count("\n## Real output\n\n```sh\nscript/run predict moe-slowdown") == 1
+
+
+@BY_NAME
+def test_typical_answers_are_those_that_need_a_run(lab: Lab) -> None:
+    expected = {question.name for question in lab.questions} - right_answers(Setting.of(lab)).keys()
+    assert recorded(lab).typical.keys() == expected
+
+
+FRONT_MATTER = """\
+---
+name: small
+number: 90
+title: Small
+summary: Small
+minutes: 20
+values: {first: [1, 2], second: {compute: first + 1}, third: "{{ second }} GPUs"}
+plan_45: Count
+plan_90: Count
+questions:
+  count: {text: How many?, compute: second, hint: Count, why: It is so}
+---
+"""
+
+
+def test_values_are_computed_from_those_before_them() -> None:
+    lab = read_lab(FRONT_MATTER + "{{ third }}", "lab.md")
+    values = {str(lab.choose_values(random.Random(seed))) for seed in range(9)}
+    assert values == {
+        "{'first': 1, 'second': 2, 'third': '2 GPUs'}",
+        "{'first': 2, 'second': 3, 'third': '3 GPUs'}",
+    }
+    setting = Setting.of(lab)
+    assert lab.questions[0].right(setting) == setting["second"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("---\nname", "name", "--plugin: 'lab.md' must begin with YAML between two lines `---`"),
+        ("title: Small\n", "", "lab.md: title: nothing given, but this key is needed"),
+        ("minutes: 20", "minuts: 20", "lab.md: minuts: 20 is not a known key"),
+        ("compute: second", "compute: third_", "questions.count.compute: 'third_' uses the name third_, which is no"),
+        ("compute: second", "compute: second +", "questions.count.compute: 'second +' is not a Jinja expression"),
+        ("compute: second,", "compute: second, answer: 2,", "either the key `answer` or the key `compute`"),
+        ("minutes: 20", "minutes: 20\nfunctions: no.such", "lab.md: functions: 'no.such' can't be imported"),
+    ],
+)
+def test_a_mistake_in_a_labs_file_is_named(old: str, new: str, message: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(message)):
+        read_lab(FRONT_MATTER.replace(old, new), "lab.md")
 
 
 @pytest.fixture
@@ -341,8 +409,16 @@ def test_no_students_folder_ends_the_grading(
     assert "can't be checked by the records that it has: KeyError" in rows[-1]["problem"]
 
 
-def test_a_lab_of_ones_own_is_one_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plugin = ["--plugin", str(lab_pages.ROOT / "docs" / "examples" / "my_lab.py")]
+@pytest.fixture
+def forgotten_lab() -> Iterator[None]:
+    """The lab `switches` is not registered for the next test of this process."""
+    yield
+    LABS.remove("switches")
+
+
+@pytest.mark.usefixtures("forgotten_lab")
+def test_a_plugins_lab_is_one_markdown_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plugin = ["--plugin", str(ROOT / "docs" / "examples" / "my_lab.md")]
     assert cli.main(["lab", "90", *plugin]) == 0
     assert cli.main(["lab", "check", "90", *plugin]) == 1
     rails = Setting.of(find("switches"))["rails"]
@@ -379,21 +455,24 @@ def test_a_policy_that_misses_the_goal_gets_a_hint(own_s: float, hint: str) -> N
 
     analysis = Analysis(run_of())
     analysis.policy_rows = {("rail-only", IntervalId()): (row("mine", own_s), row("oracle", 1.4))}
-    found = policy.goal(analysis)
-    assert found.startswith(hint)
-    assert bool(found) == bool(hint)
+    problem = policy.near_the_oracle(analysis)
+    assert problem.startswith(hint)
+    assert bool(problem) == bool(hint)
 
 
 def test_a_starter_works_and_is_worse_than_the_solution(here: Path) -> None:
     lab = find("10")
     setting = Setting.of(lab, "", here)
-    name, starter = lab.starter
+    starter = lab.starter
+    assert starter
     seconds = []
-    for text in (starter, lab.solution):
-        (here / name).write_text(text)
+    for text in (starter.text, starter.solution):
+        (here / starter.file).write_text(text)
         words = [word for text in setting.overrides(lab.runs[0]) for word in ("-o", text)]
-        command = [sys.executable, str(lab_pages.ROOT / "run_experiment.py"), "predict", "hot-rail", *words]
-        subprocess.run([*command, "--plugin", str(here / name), "--out", str(here)], capture_output=True, check=True)
+        command = [sys.executable, str(ROOT / "run_experiment.py"), "predict", "hot-rail", *words]
+        subprocess.run(
+            [*command, "--plugin", str(here / starter.file), "--out", str(here)], capture_output=True, check=True
+        )
         with (here / "hot-rail.csv").open() as file:
             rows = {row["policy"]: float(row["predicted"]) for row in csv.DictReader(file)}
         seconds.append(rows["mine"] / rows["oracle"])
