@@ -6,7 +6,6 @@ In an experiment's file: `latencies: [{src: d0g0, count: 200}]`, and `latency_re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from statistics import median
 from typing import Annotated, ClassVar
 
@@ -14,7 +13,7 @@ from pydantic import Field
 
 from railyard.core.config import OnFabrics
 from railyard.core.errors import BadInput, unknown_name_hint
-from railyard.core.records import IntervalId, Record
+from railyard.core.records import IntervalId
 from railyard.experiments.measures.definition import MEASURES, Measure, RunContext
 from railyard.experiments.run.items import run_items
 from railyard.experiments.run.session import FabricSession
@@ -22,7 +21,7 @@ from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.analysis.targets import Outcome, Sample, Target, outcomes_by_fabric
 from railyard.results.format import seconds
-from railyard.results.measured import Check, RecordKind
+from railyard.results.measured import Check
 from railyard.results.runs.records import Measurement, Run
 from railyard.results.views.report import Section
 from railyard.results.views.table import Column, Table, text, texts
@@ -38,19 +37,9 @@ class LatencySpec(OnFabrics):
     count: Annotated[int, Field(ge=10, le=10_000)] = 200
 
 
-@dataclass(frozen=True, slots=True)
-class RoundTrip(Record):
-    """A row of round_trips.csv: a datagram that was sent back within a second."""
-
-    phase: str
-    seconds: float
-
-
-ROUND_TRIPS = RecordKind("round_trips", RoundTrip, "round_trips.csv")
-
-
-def round_trips(interval: IntervalId, phase: str, src: Gpu, dst: Gpu, count: int) -> Iterator[RoundTrip]:
-    """Yield those of `count` datagrams that came back."""
+def round_trips(src: Gpu, dst: Gpu, count: int) -> list[float]:
+    """Return the times of those datagrams that came back within a second, s."""
+    times = []
     with open_socket(src.name) as sender, open_socket(dst.name) as receiver:
         receiver.bind((dst.ip, 0))
         sender.settimeout(1.0)
@@ -63,7 +52,8 @@ def round_trips(interval: IntervalId, phase: str, src: Gpu, dst: Gpu, count: int
             with suppress(TimeoutError):
                 receiver.sendto(*receiver.recvfrom(len(content)))
                 if sender.recv(len(content)) == content:
-                    yield RoundTrip(interval, phase, (time.monotonic_ns() - begun_ns) / 1e9)
+                    times.append((time.monotonic_ns() - begun_ns) / 1e9)
+    return times
 
 
 @MEASURES.register("latency")
@@ -73,7 +63,6 @@ class Latency(Measure[LatencySpec]):
     key, repeats_key = "latencies", "latency_repeats"
     Spec = Annotated[tuple[LatencySpec, ...], Field(strict=False)]
     short_keys = frozenset({"src", "count"})
-    records = (ROUND_TRIPS,)
     sentences: ClassVar = {"latency-answered": ["{dst} sent {answers:datagram} back to {src}"]}
 
     def check(self, spec: ExperimentSpec, plans: Sequence[FabricPlan]) -> None:
@@ -96,13 +85,11 @@ class Latency(Measure[LatencySpec]):
         far = Gpu((src.domain + 1) % session.plan.spec.domains, (src.rank + 1) % session.plan.spec.rails)
         pairs = {"domain": Gpu(src.domain, far.rank), "rail": Gpu(far.domain, src.rank), "across rails": far}
         for phase, dst in pairs.items():
-            trips = list(round_trips(interval, phase, src, dst, item.count))
-            run.rows(ROUND_TRIPS).extend(trips)
-            run.measurements.append(Measurement(interval, phase, "lost", item.count - len(trips), "datagrams"))
-            if trips:
-                median_s = median(trip.seconds for trip in trips)
-                run.measurements.append(Measurement(interval, phase, "round_trip", median_s, "s"))
-            session.record_event(interval, "latency", "answered", src=src.name, dst=dst.name, answers=len(trips))
+            times = round_trips(src, dst, item.count)
+            run.measurements.append(Measurement(interval, phase, "lost", item.count - len(times), "datagrams"))
+            if times:
+                run.measurements.append(Measurement(interval, phase, "round_trip", median(times), "s"))
+            session.record_event(interval, "latency", "answered", src=src.name, dst=dst.name, answers=len(times))
 
     def outcome_text(self, measured: Run) -> str:
         return ", ".join(f"{row.phase} {seconds(row.value)}" for row in measured.measured("round_trip"))

@@ -188,8 +188,8 @@ def test_examples_are_short_and_tested() -> None:
         path.read_text(encoding="utf-8")
         for path in [
             *ROOT.glob("tests/emulation/test_plugin_*.py"),
-            ROOT / "tests" / "unit" / "test_report_sections.py",
-            ROOT / "tests" / "unit" / "test_labs.py",
+            ROOT / "tests" / "unit" / "results" / "views" / "test_report_sections.py",
+            ROOT / "tests" / "unit" / "experiments" / "labs" / "test_labs.py",
         ]
     )
     for path, registry in docs_examples.examples().items():

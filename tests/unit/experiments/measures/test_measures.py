@@ -41,6 +41,14 @@ SPEC = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class RoundTrip(Record):
+    """A row of round_trips.csv, as docs/extending.md has it."""
+
+    phase: str
+    seconds: float
+
+
 @pytest.fixture
 def latency(monkeypatch: pytest.MonkeyPatch) -> Iterator[Measure[Any]]:
     """The measure of the example plugin, which is forgotten afterwards."""
@@ -133,7 +141,8 @@ def test_records_of_a_plugin_are_a_file_of_the_folder(
     latency: Measure[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report, "render", lambda analysis: "")  # takes seconds
-    (kind,) = latency.records
+    kind = RecordKind("round_trips", RoundTrip, "round_trips.csv")
+    monkeypatch.setattr(type(latency), "records", (kind,))
     run = run_with_latencies()
     run.rows(kind).append(kind.row(run.measurements[-1].interval, "rail", 0.001))
     save(run, tmp_path)
