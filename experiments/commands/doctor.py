@@ -15,8 +15,8 @@ from railyard.core.host import datapath_choice, detect, require
 from railyard.core.installation import PROJECT, module_command
 from railyard.core.sandbox.run_queue import runs_at_once
 from railyard.core.units import format_size, format_time
-from railyard.experiments.machines.spec import MAX_HOSTS, UnderlaySpec
 from railyard.experiments.options import console
+from railyard.experiments.spec.hosts import MAX_HOSTS, UnderlaySpec
 from railyard.topologies.measure import other_programs
 
 PURPOSE = "Set up machines"

@@ -8,9 +8,9 @@ from rich.console import Console
 from railyard.core.errors import BadInput
 from railyard.core.host import Datapath, Machine, datapath_choice
 from railyard.core.units import format_rate, format_size
-from railyard.experiments.machines.spec import UnderlaySpec
 from railyard.experiments.spec.experiment import FAMILIES, ExperimentSpec, FabricFamily, nominal_plan, nominal_plans
 from railyard.experiments.spec.faults import check_faults
+from railyard.experiments.spec.hosts import UnderlaySpec
 from railyard.experiments.spec.scripts import check_script
 from railyard.failure.faults import FAULTS, fault_kinds
 from railyard.topologies.capacity import Capacity, needs_batched, rails_cores

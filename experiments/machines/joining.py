@@ -21,8 +21,8 @@ from railyard.experiments.machines import messages
 from railyard.experiments.machines.agent import about_machine, interfaces
 from railyard.experiments.machines.cluster import Cluster, Machine, used
 from railyard.experiments.machines.server import Server
-from railyard.experiments.machines.spec import UnderlaySpec
 from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.experiments.spec.hosts import UnderlaySpec
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.machine_part import TUNNEL_HEADERS, Underlay, guarded
 

@@ -13,8 +13,8 @@ from railyard.core.errors import BadInput
 from railyard.core.input_paths import InputPath
 from railyard.core.registry import Registry
 from railyard.core.units import Time
-from railyard.experiments.machines.spec import Hosts, UnderlaySpec
 from railyard.experiments.spec.faults import ATTEMPTS, MAX_ATTEMPTS, FaultSpec, Repeats
+from railyard.experiments.spec.hosts import Hosts, UnderlaySpec
 from railyard.experiments.spec.routing import Heartbeats, HeartbeatsSpec, RoutingSpec
 from railyard.experiments.spec.scripts import ScriptSpec
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, BaseFabricSpec, FabricPlan

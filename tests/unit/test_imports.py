@@ -1,4 +1,7 @@
-"""Imports point one way: core <- topologies <- {controller, workloads} <- failure <- results <- experiments."""
+"""Imports point one way: core <- topologies <- {controller, workloads} <- failure <- results <- experiments.
+
+The kernel imports no extension; docs/architecture.md has the table of extensions.
+"""
 
 import ast
 import re
@@ -112,6 +115,83 @@ def test_an_import_of_a_higher_layer_of_results_is_found() -> None:
         ("railyard.experiments.run.runner", "railyard.results.run_folder"),
     ]
     assert imports_of_higher_layers(edges) == ["railyard.results.runs.records imports railyard.results.views.report"]
+
+
+ENTRY_POINTS = ("experiments/commands/", "experiments/api/")
+"""Modules that start what the user asks for: they import the kernel and extensions."""
+STILL_IMPORTED = (
+    "experiments.live.page",
+    "experiments.live.recorded",
+    "experiments.live.words",
+    "experiments.machines.cluster",
+    "experiments.machines.controller",
+    "experiments.machines.faults",
+    "experiments.machines.joining",
+    "experiments.machines.meter",
+    "results.published.catalogue",
+)
+"""Modules of extensions that a kernel module still imports. The list may only shrink."""
+
+
+def extension_paths() -> dict[str, str]:
+    """Return the folders and files of the table in docs/architecture.md, each with the name of its extension."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition("| extension | modules |")[2].partition("\n\n")[0]
+    paths: dict[str, str] = {}
+    for name, cell in re.findall(r"^\| ([^|-]+) \| ([^|]+) \|$", table, re.MULTILINE):
+        for path in re.findall(r"`(.*?)`", cell):
+            paths[path] = name
+    return paths
+
+
+def extension_of(module: str, paths: dict[str, str]) -> str:
+    """Return the extension that a module belongs to, "" for the kernel. `paths`: as `extension_paths` returns them."""
+    file = module.removeprefix("railyard.").replace(".", "/")
+    for path, name in paths.items():
+        if f"{file}.py" == path or f"{file}/".startswith(path):
+            return name
+    return ""
+
+
+def imports_of_extensions(edges: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return `importer imports module` for each module of an extension that the kernel imports, with the module."""
+    paths = extension_paths()
+    wrong: dict[str, str] = {}
+    for importer, module in edges:
+        if importer.removeprefix("railyard.").replace(".", "/").startswith(ENTRY_POINTS):
+            continue
+        if extension_of(module, paths) and not extension_of(importer, paths):
+            wrong[f"{importer} imports {module}"] = module.removeprefix("railyard.")
+    return wrong
+
+
+def test_the_kernel_imports_no_extension() -> None:
+    wrong = imports_of_extensions(graph().edges)
+    assert [text for text, module in wrong.items() if module not in STILL_IMPORTED] == []
+
+
+def test_extensions_in_the_list_are_still_imported() -> None:
+    assert sorted(set(STILL_IMPORTED) - set(imports_of_extensions(graph().edges).values())) == []
+
+
+def test_every_path_of_an_extension_exists() -> None:
+    paths = extension_paths()
+    assert len(set(paths.values())) == 8
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_an_import_of_an_extension_is_found() -> None:
+    edges = [
+        ("railyard.experiments.run.runner", "railyard.experiments.labs.pages"),
+        ("railyard.experiments.commands.lab", "railyard.experiments.labs.pages"),
+        ("railyard.experiments.labs.pages", "railyard.experiments.sweep.spec"),
+        ("railyard.results.views.report", "railyard.results.views.sweep"),
+        ("railyard.results.views.report", "railyard.results.views.table"),
+    ]
+    assert list(imports_of_extensions(edges)) == [
+        "railyard.experiments.run.runner imports railyard.experiments.labs.pages",
+        "railyard.results.views.report imports railyard.results.views.sweep",
+    ]
 
 
 def test_no_folder_has_too_many_files() -> None:
