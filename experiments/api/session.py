@@ -14,7 +14,7 @@ from railyard.core.provenance import provenance
 from railyard.core.records import IN_FLIGHT_NS, Recovered, Recovery
 from railyard.core.wait import poll
 from railyard.experiments.api.messages import FabricInfo, Ping
-from railyard.experiments.live import page
+from railyard.experiments.run import observers
 from railyard.experiments.run.fault_script import heartbeats_running
 from railyard.experiments.run.gpu_fabrics import check_rate, make_workloads
 from railyard.experiments.run.progress import measure_undisturbed
@@ -158,7 +158,7 @@ class LiveFabric:
             time.sleep(SETTLE_S)
         port = self._probe_ports.take()
         job = TrafficJob(streams=(), probes=selection.probes, stream_bytes_per_s=0.0, port=port)
-        active = ActiveFault(session.net, spec.fault, page.show_fault)
+        active = ActiveFault(session.net, spec.fault, observers.show_fault)
         fault = ProbedFault(spec, active, script, selection, run, Traffic(job), port)
         interval = replace(session.interval(), reroute=self._mode, part=spec.label)
         try:
@@ -222,7 +222,7 @@ class LiveFabric:
     def _recorded(self, fault: ProbedFault, row: Recovery, repaired_ns: int = 0) -> Run:
         """Return the records of a fault: its recovery, and the load until now. `repaired_ns`: 0 while it lasts."""
         if row.recovered and not fault.has_recovered:
-            page.show_first_packet(row)
+            observers.show_first_packet(row)
             fault.has_recovered = True
         fault.load.close()
         interval = fault.run.loads[0].interval if fault.run.loads else row.interval

@@ -107,12 +107,15 @@ class Gpus(FabricFamily):
     def network(self, plan: FabricPlan, datapath: Datapath, user_app: str = "") -> "EmulatedNet":
         """Return a network with a controller."""
         from railyard.controller.processes.clients import ControllerProcess
-        from railyard.experiments.live import page
+        from railyard.experiments.run import observers
         from railyard.topologies.build.network import FabricNet
 
         assert isinstance(plan, Plan)
-        controller = ControllerProcess(on_event=lambda at, what, detail: page.show(what, detail, at), user_app=user_app)
-        return FabricNet(plan, datapath, controller)
+
+        def show(ns: int, event: str, detail: dict[str, Any]) -> None:
+            observers.show(event, detail, ns)
+
+        return FabricNet(plan, datapath, ControllerProcess(on_event=show, user_app=user_app))
 
     def step_count(self, spec: ExperimentSpec) -> int:
         """Return the number of builds, calibrations, workloads, and faults."""

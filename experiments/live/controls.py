@@ -17,8 +17,9 @@ from railyard.core import crash, watch
 from railyard.core.config import dump_yaml, find_problems
 from railyard.core.errors import BadInput, RailyardError, one_line, print_error
 from railyard.experiments.live.clicks import Click, Clicks, as_dict
-from railyard.experiments.live.first_packets import FIRST_PACKET, FirstPackets
+from railyard.experiments.live.first_packets import FirstPackets
 from railyard.experiments.live.traffic import STARTABLE, PageTraffic
+from railyard.experiments.run.observers import FIRST_PACKET
 from railyard.experiments.spec.faults import BaseFaultSpec
 from railyard.failure.active import ActiveFault
 from railyard.failure.faults import Fault
@@ -32,9 +33,9 @@ OnClick = Callable[[int, str, dict[str, Any]], None]  # called with when (monoto
 
 
 class Show(Protocol):
-    """Shows what happened, and its detail, on the page; `ns`: when (monotonic), now without it."""
+    """Callback that shows an event with its detail on the page; `ns`: when (monotonic), now without it."""
 
-    def __call__(self, what: str, detail: dict[str, Any], ns: int | None = None) -> None: ...
+    def __call__(self, event: str, detail: dict[str, Any], ns: int | None = None) -> None: ...
 
 
 class Controls:

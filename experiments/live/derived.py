@@ -18,12 +18,12 @@ import numpy.typing as npt
 from railyard.core.errors import BadInput
 from railyard.core.safe_files import Folder
 from railyard.experiments.live.derived_faults import LinkTraffic, traffic_of
-from railyard.experiments.live.first_packets import FIRST_PACKET
 from railyard.experiments.live.paths import ALL_PAIRS_GPUS, Links
 from railyard.experiments.live.phases import MAX_NAMED
 from railyard.experiments.live.recorded import PAGE, page_of
 from railyard.experiments.live.sampler import structure
-from railyard.experiments.live.words import sentences_of_measures
+from railyard.experiments.run.observers import FIRST_PACKET
+from railyard.experiments.run.words import sentences_of_measures
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.parsing import parse
 from railyard.results.runs.records import LIVE, Event, Flow, Run

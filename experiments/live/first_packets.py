@@ -17,7 +17,6 @@ from railyard.failure.probes.traffic import ProbePorts, Traffic, TrafficJob
 from railyard.failure.scenario.pairs import monitored_pairs
 from railyard.topologies.plan import Plan
 
-FIRST_PACKET: Final = "first-packet"  # the event, with the fault and the ms since its injection
 PORT: Final = 7600  # beside those of failure scripts (7100) and of replayed workloads (7000)
 MAX_PROBED: Final = 8  # pairs of one fault, at most: see scenario/pairs.py
 OBSERVE_S: Final = 10.0  # after that, packets are taken not to flow again before the repair

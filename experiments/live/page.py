@@ -1,7 +1,7 @@
 """The run's end of the live page: what the page shows, and the requests of its controls.
 
-A child process (server.py) serves the page. Nothing here waits for it: messages are dropped when it does not read them,
-and a run without a page calls the same functions, which then do nothing.
+The page is an observer of the run. A child process (server.py) serves it. Nothing here waits for that process: messages
+are dropped when it does not read them.
 """
 
 import os
@@ -9,29 +9,26 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from types import MappingProxyType
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Final
 
 import psutil
 
 from railyard.core import watch
 from railyard.core.errors import RailyardError
-from railyard.core.records import Recovery
 from railyard.core.safe_files import Folder
 from railyard.core.worker import Message, Ready, Worker
 from railyard.experiments.live import recorded
 from railyard.experiments.live.choices import choices
 from railyard.experiments.live.controls import Controls
-from railyard.experiments.live.first_packets import FIRST_PACKET
 from railyard.experiments.live.messages import RECORD_ENDED, Answer, HideFabric, Serve, Show, ShowFabric, ToPage
 from railyard.experiments.live.phases import PHASE, PhaseProgress
-from railyard.experiments.live.words import sentences_of_measures
-from railyard.failure.active import Operation
+from railyard.experiments.run import observers
+from railyard.experiments.run.observers import Observer, ReplayCallbacks
+from railyard.experiments.run.words import sentences_of_measures
 from railyard.failure.faults import Fault
 from railyard.results.runs.records import LIVE, Event
 from railyard.topologies.build.network import EmulatedNet
-from railyard.workloads.replay.job import PhaseEndCallback
 from railyard.workloads.schedule import Schedule
 
 MODULE: Final = "railyard.experiments.live.server"
@@ -42,7 +39,7 @@ _HEALTH_S: Final = 0.2  # between two health samples that are sent on
 _SKIPPED: Final = frozenset({"choice"})  # a message for each pair and decision: the page shows none of them
 
 
-class Page:
+class Page(Observer):
     """A served page, and the controls that it offers."""
 
     def __init__(self, serve: Serve, controls: Controls) -> None:
@@ -63,14 +60,58 @@ class Page:
         with suppress(queue.Full):
             self._waiting.put_nowait(message)
 
-    def show(self, ns: int, what: str, detail: dict[str, Any]) -> None:
+    def provenance(self) -> Mapping[str, str]:
+        """Return the name of its recording."""
+        return {"live_page": recorded.PAGE}
+
+    def begin_step(self, text: str) -> None:
+        """Show what the run does next; wait first while the page holds the run."""
+        self.controls.wait_while_paused()
+        self.show(time.monotonic_ns(), STEP, {"text": text})
+
+    def show(self, ns: int, event: str, detail: dict[str, Any]) -> None:
         """Show an event, from any thread; of health samples, a few in a second."""
-        if what == "health":
+        if event == "health":
             if time.monotonic() < self._health_s:
                 return
             self._health_s = time.monotonic() + _HEALTH_S
-        if what not in _SKIPPED:
-            self.send(Show(ns=ns, what=what, detail=detail))
+        if event not in _SKIPPED:
+            self.send(Show(ns=ns, what=event, detail=detail))
+
+    @contextmanager
+    def fabric(self, label: str, net: EmulatedNet, events: list[Event]) -> Iterator[None]:
+        """Show a fabric that is up while entered, and let the page's controls change it. At the end all is repaired.
+
+        What was clicked is added to `events`.
+        """
+
+        def record(ns: int, event: str, detail: dict[str, Any]) -> None:
+            events.append(click_event(label, ns, event, detail))
+
+        self.send(ShowFabric(label=label, plan=net.plan))
+        try:
+            with self.controls.on(net, record):
+                yield
+        finally:
+            self.send(HideFabric())
+
+    def probing(self, fault: Fault) -> AbstractContextManager[Callable[[int], None]]:
+        """Show when packets flow again after a fault, if the page has controls; else nothing is probed."""
+        return self.controls.probing(fault)
+
+    def replay_callbacks(self, schedule: Schedule, callbacks: ReplayCallbacks) -> ReplayCallbacks:
+        """Show the phases of a replay that are under way."""
+
+        def show_phases(ns: int, names: list[str]) -> None:
+            self.show(ns, PHASE, {"names": names})
+
+        progress = PhaseProgress(schedule, show_phases, callbacks.watched)
+
+        def start(start_ns: int) -> None:
+            callbacks.started(start_ns)
+            progress.started(start_ns)
+
+        return ReplayCallbacks(start, progress.watched)
 
     def close(self) -> None:
         """End the server."""
@@ -115,18 +156,18 @@ class Page:
             self.send(Answer(number=request["number"], detail=self.controls.carry_out(request["request"])))
 
 
-_page: Page | None = None
-
-
 @contextmanager
-def served(task: Mapping[str, Any] | None, experiment: dict[str, Any], folder: Folder | None = None) -> Iterator[None]:
-    """Serve a page while entered, and record what it shows in a run's folder. Without a task of launch.py, do neither.
+def served(
+    task: Mapping[str, Any] | None, experiment: dict[str, Any], folder: Folder | None = None
+) -> Iterator[Page | None]:
+    """Serve a page that follows the run while entered, and record what it shows in a run's folder.
+
+    Without a task of launch.py, do neither.
 
     OSError if there is a record already.
     """
-    global _page
     if task is None:
-        yield
+        yield None
         return
     record = folder.open_to_append(recorded.RECORD) if folder else -1
     given = {key: value for key, value in task.items() if key != "script"}
@@ -139,95 +180,14 @@ def served(task: Mapping[str, Any] | None, experiment: dict[str, Any], folder: F
         sentences=sentences_of_measures(),
         **given,
     )
-    page = Page(serve, Controls(show, experiment, task["script"], has_probes=serve.control))
+    page = Page(serve, Controls(observers.show, experiment, task["script"], has_probes=serve.control))
     for fd in (serve.listener, serve.diagnosis, *([record] if folder else [])):
         os.close(fd)
-    _page = page
     try:
-        yield
+        with observers.subscribed(page):
+            yield page
     finally:
-        _page = None
         page.close()
-
-
-def is_served() -> bool:
-    """Return whether the run has a live page."""
-    return _page is not None
-
-
-def begin_step(text: str) -> None:
-    """Show what the run does next, on the page if there is one; wait first while the page holds the run."""
-    if page := _page:
-        page.controls.wait_while_paused()
-        page.show(time.monotonic_ns(), STEP, {"text": text})
-
-
-def show(what: str, detail: dict[str, Any], ns: int | None = None) -> None:
-    """Show an event on the page, if there is one, from any thread."""
-    if page := _page:
-        page.show(ns or time.monotonic_ns(), what, detail)
-
-
-def showing_phases(
-    schedule: Schedule,
-    started: Callable[[int], None] = lambda start_ns: None,
-    watched: Mapping[int, PhaseEndCallback] = MappingProxyType({}),
-) -> dict[str, Any]:
-    """Return a replay's `started` and `watched`, which show its phases on the page too, if there is one."""
-    if not is_served():
-        return {"started": started, "watched": watched}
-    progress = PhaseProgress(schedule, lambda ns, names: show(PHASE, {"names": names}, ns), watched)
-
-    def start(start_ns: int) -> None:
-        started(start_ns)
-        progress.started(start_ns)
-
-    return {"started": start, "watched": progress.watched}
-
-
-def show_fault(operation: Operation, fault: Fault, ns: int) -> None:
-    """Show that a fault of the experiment was injected or repaired, monotonic ns; a preparation isn't shown."""
-    if operation != "prepare":
-        show(operation, {"kind": fault.kind, "target": fault.target}, ns)
-
-
-def show_first_packet(row: Recovery) -> None:
-    """Show when packets flowed again after a fault, if they did."""
-    if row.first_packet_ms is not None:
-        detail = {"kind": row.fault, "target": row.target, "ms": round(row.first_packet_ms, 1)}
-        show(FIRST_PACKET, detail, row.t_fault + round(row.first_packet_ms * 1e6))
-
-
-@contextmanager
-def probing(fault: Fault) -> Iterator[Callable[[int], None]]:
-    """Show when packets flow again after a fault of the experiment that nothing else probes; leave before its repair.
-
-    The function that it returns is to be called with when the fault was injected, monotonic ns. Without a page that has
-    controls, nothing is probed.
-    """
-    if _page is None:
-        yield lambda at_ns: None
-        return
-    with _page.controls.probing(fault) as injected:
-        yield injected
-
-
-@contextmanager
-def fabric(label: str, net: EmulatedNet, events: list[Event]) -> Iterator[None]:
-    """Show a fabric that is up while entered, and let the page's controls change it. At the end all is repaired.
-
-    What was clicked is added to `events`.
-    """
-    page = _page
-    if page is None:
-        yield
-        return
-    page.send(ShowFabric(label=label, plan=net.plan))
-    try:
-        with page.controls.on(net, lambda ns, what, detail: events.append(click_event(label, ns, what, detail))):
-            yield
-    finally:
-        page.send(HideFabric())
 
 
 def click_event(label: str, ns: int, what: str, detail: dict[str, Any]) -> Event:

@@ -13,10 +13,10 @@ from railyard.controller.processes.clients import HeartbeatProcess
 from railyard.core.errors import CheckFailed, RailyardError
 from railyard.core.records import IntervalId
 from railyard.core.wait import poll
-from railyard.experiments.live import page
 from railyard.experiments.machines.faults import ClusterOperator
 from railyard.experiments.machines.faults import sites as cluster_sites
 from railyard.experiments.machines.faults import snapshot as cluster_snapshot
+from railyard.experiments.run import observers
 from railyard.experiments.run.progress import Steps, measure_undisturbed
 from railyard.experiments.run.session import (
     RESTORE_S,
@@ -129,7 +129,7 @@ class FaultInjector:
                 # the kernel's own TCP timers are kept here
                 return replay(
                     workload.schedule, self.session.windows, seed, limit_s, abort=abort, places=self.machines.places,
-                    **page.showing_phases(workload.schedule, started.set_result, watched),
+                    **observers.replay_callbacks(workload.schedule, started.set_result, watched),
                 )  # fmt: skip
             finally:  # waits for what never came fail
                 for what, future in [("it began", started), *ended.items()]:
@@ -172,7 +172,7 @@ class FaultInjector:
             injected = Fault(row.fault, row.target)
             self.session.record_fault(self.run, interval, injected, row.t_fault, row.t_repair)
             self.run.recoveries.append(row)
-            page.show_first_packet(row)
+            observers.show_first_packet(row)
         for fault, late_s in zip(seen.faults, seen.late_s, strict=False):
             t_fault = fault.recovery.t_fault
             record_late_injection(self.run, interval, fault.fault, t_fault, t_fault - round(late_s * 1e9))
@@ -190,7 +190,7 @@ class FaultInjector:
 
 def _show(action: Action) -> None:
     """Show an injection or a repair on the live page."""
-    page.show_fault(action.operation, action.fault, action.at_ns)
+    observers.show_fault(action.operation, action.fault, action.at_ns)
 
 
 class Machines:

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from railyard.core.host_load import LoadMeter
 from railyard.core.records import INTERVAL_FIELDS, IntervalId
-from railyard.experiments.live import page
-from railyard.experiments.live.words import sentence_names, words
+from railyard.experiments.run import observers
+from railyard.experiments.run.words import sentence_names, words
 from railyard.experiments.spec.faults import ATTEMPTS
 from railyard.results.analysis.aggregate import TIME_METRICS
 from railyard.results.analysis.fidelity import Judgement, disturbance, judge
@@ -173,7 +173,7 @@ class Steps:
     def step(self, what: str, total: float | None = None, in_bytes: bool = False) -> Iterator[None]:
         """One step; `total` where `reached` is called, `in_bytes` or in other units."""
         self._in_bytes = in_bytes
-        page.begin_step(what)
+        observers.begin_step(what)
         self._title = self._bars.title = what
         self._bars.state = ""
         self._bars.reset(self._step, total=total, visible=True)

@@ -20,8 +20,8 @@ from railyard.core.provenance import provenance
 from railyard.core.records import IntervalId
 from railyard.core.safe_files import Folder
 from railyard.experiments import options
-from railyard.experiments.live import page, recorded
 from railyard.experiments.measures.definition import measures_of
+from railyard.experiments.run import observers
 from railyard.experiments.run.folder import REASON, Spare
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.session import record_interruptions
@@ -119,8 +119,7 @@ def _measure(
             run.provenance |= capacity.as_dict()
         if command:
             run.provenance["command"] = command
-        if page.is_served():
-            run.provenance["live_page"] = recorded.PAGE
+        run.provenance |= observers.provenance()
         if spec.controller:
             _record_controller(spec.controller, run)
         family.measure(spec, datapath, capacity, run, steps)

@@ -65,10 +65,10 @@ def _watched_launcher() -> Iterator[None]:
 
 
 def _tell(line: str) -> None:
-    from railyard.experiments.live import page
+    from railyard.experiments.run import observers
 
     print(line, file=sys.stderr, flush=True)
-    page.show("interrupted", {"text": line})
+    observers.show("interrupted", {"text": line})
 
 
 def _run(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
@@ -96,6 +96,7 @@ def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     from mininet.log import setLogLevel
 
     from railyard.experiments.live import page
+    from railyard.experiments.run import observers
     from railyard.experiments.run.mininet_cli import FabricCli
 
     setLogLevel("output")  # what commands say, and no more
@@ -113,7 +114,7 @@ def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     stderr.print(f"Mininet's CLI. Hosts are {first} to {second}. Try: {examples}", highlight=False)
     if hosts:
         stderr.print(f"Names of the topology work too: {hosts_line(hosts)}", highlight=False)
-    with page.served(task["live"], task["spec"]), page.fabric(spec.labels[0], net, []):
+    with page.served(task["live"], task["spec"]), observers.fabric(spec.labels[0], net, []):
         FabricCli(net, hosts)
     net.stop()
     return 0

@@ -19,10 +19,10 @@ from railyard.core.host import Datapath
 from railyard.core.host_load import LoadMeter, tolerated_lateness_s
 from railyard.core.records import IntervalId
 from railyard.core.wait import poll
-from railyard.experiments.live import page
 from railyard.experiments.machines.cluster import Cluster, current
 from railyard.experiments.machines.controller import ClusterController
 from railyard.experiments.machines.meter import ClusterMeter
+from railyard.experiments.run import observers
 from railyard.experiments.spec.faults import ATTEMPTS
 from railyard.failure.analysis.evaluate import active_detours
 from railyard.failure.faults import Fault
@@ -245,7 +245,7 @@ class FabricSession(Session):
         """
         now_ns = time.monotonic_ns()
         self.recorded.append(Event(now_ns, source, what, {**interval.as_dict(), **detail}))
-        page.show(f"{source}-{what}", detail, now_ns)
+        observers.show(f"{source}-{what}", detail, now_ns)
 
     @property
     def windows(self) -> Windows:
@@ -288,7 +288,7 @@ def _note(
 ) -> None:
     """Note an event of a fabric's controller or agents."""
     received.append((at, what, detail))
-    page.show(what, detail, at)
+    observers.show(what, detail, at)
     if what not in _SAMPLES:
         recorded.append(Event(at, "controller", what, {"fabric": label, **detail}))
 
@@ -335,7 +335,7 @@ def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -
     try:
         if controller.user_app:
             introduce(plan, Path(controller.user_app).name)
-        with page.fabric(label, net, run.events):
+        with observers.fabric(label, net, run.events):
             yield FabricSession(label, net, controller, received, recorded=run.events, cluster=cluster)
     finally:
         record_interruptions(run, IntervalId(label))

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from railyard.core.records import IntervalId
-from railyard.experiments.live import page
+from railyard.experiments.run import observers
 from railyard.experiments.run.predictions import Prediction, ReplayConditions, predictions_of
 from railyard.experiments.run.session import FabricSession
 from railyard.results.runs.records import (
@@ -101,7 +101,7 @@ def run_workload(
     interval = session.interval(workload.label, repeat, workload.scene)
     before = _counted(session)
     queue_s = longest_queue_s(schedule, session.plan, session.windows)
-    shown = page.showing_phases(schedule)
+    shown = observers.replay_callbacks(schedule)
     with (
         session.relaxed_tcp_timers(queue_s),
         beside_machines(session, schedule, interval, run) as places,
@@ -120,7 +120,7 @@ def run_workload(
 
 def run_faulted_workload(session: FabricSession, workload: Workload, interval: IntervalId, seed: int, run: Run) -> None:
     """Replay it once while faults are active, and add everything to the run, without predictions."""
-    shown = page.showing_phases(workload.schedule)
+    shown = observers.replay_callbacks(workload.schedule)
     with session.watch().record_load(run, interval, faulted=True):
         done = replay(workload.schedule, session.windows, seed, time_limit_s(session, workload), **shown)
     record_faulted(session, workload, interval, done, run)

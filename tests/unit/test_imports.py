@@ -122,7 +122,6 @@ ENTRY_POINTS = ("experiments/commands/", "experiments/api/")
 STILL_IMPORTED = (
     "experiments.live.page",
     "experiments.live.recorded",
-    "experiments.live.words",
     "experiments.machines.cluster",
     "experiments.machines.controller",
     "experiments.machines.faults",

@@ -8,11 +8,11 @@ from math import ceil
 from railyard.core.errors import MissingRequirement
 from railyard.core.wait import sleep_until
 from railyard.core.watch import ProgramFailed
-from railyard.experiments.live import page
 from railyard.experiments.measures.allreduce.records import allreduce_interval
 from railyard.experiments.measures.allreduce.reports import InjectedFault, cut, nic_rates
 from railyard.experiments.measures.allreduce.session import AllreduceSession
 from railyard.experiments.measures.allreduce.spec import RailFaultSpec
+from railyard.experiments.run import observers
 from railyard.experiments.run.progress import measure_undisturbed
 from railyard.experiments.run.session import record_late_injection
 from railyard.experiments.spec.experiment import ExperimentSpec
@@ -89,7 +89,7 @@ def inject_and_repair(
     count = ceil((fault.at + fault.repair + fault.after) / operation_s)
     ranks.begin([Operations("allreduce", "int32", injected.sent, count, seed, check=True)] * nodes)
     due_s = time.monotonic() + fault.at
-    with ActiveFault(session.net, fault.fault, page.show_fault) as active:
+    with ActiveFault(session.net, fault.fault, observers.show_fault) as active:
         try:
             active.prepare()
         except ProgramFailed as error:

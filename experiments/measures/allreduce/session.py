@@ -15,10 +15,10 @@ from railyard.core.errors import MissingRequirement, RailyardError
 from railyard.core.host import Datapath
 from railyard.core.records import IntervalId
 from railyard.core.units import size_name
-from railyard.experiments.live import page
 from railyard.experiments.measures.allreduce.engines import EnginePool, MonitoredEngine, engine_name
 from railyard.experiments.measures.allreduce.records import LostRails, Skipped, allreduce_interval
 from railyard.experiments.measures.allreduce.reports import lost_rails, merge_turns, point
+from railyard.experiments.run import observers
 from railyard.experiments.run.progress import Steps, measure_undisturbed
 from railyard.experiments.run.session import Session, record_interruptions
 from railyard.results.runs.records import LinkCheck, Measurement, Run
@@ -65,7 +65,7 @@ class AllreduceSession(Session):
     def show_lost_rails(self, reports: Sequence[RankReport]) -> None:
         """Show on the live page which rails were lost, and when their work had moved to others."""
         for ns, event, detail in lost_rails(reports, [rail.name for rail in self.rails]):
-            page.show(event, detail, ns)
+            observers.show(event, detail, ns)
 
     @contextmanager
     def recording_skips(self, policy: str) -> Iterator[None]:
@@ -128,7 +128,7 @@ def built(
                 name = f"rail {rail.name}{slower}"
                 measured = measured_bps(flow)
                 run.links.append(LinkCheck(label, name, "n1 -> n0", bps, measured, plan.dilation))
-        with page.fabric(label, net, run.events):
+        with observers.fabric(label, net, run.events):
             yield AllreduceSession(label, net, run, steps, number, seed, repeats)
 
 

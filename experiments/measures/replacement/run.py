@@ -20,13 +20,13 @@ from typing import Any, Final
 from railyard.core.errors import CheckFailed, RailyardError
 from railyard.core.records import IntervalId
 from railyard.core.wait import sleep_until, wait_until
-from railyard.experiments.live import page
 from railyard.experiments.measures.definition import Measure, RunContext
 from railyard.experiments.measures.replacement.analysis import INTERVAL_PARTS
 from railyard.experiments.measures.replacement.job import ReplacementJob, replacement_job
 from railyard.experiments.measures.replacement.planning import planned_replacements
 from railyard.experiments.measures.replacement.records import REPLACEMENTS, Replacement
 from railyard.experiments.measures.replacement.spec import ReplacementSpec
+from railyard.experiments.run import observers
 from railyard.experiments.run.progress import measure_undisturbed
 from railyard.experiments.run.session import (
     FabricSession,
@@ -73,7 +73,7 @@ class ReplacementTimeline:
     def step(self, what: str, at_ns: int | None = None) -> int:
         """Record a step that happened now, or at that time; return when."""
         self.at[what] = time.monotonic_ns() if at_ns is None else at_ns
-        page.show(f"replacement-{what}", {}, self.at[what])
+        observers.show(f"replacement-{what}", {}, self.at[what])
         return self.at[what]
 
     def play(
@@ -84,7 +84,7 @@ class ReplacementTimeline:
     ) -> Replay:
         """Replay a schedule. CheckFailed if some of it didn't arrive."""
         deadline_s = (self.job.estimated_s + self.job.state_s) * TIMEOUT_FACTOR + TIMEOUT_MARGIN_S
-        shown = page.showing_phases(schedule, started)
+        shown = observers.replay_callbacks(schedule, started)
         done = replay(schedule, self.session.windows, self.seed, deadline_s, abort=abort, **shown)
         if len(done.delivered) < len(schedule.transfers):
             missing = len(schedule.transfers) - len(done.delivered)
@@ -180,7 +180,7 @@ class ReplacementTimeline:
 
 def _inject(net: FabricNet, fault: Fault) -> int:
     with _raised_priority():  # names can't move before it has taken effect
-        return ActiveFault(net, fault, page.show_fault).begin()  # a GPU that is replaced is never repaired
+        return ActiveFault(net, fault, observers.show_fault).begin()  # a GPU that is replaced is never repaired
 
 
 @contextmanager

@@ -21,12 +21,12 @@ from typing import Final, Self
 from railyard.core import watch
 from railyard.core.errors import CheckFailed
 from railyard.core.records import IntervalId
-from railyard.experiments.live import page
 from railyard.experiments.measures.definition import Measure, RunContext
 from railyard.experiments.measures.training import outcome as results
 from railyard.experiments.measures.training.outcome import Report, TrainingOutcome
 from railyard.experiments.measures.training.spec import TrainingSpec
 from railyard.experiments.measures.training.traffic import TrafficMeter
+from railyard.experiments.run import observers
 from railyard.experiments.run.fault_script import heartbeats_running
 from railyard.experiments.run.progress import Steps, measure_undisturbed
 from railyard.experiments.run.session import (
@@ -287,7 +287,7 @@ class TrainingRun:
             inject_s = time.monotonic() + fault.at
             with (
                 session.watch().record_load(self.run, interval, faulted=True),
-                ActiveFault(session.net, fault.fault, page.show_fault) as active,
+                ActiveFault(session.net, fault.fault, observers.show_fault) as active,
                 ExitStack() as probing,  # ends before the repair, which would be taken for a reroute
             ):
                 active.prepare()
@@ -295,7 +295,7 @@ class TrainingRun:
                     now_s = time.monotonic()
                     if not active.injected_ns and now_s >= inject_s:
                         job.may_restart = True
-                        show_injected = probing.enter_context(page.probing(fault.fault))
+                        show_injected = probing.enter_context(observers.probing(fault.fault))
                         active.inject()
                         active.confirm()
                         show_injected(active.injected_ns)

@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +24,7 @@ from railyard.experiments.live.controls import ACTIONS, Controls
 from railyard.experiments.live.launch import opened_page
 from railyard.experiments.live.recorded import RECORD, write_page
 from railyard.experiments.live.traffic import STARTABLE
+from railyard.experiments.run import observers
 from railyard.results.runs.records import LIVE_PAGE
 from tests.unit.experiments.live.test_server import Served
 from tests.unit.stand_ins import plan_of
@@ -35,29 +35,22 @@ UNREAD = b"a" * (1 << 20)
 OTHER_METHODS = ("GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")
 
 
-@dataclass(frozen=True)
-class Attacked(Served):
-    """A page that is served, and the run's end of it."""
-
-    page: page.Page
-
-
-def served_with(mode: str) -> Iterator[Attacked]:
+def served_with(mode: str) -> Iterator[Served]:
     with opened_page(mode, None) as opened:
         assert opened.task
         task = opened.task | {name: os.dup(opened.task[name]) for name in ("listener", "diagnosis")}
-        with page.served(task, {"name": "quickstart"}):
-            assert page._page is not None
-            yield Attacked(task["port"], task["token"], page._page)
+        with page.served(task, {"name": "quickstart"}) as served_page:
+            assert served_page is not None
+            yield Served(task["port"], task["token"], served_page)
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Attacked]:
+def served() -> Iterator[Served]:
     yield from served_with("control")
 
 
 @pytest.fixture(scope="module")
-def read_only() -> Iterator[Attacked]:
+def read_only() -> Iterator[Served]:
     yield from served_with("")
 
 
@@ -77,7 +70,7 @@ def status_of_stream(served: Served) -> str:
         return connection.recv(100).decode().partition("\r\n")[0]
 
 
-def test_streams_that_do_not_read_are_ended_and_hold_no_memory(served: Attacked) -> None:
+def test_streams_that_do_not_read_are_ended_and_hold_no_memory(served: Served) -> None:
     """They take all places of pages. What they don't read is not kept for them, and their places are free again."""
     process = psutil.Process(served.page._worker.pid)
     deadline = time.monotonic() + WITHIN_S
@@ -113,7 +106,7 @@ def test_what_a_stream_sends_meanwhile_is_not_read(served: Served) -> None:
     assert served.get("/metrics")[0] == 200
 
 
-def test_a_flood_of_clicks_is_refused_and_does_not_queue_up(served: Attacked) -> None:
+def test_a_flood_of_clicks_is_refused_and_does_not_queue_up(served: Served) -> None:
     """While the run works on one, so many wait at most; the others are refused at once."""
     body = '{"do": "resume"}'
     headers = ("Content-Type: application/json", f"Content-Length: {len(body)}", "Connection: close")
@@ -142,7 +135,7 @@ def test_only_a_post_is_a_click(mode: str, request: pytest.FixtureRequest) -> No
         assert place.get(path, method="POST", body='{"do": "pause"}')[0] == 405
 
 
-def test_no_click_of_a_read_only_page_reaches_the_run(read_only: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_click_of_a_read_only_page_reaches_the_run(read_only: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[dict[str, Any]]()
     monkeypatch.setattr(read_only.page._worker, "_on_event", lambda ns, what, detail: asked.append(detail))
     for act in ACTIONS:
@@ -184,10 +177,11 @@ def test_no_file_of_a_run_has_the_token(tmp_path: Path) -> None:
     with opened_page("control", None) as opened, Folder(tmp_path) as folder:
         assert opened.task
         task = opened.task | {name: os.dup(opened.task[name]) for name in ("listener", "diagnosis")}
-        with page.served(task, {"name": "quickstart"}, folder):
-            served = Served(task["port"], task["token"])
+        with page.served(task, {"name": "quickstart"}, folder) as served_page:
+            assert served_page is not None
+            served = Served(task["port"], task["token"], served_page)
             assert served.get("/metrics")[0] == 200
-            page.show("step", {"text": "building"})
+            observers.show("step", {"text": "building"})
             wait_until(lambda: "building" in (tmp_path / RECORD).read_text(), "the record", WITHIN_S)
         write_page(folder)
         assert {RECORD, LIVE_PAGE} == {path.name for path in tmp_path.iterdir()}

@@ -20,6 +20,7 @@ from railyard.experiments.live.launch import opened_page
 from railyard.experiments.live.paths import Links, describe_path
 from railyard.experiments.live.phases import PhaseProgress
 from railyard.experiments.live.sampler import link_sample, structure
+from railyard.experiments.run import observers
 from railyard.experiments.spec.loading import load_any
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import Event
@@ -126,7 +127,7 @@ def test_clicks_inject_repair_and_are_saved(world: World, tmp_path: Path) -> Non
         assert opened.task
         task = opened.task | {name: os.dup(opened.task[name]) for name in ("listener", "diagnosis")}
         with page.served(task, {"name": "two", "fabrics": [FABRIC]}):
-            with page.fabric("rail-only", net, events):  # type: ignore[arg-type]
+            with observers.fabric("rail-only", net, events):  # type: ignore[arg-type]
                 status, answer = ask(task, "inject", **CUT)
                 assert (status, answer["active"]) == (200, [CUT])
                 assert "error" in ask(task, "inject", **CUT)[1]

@@ -10,8 +10,8 @@ import pytest
 
 from railyard.controller.agent.route_agent import refusal
 from railyard.core.records import IntervalId
-from railyard.experiments.live.words import sentence_names, words
 from railyard.experiments.run.progress import event_text
+from railyard.experiments.run.words import sentence_names, words
 from railyard.results.runs.records import Event
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.routing import Hop, Route
@@ -49,6 +49,7 @@ DYNAMIC = {
     "f'{what}-failed'": ("workload-failed", "background-failed", "policy-failed"),
     "[]": (),  # of phases: a callback that is called show too
     "what": (),  # passed on by a function that is listed above
+    "event_kind": (),  # the same
 }  # fmt: skip
 """Names that are no constants in the source, with the events that they stand for."""
 

@@ -26,14 +26,16 @@ from railyard.core.wait import wait_until
 from railyard.experiments.live import access, launch, page
 from railyard.experiments.live.launch import allowed_users, opened_page
 from railyard.experiments.live.server import HEAD_S
+from railyard.experiments.run import observers
 
 
 @dataclass(frozen=True)
 class Served:
-    """A page that is served: its port and token."""
+    """A page that is served: its port and token, and the run's end of it."""
 
     port: int
     token: str
+    page: page.Page
 
     def send(self, data: str) -> tuple[int, str]:
         """Send bytes, and return the status and text of what is answered at once."""
@@ -65,8 +67,9 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     with opened_page(request.param, None) as opened:
         assert opened.task
         task = opened.task | {name: os.dup(opened.task[name]) for name in ("listener", "diagnosis")}
-        with page.served(task, {"name": "quickstart"}):
-            yield Served(task["port"], task["token"])
+        with page.served(task, {"name": "quickstart"}) as served_page:
+            assert served_page is not None
+            yield Served(task["port"], task["token"], served_page)
 
 
 def test_the_page_is_served_with_its_token(served: Served) -> None:
@@ -208,12 +211,11 @@ def test_what_is_wrong_with_requests_is_not_kept(served: Served) -> None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.sendall(served.head("/metrics").encode())  # and it is gone before it is accepted
     assert served.get("/metrics")[0] == 200
-    assert page._page is not None
-    assert os.fstat(page._page._worker._output.fileno()).st_size == 0
+    assert os.fstat(served.page._worker._output.fileno()).st_size == 0
 
 
 def test_events_begin_with_the_state_of_the_run(served: Served) -> None:
-    page.show(page.STEP, {"text": "building"})
+    observers.show(page.STEP, {"text": "building"})
     with socket.create_connection((access.HOST, served.port), timeout=10) as connection:
         host = f"{access.HOST}:{served.port}"
         connection.sendall(f"GET /{served.token}/events HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())

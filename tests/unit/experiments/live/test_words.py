@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from railyard.experiments.live.words import words
+from railyard.experiments.run.words import words
 from tests.emulation.programs import ROOT
 
 EVENTS = [
