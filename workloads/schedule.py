@@ -10,6 +10,7 @@ did last, and for what was sent to it then, as with blocking collectives. A job 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from itertools import chain
 from typing import Any, Final, overload
 
 import numpy as np
@@ -47,12 +48,14 @@ class Columns(Sequence[Task]):
         """Return tasks in arrays."""
         if isinstance(tasks, Columns):
             return tasks
-        rows = [
-            (t.src, t.dst, t.bytes, 0.0, False, t.phase, t.stripe)
-            if isinstance(t, Transfer)
-            else (t.gpu, t.gpu, 0, t.seconds, True, t.phase, 0)
-            for t in tasks
-        ]
+        rows: list[tuple[int, int, int, float, bool, int, int]] = []
+        after: list[int] = []
+        for task in tasks:
+            if isinstance(task, Transfer):
+                rows.append((task.src, task.dst, task.bytes, 0.0, False, task.phase, task.stripe))
+            else:
+                rows.append((task.gpu, task.gpu, 0, task.seconds, True, task.phase, 0))
+            after += task.after
         src, dst, size, seconds, is_compute, phase, stripe = zip(*rows, strict=True) if rows else ((),) * 7
 
         def ints(column: Sequence[int]) -> Numbers:
@@ -62,7 +65,7 @@ class Columns(Sequence[Task]):
             *(ints(src), ints(dst), ints(size)),
             *(np.array(seconds, dtype=np.float64), np.array(is_compute, dtype=bool)),
             *(ints(phase), ints(stripe)),
-            *(np.cumsum(ints([len(t.after) for t in tasks])), ints([number for t in tasks for number in t.after])),
+            *(np.cumsum(ints([len(task.after) for task in tasks])), ints(after)),
         )
 
     @classmethod
@@ -86,7 +89,8 @@ class Columns(Sequence[Task]):
     def __getitem__(self, index: int | slice) -> Task | Sequence[Task]:
         if isinstance(index, slice):
             return [self[n] for n in range(*index.indices(len(self)))]
-        n = range(len(self))[index]  # IndexError, and numbers from the end
+        # IndexError, and numbers from the end
+        n = range(len(self))[index]
         first = int(self.after_end[n - 1]) if n else 0
         after = tuple(self.after[first : self.after_end[n]].tolist())
         if self.is_compute[n]:
@@ -213,11 +217,13 @@ class Schedule:
         total = np.zeros(self.gpus**2, dtype=np.int64)
         first = np.full(self.gpus**2, -1)
         np.add.at(total, pairs, columns.bytes[transfers])
-        first[pairs[::-1]] = transfers[::-1]  # of equal indices, the last assignment stays
-        found = np.flatnonzero(first >= 0)
-        found = found[np.argsort(first[found])]
-        ends = (ends.tolist() for ends in np.divmod(found, self.gpus))
-        return dict(zip(zip(*ends, strict=True), total[found].tolist(), strict=True))
+        # of equal indices, the last assignment stays
+        first[pairs[::-1]] = transfers[::-1]
+        used = np.flatnonzero(first >= 0)
+        used = used[np.argsort(first[used])]
+        src, dst = np.divmod(used, self.gpus)
+        ends = zip(src.tolist(), dst.tolist(), strict=True)
+        return dict(zip(ends, total[used].tolist(), strict=True))
 
     def check(self) -> None:
         """ValueError unless every task waits only for earlier tasks that end where it runs."""
@@ -232,8 +238,8 @@ class Schedule:
             for dependency in task.after:
                 if not 0 <= dependency < number:
                     raise ValueError(f"task {number} waits for task {dependency}, which doesn't come before it")
-                other = self.tasks[dependency]
-                end_gpus = (other.src, other.dst) if isinstance(other, Transfer) else (other.gpu,)
+                earlier = self.tasks[dependency]
+                end_gpus = (earlier.src, earlier.dst) if isinstance(earlier, Transfer) else (earlier.gpu,)
                 if own_gpu not in end_gpus:
                     raise ValueError(
                         f"task {number} at GPU {own_gpu} waits for task {dependency}, which ends elsewhere"
@@ -371,13 +377,16 @@ class Program:
         self._tasks.clear()
         self._blocks.clear()
 
-    def send_all(self, ends: Numbers, sizes: Numbers, phase: int, first: Sequence[Sequence[int]], rest: Numbers) -> int:
+    def send_all(
+        self, ends: Numbers, sizes: Numbers, phase: int, first: Sequence[Sequence[int]], later: Numbers
+    ) -> int:
         """Append transfers, (n, 2) sources and destinations with the bytes of each; returns the first one's number.
 
-        `first`: what each of the first ones waits for. `rest`: the same for all others, an array with a row each. The
-        numbers that a transfer waits for must differ.
+        `first`: what each of the first ones waits for. `later`: the same for those after them, an array with a row
+        each. The numbers that a transfer waits for must differ.
         """
-        self.check_count(n := len(ends))
+        n = len(ends)
+        self.check_count(n)
         _check_bytes(max(sizes, default=0) if sizes.dtype == object else sizes.max(initial=0))
         self._count += n
         if not self.fits:
@@ -386,12 +395,21 @@ class Program:
         if self._tasks:
             self._blocks.append(Columns.of(self._tasks))
             self._tasks = []
-        after_end = np.cumsum([*map(len, first), *[rest.shape[1]] * len(rest)], dtype=np.int64)
-        after = np.concatenate([np.array([number for each in first for number in each], dtype=np.int64), rest.ravel()])
-        number, zero, no_time, never = (
-            np.broadcast_to(value, n) for value in (np.int64(phase), np.int64(0), 0.0, False)
+        after_end = np.cumsum([*map(len, first), *[later.shape[1]] * len(later)], dtype=np.int64)
+        after_first = np.array(list(chain.from_iterable(first)), dtype=np.int64)
+        # columns of one value take no memory
+        block = Columns(
+            src=ends[:, 0],
+            dst=ends[:, 1],
+            bytes=sizes,
+            seconds=np.broadcast_to(0.0, n),
+            is_compute=np.broadcast_to(False, n),
+            phase=np.broadcast_to(np.int64(phase), n),
+            stripe=np.broadcast_to(np.int64(0), n),
+            after_end=after_end,
+            after=np.concatenate([after_first, later.ravel()]),
         )
-        self._blocks.append(Columns(ends[:, 0], ends[:, 1], sizes, no_time, never, number, zero, after_end, after))
+        self._blocks.append(block)
         return self._count - n
 
     def schedule(
@@ -463,14 +481,15 @@ class Scale:
             "bytes_per_transfer": Factor(1, self.bytes_factor),
             "seconds": Factor(1, self.time_factor),
         }
+        rows: dict[str, dict[str, float]] = {}
+        for name, factor in factors.items():
+            ratio = factor.emulated / factor.real
+            rows[name] = {"real": factor.real, "emulated": factor.emulated, "factor": ratio}
         return {
             "workload": self.workload,
             "platform": self.platform,
             "compute_kept": self.compute_kept,
-            "factors": {
-                name: {"real": f.real, "emulated": f.emulated, "factor": f.emulated / f.real}
-                for name, f in factors.items()
-            },
+            "factors": rows,
         }
 
 

@@ -153,7 +153,8 @@ class PeerRanks(Group):
         self._rails = tuple(rails)
         self.timeouts = jobs.Timeouts(operation_s=timeout_s * net.plan.dilation)
         self._pipes: dict[int, Pipe] = {}
-        self._watched: list[watch.Watched] = []  # the process that was started, then its ranks
+        # the process that was started, then its ranks
+        self._watched: list[watch.Watched] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = ""
 
@@ -193,7 +194,8 @@ class PeerRanks(Group):
                 starting = self._watch_starting(process.pid)
                 poll(lambda: self._all_connected(listener) or launcher.is_over() or next(starting), JOIN_S)
             if len(self._pipes) < self.layout.size:
-                watch.check()  # names the launcher if it was killed
+                # names the launcher if it was killed
+                watch.check()
                 raise RailyardError(f"{self.name}: its ranks didn't start{self._log_tail()}")
             for rank, pipe in self._pipes.items():
                 place = placement(self._plan, rank)

@@ -130,7 +130,8 @@ def open_sink(gpu: Gpu) -> socket.socket:
     with namespaces.inside(gpu.name):
         sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)
-    sink.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)  # or the kernel would cut what it is about to throw away
+    # or the kernel would cut what it is about to throw away
+    sink.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
     sink.bind((gpu.ip, PORT))
     return sink
 
@@ -172,7 +173,8 @@ def main() -> None:
     parent.send(Ready())
     gc.disable()
     parent.send(Sent(counts=_send_until_stop(sources, job.mtu + ETHERNET, parent, start_ns)))
-    del sinks  # open until now: they take what is sent
+    # open until now: they take what is sent
+    del sinks
 
 
 if __name__ == "__main__":

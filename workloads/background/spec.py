@@ -81,7 +81,8 @@ class Numbered(BackgroundKind):
         return {f"{self.unit} {number}": 1.0 for number in value}
 
     def text(self, value: tuple[int, ...]) -> str:
-        return f"{self.unit}{'s' if len(value) > 1 else ''} {', '.join(map(str, value))}"
+        unit = f"{self.unit}s" if len(value) > 1 else self.unit
+        return f"{unit} {', '.join(map(str, value))}"
 
     def problems(self, value: tuple[int, ...], fabric: FabricSpec) -> Iterator[tuple[str, object, str]]:
         yield from beyond("", value, {"domain": fabric.domains, "rail": fabric.rails}[self.unit])
@@ -116,14 +117,18 @@ class Wave:
         elapsed = at - self.first + EDGE_TOLERANCE_S
         if elapsed < 0 or self.lasts is None:
             return elapsed >= 0
-        return (elapsed % self.every if self.every else elapsed) < self.lasts
+        if self.every:
+            elapsed %= self.every
+        return elapsed < self.lasts
 
     def on_s(self, at: float) -> float:
         """Return how long it has been on until `at`, in s."""
         elapsed = max(0.0, at - self.first)
         if self.lasts is None:
             return elapsed
-        periods, remainder = divmod(elapsed, self.every) if self.every else (0.0, elapsed)
+        if not self.every:
+            return min(elapsed, self.lasts)
+        periods, remainder = divmod(elapsed, self.every)
         return periods * self.lasts + min(remainder, self.lasts)
 
     def time_for_on_s(self, on_time: float) -> float:
@@ -166,7 +171,9 @@ class BackgroundSpec(ConfigModel):
             return data
         refuse_unknown_keys(data, [*BACKGROUNDS, *cls.model_fields])
         values: dict[str, Any] = {}
-        for key in (key for key in data if key in BACKGROUNDS):
+        for key in data:
+            if key not in BACKGROUNDS:
+                continue
             try:
                 values[key] = TypeAdapter(BACKGROUNDS[key].value).validate_python(data[key])
             except ValidationError as error:
@@ -193,8 +200,9 @@ class BackgroundSpec(ConfigModel):
     @property
     def patterns(self) -> dict[str, Any]:
         """The value of each kind of background that is given, by the kind."""
-        given = {key: (self.model_extra or {}).get(key) for key in BACKGROUNDS}
-        return {key: value for key, value in given.items() if value not in (None, False, ())}
+        keys = self.model_extra or {}
+        values = {kind: keys.get(kind) for kind in BACKGROUNDS}
+        return {kind: value for kind, value in values.items() if value not in (None, False, ())}
 
     @property
     def text(self) -> str:
@@ -207,11 +215,11 @@ class BackgroundSpec(ConfigModel):
 
     def shares(self, fabric: FabricSpec) -> dict[str, float]:
         """Return what it takes, while on, of each element's links."""
-        found: dict[str, float] = {}
+        shares: dict[str, float] = {}
         for kind, value in self.patterns.items():
             for element, share in BACKGROUNDS[kind].shares(value, fabric).items():
-                found[element] = found.get(element, 0.0) + self.load * share
-        return found
+                shares[element] = shares.get(element, 0.0) + self.load * share
+        return shares
 
 
 def check_background(specs: Sequence[BackgroundSpec], fabric: FabricSpec, field: str = "background") -> None:
@@ -224,11 +232,18 @@ def check_background(specs: Sequence[BackgroundSpec], fabric: FabricSpec, field:
     waves = [spec.wave for spec in specs]
     shares = [spec.shares(fabric) for spec in specs]
     periods = min(_CHECKED_PERIODS, _CHECKED // max(1, len(specs)) ** 2)
-    starts = {wave.first + n * (wave.every or 0.0) for wave in waves for n in range(periods if wave.every else 1)}
-    for at_s in sorted(starts):  # only where a load begins can a sum grow
+    starts: set[float] = set()
+    for wave in waves:
+        starts.add(wave.first)
+        if wave.every:
+            starts.update(wave.first + n * wave.every for n in range(periods))
+    # only where a load begins can a sum grow
+    for at_s in sorted(starts):
         sums: dict[str, float] = {}
         for i, wave in enumerate(waves):
-            for element, share in shares[i].items() if wave.is_on(at_s) else ():
+            if not wave.is_on(at_s):
+                continue
+            for element, share in shares[i].items():
                 sums[element] = sums.get(element, 0.0) + share
                 if sums[element] > MAX_LOAD + 1e-9:
                     reason = f"adds up to {sums[element]:.4g} of {element} with the spine's or what is before it"
@@ -238,7 +253,8 @@ def check_background(specs: Sequence[BackgroundSpec], fabric: FabricSpec, field:
 def check_patterns(patterns: Mapping[str, Any], fabric: FabricSpec, field: str) -> None:
     """Refuse what the fabric hasn't got. BadInput names the field below `field`."""
     for kind, value in patterns.items():
-        for below, wrong, allowed in BACKGROUNDS[kind].problems(value, fabric) or ():  # a plugin may return None
+        # a plugin may return None
+        for below, wrong, allowed in BACKGROUNDS[kind].problems(value, fabric) or ():
             raise BadInput(f"{field}.{kind}.{below}".rstrip("."), wrong, allowed)
 
 
@@ -275,7 +291,10 @@ class GridSpec(ConfigModel):
     @property
     def scenes(self) -> tuple["Scene", ...]:
         """All combinations, the spines' load changing last."""
-        spines, domains, rails = (self.loads if named else (0.0,) for named in (self.spine, self.domains, self.rails))
+        no_load = (0.0,)
+        spines = self.loads if self.spine else no_load
+        domains = self.loads if self.domains else no_load
+        rails = self.loads if self.rails else no_load
         return tuple(Scene(self, *loads) for loads in product(spines, domains, rails))
 
 
@@ -291,21 +310,26 @@ class Scene:
     @property
     def name(self) -> str:
         """`d0 90% g0 50% S 0%`: domains, rails and spines, as far as the grid names them."""
-        d, g = (",".join(map(str, numbers)) for numbers in (self.grid.domains, self.grid.rails))
-        parts = ((f"d{d}", d, self.domain), (f"g{g}", g, self.rail), ("S", self.grid.spine, self.spine))
-        return " ".join(f"{name} {100 * load:.3g}%" for name, is_named, load in parts if is_named)
+        parts: list[str] = []
+        if self.grid.domains:
+            parts.append(f"d{','.join(map(str, self.grid.domains))} {100 * self.domain:.3g}%")
+        if self.grid.rails:
+            parts.append(f"g{','.join(map(str, self.grid.rails))} {100 * self.rail:.3g}%")
+        if self.grid.spine:
+            parts.append(f"S {100 * self.spine:.3g}%")
+        return " ".join(parts)
 
     def background(self, fabric: FabricSpec) -> tuple[BackgroundSpec, ...]:
         """Return this scene's background. Load of spines crosses rails too: a rail gets only the rest of its own.
 
         At an oversubscription of o the spines bring every rail a load of spine / o, which may be more than is asked.
         """
-        found = []
+        specs = []
         if self.domain:
-            found.append(BackgroundSpec(domains=self.grid.domains, load=self.domain))
+            specs.append(BackgroundSpec(domains=self.grid.domains, load=self.domain))
         if self.spine:
-            found.append(BackgroundSpec(spine=True, load=self.spine))
+            specs.append(BackgroundSpec(spine=True, load=self.spine))
         remaining_load = self.rail - self.spine / (fabric.oversubscription or 1.0)
         if remaining_load > MIN_LOAD:
-            found.append(BackgroundSpec(rails=self.grid.rails, load=remaining_load))
-        return tuple(found)
+            specs.append(BackgroundSpec(rails=self.grid.rails, load=remaining_load))
+        return tuple(specs)

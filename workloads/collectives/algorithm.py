@@ -81,10 +81,17 @@ def grid_shifts(grid: Grid) -> list[Round]:
     in_domain = [(0, b) for b in range(1, x)]
     in_rail = [(a, 0) for a in range(1, y)]
     cross_rail = [(a, b) for b in range(1, x) for a in range(1, y)]
-    sorts = (in_domain, in_rail, cross_rail)
-    ordered = sorted(((i + 0.5) / len(part), shift) for part in sorts for i, shift in enumerate(part))
+    # each sort is spread evenly over the time from 0 to 1
+    placed: list[tuple[float, tuple[int, int]]] = []
+    for shifts_of_sort in (in_domain, in_rail, cross_rail):
+        for number, shift in enumerate(shifts_of_sort):
+            placed.append(((number + 0.5) / len(shifts_of_sort), shift))
     gpus = np.asarray(grid, dtype=np.int64)
-    return [np.column_stack((gpus.ravel(), np.roll(gpus, (-a, -b), axis=(0, 1)).ravel())) for _, (a, b) in ordered]
+    rounds: list[Round] = []
+    for _, (a, b) in sorted(placed):
+        destinations = np.roll(gpus, (-a, -b), axis=(0, 1))
+        rounds.append(np.column_stack((gpus.ravel(), destinations.ravel())))
+    return rounds
 
 
 def rounds_in_flight(rounds: int, in_flight: int | None) -> int:
@@ -151,7 +158,9 @@ class Exchange:
         parts = sliced(whole_bytes(self.size))
         gpus = np.unique(self.rounds[0])
         # of each GPU, by its place among `gpus`: where in each round it sends, and where it receives
-        sends, receives = (np.argsort(np.stack(self.rounds)[:, :, way], axis=1) for way in (0, 1))
+        all_rounds = np.stack(self.rounds)
+        sends = np.argsort(all_rounds[:, :, 0], axis=1)
+        receives = np.argsort(all_rounds[:, :, 1], axis=1)
         rounds, n = sends.shape
         turns = len(parts) * rounds
         slots = np.arange(turns)[:, None] * n + program.count
@@ -162,9 +171,10 @@ class Exchange:
         first = [program.last(src) for src in ends[: min(lag, turns) * n, 0].tolist()]
         places = np.searchsorted(gpus, ends[:, 0])
         first += [(number,) for number in _before(sent, lag, lag, in_flight, places).tolist()]
-        before = (_before(sent, lag, in_flight, turns, places), _before(received, in_flight, in_flight, turns, places))
-        rest = np.column_stack(before)
-        program.send_all(ends, np.repeat(parts, rounds * n), phase, first, rest)
+        before_sending = _before(sent, lag, in_flight, turns, places)
+        before_receiving = _before(received, in_flight, in_flight, turns, places)
+        later = np.column_stack((before_sending, before_receiving))
+        program.send_all(ends, np.repeat(parts, rounds * n), phase, first, later)
         for place, gpu in enumerate(gpus.tolist()):
             program.wait_for(gpu, [*sent[-in_flight:, place].tolist(), *received[-in_flight:, place].tolist()])
 
@@ -203,12 +213,17 @@ class UnevenExchange:
         slices = {pair: sliced(size) for pair, size in self.pair_sizes.items()}
         max_slices = max(map(len, slices.values()), default=0)
         rounds = [pairs.tolist() for pairs in self.rounds]
-        gpus = dict.fromkeys(gpu for pairs in rounds for pair in pairs for gpu in pair)
-        slots = {gpu: _SlotsOfGpu(in_flight) for gpu in gpus}
+        slots: dict[int, _SlotsOfGpu] = {}
+        for gpu in chain.from_iterable(chain.from_iterable(rounds)):
+            if gpu not in slots:
+                slots[gpu] = _SlotsOfGpu(in_flight)
         for part in range(max_slices):
             for pairs in rounds:
-                parts_of = {(src, dst): slices.get((src, dst), []) for src, dst in pairs}
-                sizes = {pair: parts[part] for pair, parts in parts_of.items() if part < len(parts)}
+                sizes: dict[tuple[int, int], int] = {}
+                for src, dst in pairs:
+                    parts = slices.get((src, dst), ())
+                    if part < len(parts):
+                        sizes[src, dst] = parts[part]
                 _emit_slot(program, phase, slots, sizes)
         for gpu, gpu_slots in slots.items():
             program.wait_for(gpu, gpu_slots.last_tasks() or program.last(gpu))
@@ -292,14 +307,18 @@ class Ring:
         turns = self.steps * len(slices)
         gpus = np.asarray(group, dtype=np.int64)
         ends = np.tile(np.column_stack((gpus, np.roll(gpus, -1))), (turns, 1))
-        numbers = np.arange(turns * n).reshape(turns, n) + program.count  # of what each GPU sends, by step and slice
+        # of what each GPU sends, by step and slice
+        numbers = np.arange(turns * n).reshape(turns, n) + program.count
         begun = len(slices)
         first = [program.last(src) for src in group]
         if begun > 1:
-            first += [(*program.last(src), own) for own, src in zip(numbers[0].tolist(), group, strict=True)]
-        received = np.roll(numbers, 1, axis=1)  # of what each GPU receives
-        rest = np.column_stack((received[: turns - begun].ravel(), numbers[begun - 1 : turns - 1].ravel()))
-        program.send_all(ends, np.tile(np.repeat(slices, n), self.steps), phase, first, rest)
+            # the second slice also waits for the GPU's own first one
+            for src, first_slice in zip(group, numbers[0].tolist(), strict=True):
+                first.append((*program.last(src), first_slice))
+        # of what each GPU receives
+        received = np.roll(numbers, 1, axis=1)
+        later = np.column_stack((received[: turns - begun].ravel(), numbers[begun - 1 : turns - 1].ravel()))
+        program.send_all(ends, np.tile(np.repeat(slices, n), self.steps), phase, first, later)
         for place, gpu in enumerate(group):
             program.wait_for(gpu, [int(numbers[-1, place]), *received[-begun:, place].tolist()])
 
@@ -307,17 +326,21 @@ class Ring:
         """Append the same transfers one by one: an array of a few takes longer to make than they do."""
         group = self.group
         begun = len(slices)
-        sent: list[list[int]] = []  # by step and slice, the number of what each GPU sends
+        # by step and slice, the number of what each GPU sends
+        sent: list[list[int]] = []
         for size in slices * self.steps:
             turn = len(sent)
             numbers = []
             for place, src in enumerate(group):
-                own = [sent[-1][place]] if sent else []
-                after = [sent[turn - begun][place - 1], *own] if turn >= begun else [*program.last(src), *own]
+                # what it received last, then what it sent last
+                after = [sent[turn - begun][place - 1]] if turn >= begun else list(program.last(src))
+                if sent:
+                    after.append(sent[-1][place])
                 numbers.append(program.send(src, group[(place + 1) % len(group)], size, phase, after))
             sent.append(numbers)
         for place, gpu in enumerate(group):
-            program.wait_for(gpu, [sent[-1][place], *(numbers[place - 1] for numbers in sent[-begun:])])
+            received = [numbers[place - 1] for numbers in sent[-begun:]]
+            program.wait_for(gpu, [sent[-1][place], *received])
 
 
 class Algorithm(ABC):
@@ -359,8 +382,9 @@ class Algorithm(ABC):
     def emit(self, program: Program, phase: Phase, number: int, grid: Grid, in_flight: int | None = None) -> None:
         """Append the tasks of one run on a grid, of phase number `number`."""
         for stage in self.stages(phase, grid):
-            exchanges = (t for t in stage if isinstance(t, Exchange | UnevenExchange))
-            program.check_count(sum(t.count() for t in exchanges))  # before any is made
+            # before any transfer is made: a stage that is too large would take all memory
+            exchanges = [transport for transport in stage if isinstance(transport, Exchange | UnevenExchange)]
+            program.check_count(sum(exchange.count() for exchange in exchanges))
             for transport in stage:
                 transport.emit(program, number, in_flight)
 
@@ -380,7 +404,8 @@ ALGORITHMS: Final = Registry[Algorithm](
 
 def collectives() -> tuple[str, ...]:
     """Return the collectives that can stand by themselves as a workload."""
-    return tuple(sorted({a.collective for _, a in ALGORITHMS.items() if a.collective}))
+    names = {algorithm.collective for _, algorithm in ALGORITHMS.items()}
+    return tuple(sorted(name for name in names if name))
 
 
 def algorithms_of(collective: str, on_grid: bool = False) -> dict[str, str]:
@@ -388,18 +413,20 @@ def algorithms_of(collective: str, on_grid: bool = False) -> dict[str, str]:
 
     `on_grid`: only those that connect all GPUs of a grid, and not each rail by itself.
     """
-    return {
-        a.algorithm: name
-        for name, a in sorted(ALGORITHMS.items())
-        if collective and a.collective == collective and not (on_grid and a.per_rail)
-    }
+    names: dict[str, str] = {}
+    for name, algorithm in sorted(ALGORITHMS.items()):
+        # those that can't stand by themselves have no collective
+        is_of_collective = collective and algorithm.collective == collective
+        if is_of_collective and not (on_grid and algorithm.per_rail):
+            names[algorithm.algorithm] = name
+    return names
 
 
 def check_algorithm(collective: str, algorithm: str, on_grid: bool = False) -> str:
     """Return the name of an algorithm, as YAML has it, if it is auto or one of the collective's; else ValueError."""
-    known = algorithms_of(collective, on_grid)
-    if algorithm != "auto" and algorithm not in known:
-        raise ValueError(f"is not for {collective}: allowed are auto, {', '.join(known)}")
+    names = algorithms_of(collective, on_grid)
+    if algorithm != "auto" and algorithm not in names:
+        raise ValueError(f"is not for {collective}: allowed are auto, {', '.join(names)}")
     return algorithm
 
 
@@ -411,8 +438,10 @@ def chosen_algorithm(collective: str, algorithm: str, fabric: FabricSpec) -> str
     names = algorithms_of(collective)
     if algorithm != "auto":
         return names[algorithm]
-    defaults = (name for name in names.values() if ALGORITHMS[name].is_default(fabric))
-    return next(defaults, next(iter(names.values())))
+    for name in names.values():
+        if ALGORITHMS[name].is_default(fabric):
+            return name
+    return next(iter(names.values()))
 
 
 def sizing_algorithm(collective: str) -> str:
@@ -422,8 +451,10 @@ def sizing_algorithm(collective: str) -> str:
 
 def operation_of(phase: Phase) -> str:
     """Return the collective that a phase is a run of, such as all-to-all; "" for transfers of its own."""
-    algorithm = ALGORITHMS[phase.collective] if phase.collective else None
-    return algorithm.collective or algorithm.part_of if algorithm else ""
+    if not phase.collective:
+        return ""
+    algorithm = ALGORITHMS[phase.collective]
+    return algorithm.collective or algorithm.part_of
 
 
 def whole_phase(
@@ -455,7 +486,9 @@ def collective_schedule(
     program = Program(domains, rails, **limits)
     if not algorithm.collective:
         raise ValueError(f"{name} is not a collective that stands by itself")
-    grids = [tuple((gpu,) for gpu in rail) for rail in columns(program.grid)] if algorithm.per_rail else [program.grid]
+    grids: list[Grid] = [program.grid]
+    if algorithm.per_rail:
+        grids = [tuple((gpu,) for gpu in rail) for rail in columns(program.grid)]
     phase = whole_phase(name, "collective", name, len(grids[0][0]), domains, data_bytes)
     run(program, phase, *grids, in_flight=in_flight)
     return program.schedule(name)

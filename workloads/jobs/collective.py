@@ -60,7 +60,8 @@ class CollectiveSpec(Sized):
 def _probe_s(
     algorithm: algorithms.Algorithm, name: str, domains: int, rails: int, in_flight: int | None, rates: Rates
 ) -> float:
-    rails = 1 if algorithm.per_rail else rails  # rails without a common port take the same time
+    # rails without a common port take the same time
+    rails = 1 if algorithm.per_rail else rails
     probe = algorithms.collective_schedule(name, domains, rails, PROBE_BYTES, in_flight, gpu_tasks=PROBE_GPU_TASKS)
     return line_rate_duration_s(probe, rates)
 

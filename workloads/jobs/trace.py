@@ -70,7 +70,8 @@ class TraceSpec(spec.Workload):
                 raise BadInput(f"{setting.field}.groups", self.groups, allowed)
             groups = common.read_groups(self.groups, f"{setting.field}.groups")
         name_bytes = len(os.fsencode(files.name))
-        if name_bytes > MAX_TRACE_NAME:  # the run's folder has it as a folder, and with a suffix as a file
+        if name_bytes > MAX_TRACE_NAME:
+            # the run's folder has it as a folder, and with a suffix as a file
             allowed = f"has a name of {name_bytes} bytes, without rank and suffix: {MAX_TRACE_NAME} or fewer fit"
             raise BadInput(field, self.path, allowed)
         flops = setting.platform.flops * self.efficiency
@@ -101,7 +102,8 @@ class TraceSpec(spec.Workload):
             return found
 
         factor = self.bytes_factor
-        if factor is None:  # such that the whole takes the duration asked for, on rail-only at the links' rates
+        if factor is None:
+            # such that the whole takes the duration asked for, on rail-only at the links' rates
             unscaled = lowered(1.0, self.compute, sizing_algorithm("all-to-all")).schedule
             factor = setting.bytes_factor(
                 line_rate_duration_s(unscaled, setting.real), self.duration or spec.DEFAULT_DURATION_S

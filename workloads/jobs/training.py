@@ -81,7 +81,10 @@ MAX_ALLREDUCES: Final = 2**14  # of a step, before they are listed: each takes a
 
 def split(sizes: tuple[int, ...], largest: int) -> tuple[int, ...]:
     """Return the sizes, those above `largest` as several of that size and a rest."""
-    return tuple(min(largest, size - start) for size in sizes for start in range(0, size, largest))
+    parts: list[int] = []
+    for size in sizes:
+        parts += [min(largest, size - start) for start in range(0, size, largest)]
+    return tuple(parts)
 
 
 def training_name(model: str, batch: int) -> str:
@@ -95,7 +98,8 @@ def published_compute_s(model: str, batch: int) -> float | None:
 
     Step times there are `compute + communication / NICs` (within 3% but for VGG-11 with batches of 64).
     """
-    if not (speeds := SPEEDS.get((model, batch))):
+    speeds = SPEEDS.get((model, batch))
+    if not speeds:
         return None
     steps = [SPEEDS_NODES * batch / speed for speed in speeds]
     return linear_regression([1 / nics for nics in (1, 2, 3)], steps).intercept
@@ -110,7 +114,9 @@ def gpt_step(name: str, model: GptModel, nodes: int) -> Step:
     """
     shape = model.training
     gradient = FP16_BYTES * model.parameters // (shape.tensor * shape.pipeline)
-    sizes = split((gradient,), GPT_MAX_MESSAGE) if gradient > GPT_SPLIT_ABOVE else (gradient,)
+    sizes: tuple[int, ...] = (gradient,)
+    if gradient > GPT_SPLIT_ABOVE:
+        sizes = split(sizes, GPT_MAX_MESSAGE)
     micro_batches = shape.global_batch // nodes // shape.micro_batch
     stage_flops = model.layer_flops(shape.micro_batch) * model.layers / (shape.tensor * shape.pipeline)
     compute_s = (micro_batches + shape.pipeline - 1) * stage_flops / V100_FLOPS
@@ -166,8 +172,8 @@ class TrainingSpec(workload.ComparedWorkload):
             raise BadInput(f"{field}.model", self.model, "must be a model of layers (alexnet, vgg-11), or a GPT")
         if isinstance(model, LayersModel):
             if self.compute_s() is None:
-                known = ", ".join(f"{name} {batch}" for name, batch in SPEEDS)
-                allowed = f"and batch {self.batch} have no published step time: give compute, or one of {known}"
+                published = ", ".join(f"{name} {batch}" for name, batch in SPEEDS)
+                allowed = f"and batch {self.batch} have no published step time: give compute, or one of {published}"
                 raise BadInput(f"{field}.model", self.model, allowed)
             count = sum(-(-size // self.bucket) for size in buckets(model, self.bucket))
             if count > MAX_ALLREDUCES:
@@ -178,9 +184,9 @@ class TrainingSpec(workload.ComparedWorkload):
             allowed = "is for models of layers: a GPT's is counted"
             raise BadInput(f"{field}.compute", format_time(self.compute), allowed)
         batch = model.training.global_batch
-        for nodes in [fabric.nodes for number, fabric in enumerate(fabrics) if self.is_on(number)]:
-            if batch % nodes:
-                allowed = f"has a batch of {batch}, which {nodes} nodes can't share"
+        for number, fabric in enumerate(fabrics):
+            if self.is_on(number) and batch % fabric.nodes:
+                allowed = f"has a batch of {batch}, which {fabric.nodes} nodes can't share"
                 raise BadInput(f"{field}.model", self.model, allowed)
 
     def step(self, nodes: int, scale: float, rail_rate: float) -> Step:

@@ -75,7 +75,8 @@ def derangement(items: Sequence[int], rng: random.Random) -> tuple[int, ...]:
     """The items in an order in which none is at its place; all such orders are equally likely. It needs two or more."""
     order = list(items)
     while any(a == b for a, b in zip(items, order, strict=True)):
-        rng.shuffle(order)  # about one order in e will do
+        # about one order in e will do
+        rng.shuffle(order)
     return tuple(order)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, policy_shares
+from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, Shares, policy_shares
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import Numbers, Sizes
 from railyard.workloads.schedule import Columns, Rates, Schedule
@@ -127,30 +127,41 @@ def _hops(schedule: Schedule, rates: Rates, fabric: FabricSpec | None) -> list[_
     is_used = np.zeros(gpus**2, dtype=bool)
     is_used[pair] = True
     src, dst = np.divmod(np.flatnonzero(is_used), gpus)
-    pair = (np.cumsum(is_used) - 1)[pair]  # by the place in `src` and `dst`
-    found = []
+    # by the place in `src` and `dst`
+    pair = (np.cumsum(is_used) - 1)[pair]
+    hops = []
     for way in ways(src, dst, schedule.rails, fabric or _rail_only(schedule)):
         for a, b, port, rate in (
             (src, way.enter, 0, rates.hb),
             (way.enter, way.leave, 2, rates.rail),
             (way.leave, dst, 0, rates.hb),
         ):
-            has = ((a != b) & (way.share > 0))[pair]
-            own = pair[has]
-            seconds = way.share[own] * columns.bytes[task[has]] / rate
-            found.append(_TaskHop(task[has], 4 * a[own] + port, 4 * b[own] + port + 1, seconds))
-    return [hop for hop in found if len(hop.task)]
+            has_hop = ((a != b) & (way.share > 0))[pair]
+            pair_of_task = pair[has_hop]
+            seconds = way.share[pair_of_task] * columns.bytes[task[has_hop]] / rate
+            out = 4 * a[pair_of_task] + port
+            into = 4 * b[pair_of_task] + port + 1
+            hops.append(_TaskHop(task[has_hop], out, into, seconds))
+    return [hop for hop in hops if len(hop.task)]
 
 
 def _batch_ends(tasks: Columns, hops: Sequence[_TaskHop]) -> list[int]:
     """Split tasks into runs in which none waits for another one, or for its port; return where each one ends."""
     waiting = np.repeat(np.arange(len(tasks)), np.diff(tasks.after_end, prepend=0))
-    latest = np.full(len(tasks), -1)  # of the earlier tasks that a task must not share a run with
+    # of the earlier tasks that a task must not share a run with
+    latest = np.full(len(tasks), -1)
     np.maximum.at(latest, waiting, tasks.after)
-    users = np.concatenate([part for hop in hops for part in (hop.task, hop.task)] or [waiting[:0]])
-    ports = np.concatenate([part for hop in hops for part in (hop.out, hop.into)] or [waiting[:0]])
+    # every task that uses a port, and the port: each hop has two
+    user_parts: list[Numbers] = [waiting[:0]]
+    port_parts: list[Numbers] = [waiting[:0]]
+    for hop in hops:
+        user_parts += [hop.task, hop.task]
+        port_parts += [hop.out, hop.into]
+    users = np.concatenate(user_parts)
+    ports = np.concatenate(port_parts)
     order = np.argsort(ports.astype(np.min_scalar_type(ports.max(initial=0))), kind="stable")  # 16 bits: a radix sort
-    if ((np.diff(users[order]) < 0) & (np.diff(ports[order]) == 0)).any():  # a port has tasks of several hops
+    if ((np.diff(users[order]) < 0) & (np.diff(ports[order]) == 0)).any():
+        # a port has tasks of several hops
         order = np.lexsort((users, ports))
     users = users[order]
     ports = ports[order]
@@ -190,14 +201,14 @@ def _batched_duration_s(tasks: Columns, hops: Sequence[_TaskHop], batch_ends: Se
         np.maximum.at(ready, waiting[first_after:after_end] - start, ends[tasks.after[first_after:after_end]])
         done = ready + tasks.seconds[start:end]
         for n, hop in enumerate(hops):
-            own = slice(first_hop[n], bounds[n][number])
-            first_hop[n] = own.stop
-            if own.start == own.stop:
+            in_run = slice(first_hop[n], bounds[n][number])
+            first_hop[n] = in_run.stop
+            if in_run.start == in_run.stop:
                 continue
-            place = hop.task[own] - start
-            out = hop.out[own]
-            into = hop.into[own]
-            hop_end = np.maximum(np.maximum(ready[place], free_at[out]), free_at[into]) + hop.seconds[own]
+            place = hop.task[in_run] - start
+            out = hop.out[in_run]
+            into = hop.into[in_run]
+            hop_end = np.maximum(np.maximum(ready[place], free_at[out]), free_at[into]) + hop.seconds[in_run]
             free_at[out] = free_at[into] = hop_end
             done[place] = np.maximum(done[place], hop_end)
         ends[start:end] = done
@@ -215,7 +226,8 @@ def _line_rate(
     ends: list[float] = []
     for task in schedule.tasks:
         ready = 0.0
-        for before in task.after:  # loops, as max() of an iterator takes three times as long
+        # loops, as max() of an iterator takes three times as long
+        for before in task.after:
             if ends[before] > ready:
                 ready = ends[before]
         if not isinstance(task, Transfer):
@@ -286,8 +298,13 @@ def cross_rail_bytes(schedule: Schedule) -> int:
 
     Rail-only section III-B: none for dense LLMs.
     """
-    k = schedule.rails
-    return sum(n for (s, d), n in schedule.matrix.items() if s // k != d // k and s % k != d % k)
+    total = 0
+    for (src, dst), size in schedule.matrix.items():
+        src_domain, src_rank = divmod(src, schedule.rails)
+        dst_domain, dst_rank = divmod(dst, schedule.rails)
+        if src_domain != dst_domain and src_rank != dst_rank:
+            total += size
+    return total
 
 
 @dataclass(frozen=True)
@@ -339,24 +356,36 @@ def ways(src: Numbers, dst: Numbers, rails: int, fabric: FabricSpec) -> list[Way
     """
     policy = fabric.chosen_policy
     shape = Fabric(fabric.kind, fabric.domains, rails)
-    (d1, g1), (d2, g2) = np.divmod(src, rails), np.divmod(dst, rails)
+    d1, g1 = np.divmod(src, rails)
+    d2, g2 = np.divmod(dst, rails)
     turns = np.flatnonzero((d1 != d2) & (g1 != g2))
     if FORWARDING_POLICIES[policy].by_rank:
         _, first, row = np.unique(g1[turns] * rails + g2[turns], return_index=True, return_inverse=True)
     else:
         first = row = np.arange(len(turns))
-    asked = [(Gpu(*divmod(int(src[n]), rails)), Gpu(*divmod(int(dst[n]), rails))) for n in turns[first]]
-    found = [policy_shares(policy, a, b, shape) for a, b in asked]
+    shares_of_pairs: list[Shares] = []
+    for pair in turns[first]:
+        near = Gpu(*divmod(int(src[pair]), rails))
+        far = Gpu(*divmod(int(dst[pair]), rails))
+        shares_of_pairs.append(policy_shares(policy, near, far, shape))
     result = []
-    for number in range(max(map(len, found), default=1)):
+    for number in range(max(map(len, shares_of_pairs), default=1)):
+        # for pairs with fewer paths: none
+        weights = np.zeros(len(shares_of_pairs))
+        rails_of_pairs = np.zeros(len(shares_of_pairs), dtype=np.int64)
+        are_spine = np.zeros(len(shares_of_pairs), dtype=bool)
+        for place, shares in enumerate(shares_of_pairs):
+            if number < len(shares):
+                path, weight = shares[number]
+                weights[place] = weight / sum(share.weight for share in shares)
+                rails_of_pairs[place] = path.rail
+                are_spine[place] = path.kind == "spine"
         share = np.full(len(src), float(number == 0))
+        share[turns] = weights[row]
         rail = g1.copy()
-        given = [shares[number] if number < len(shares) else None for shares in found]
-        weights = [s.weight / sum(w for _, w in shares) if s else 0.0 for s, shares in zip(given, found, strict=True)]
-        share[turns] = np.array(weights, dtype=np.float64)[row]
-        rail[turns] = np.array([s.path.rail if s else 0 for s in given], dtype=np.int64)[row]
+        rail[turns] = rails_of_pairs[row]
         is_spine = np.zeros(len(src), dtype=bool)
-        is_spine[turns] = np.array([s is not None and s.path.kind == "spine" for s in given], dtype=bool)[row]
+        is_spine[turns] = are_spine[row]
         enter = np.where(is_spine, src, d1 * rails + rail)
         leave = np.where(is_spine, dst, d2 * rails + rail)
         result.append(Way(share, enter, leave))

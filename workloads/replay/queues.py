@@ -46,7 +46,8 @@ def longest_queue_s(schedule: Schedule, plan: Plan, windows: Windows) -> float:
         has = (way.enter % rails != way.leave % rails) & (way.share > 0)
         for end in (way.enter % rails, way.leave % rails):
             on_way += np.where(has, np.bincount(end[has], under_way[has], rails)[end] / uplink, 0.0)
-        if fabric.definition.is_graph:  # as if all traffic of a switch left it by one cable
+        if fabric.definition.is_graph:
+            # as if all traffic of a switch left it by one cable
             has = (way.enter != way.leave) & (way.share > 0)
             for end in (way.enter, way.leave):
                 on_way += np.where(has, np.bincount(leaf[end][has], under_way[has], gpus)[leaf[end]] / uplink, 0.0)

@@ -76,11 +76,11 @@ class Replay:
     @property
     def delivered_matrix(self) -> dict[tuple[int, int], int]:
         """Verified bytes for each pair (src, dst)."""
-        found: Counter[tuple[int, int]] = Counter()
+        matrix: Counter[tuple[int, int]] = Counter()
         for number, transfer in self.schedule.transfers:
             if number in self.delivered:
-                found[transfer.src, transfer.dst] += self.delivered[number]
-        return dict(found)
+                matrix[transfer.src, transfer.dst] += self.delivered[number]
+        return dict(matrix)
 
 
 def replay(
@@ -146,7 +146,8 @@ def replay(
     finally:
         for worker in workers:
             worker.kill()
-        pool.shutdown()  # its threads read the end of what the processes sent
+        # its threads read the end of what the processes sent
+        pool.shutdown()
         for worker in workers:
             worker.end()
 
@@ -172,22 +173,34 @@ def _await_ready(workers: Sequence[Worker]) -> None:
 def _on_our_clock(outcome: protocol.Outcome, place: Place) -> protocol.Outcome:
     if not place.offset_ns:
         return outcome
-    times = {
-        name: {number: at - place.offset_ns for number, at in getattr(outcome, name).items()}
-        for name in ("started_ns", "ended_ns")
-    }
-    return outcome.model_copy(update=times)
+    started_ns = {number: at_ns - place.offset_ns for number, at_ns in outcome.started_ns.items()}
+    ended_ns = {number: at_ns - place.offset_ns for number, at_ns in outcome.ended_ns.items()}
+    return outcome.model_copy(update={"started_ns": started_ns, "ended_ns": ended_ns})
 
 
 def _merged(schedule: Schedule, start_ns: int, outcomes: list[protocol.Outcome]) -> Replay:
-    start_times = {n: at for o in outcomes for n, at in o.started_ns.items()}
-    end_times = {n: at for o in outcomes for n, at in o.ended_ns.items()}
+    """Return what all workers observed. A task begins at its source's worker and ends at its destination's."""
+    start_times: dict[int, int] = {}
+    end_times: dict[int, int] = {}
+    delivered: dict[int, int] = {}
+    corrupt: set[int] = set()
+    broken: list[str] = []
+    for outcome in outcomes:
+        start_times |= outcome.started_ns
+        end_times |= outcome.ended_ns
+        delivered |= outcome.delivered
+        corrupt |= set(outcome.corrupt)
+        broken += outcome.broken
+    spans: dict[int, tuple[int, int]] = {}
+    for number in sorted(end_times):
+        if number in start_times:
+            spans[number] = start_times[number], end_times[number]
     return Replay(
         schedule=schedule,
         start_ns=start_ns,
         end_ns=max(end_times.values(), default=start_ns),
-        spans={n: (start_times[n], end_times[n]) for n in sorted(end_times) if n in start_times},
-        delivered={n: size for o in outcomes for n, size in o.delivered.items()},
-        corrupt=tuple(sorted({n for o in outcomes for n in o.corrupt})),
-        broken=tuple(reason for o in outcomes for reason in o.broken),
+        spans=spans,
+        delivered=delivered,
+        corrupt=tuple(sorted(corrupt)),
+        broken=tuple(broken),
     )

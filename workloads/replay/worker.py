@@ -97,7 +97,8 @@ class Engine:
         Reported are the bytes delivered so far, now and then, and each watched phase when it is over here.
         """
         self._report = report
-        for number in self._on_departure:  # bytes are numbered from here: all that was sent before is acknowledged
+        # bytes are numbered from here: all that was sent before is acknowledged
+        for number in self._on_departure:
             sock = self._send_connections[_channel(self._transfer(number))].sock
             sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPING, _REPORT)
         while time.monotonic_ns() < start_ns:
@@ -172,7 +173,8 @@ class Engine:
                 continue
             connection = self._send_connections[_channel(task)]
             connection.queue.append(number)
-            if connection.task < 0:  # else it goes on when there is room
+            if connection.task < 0:
+                # else it goes on when there is room
                 self._run_step(self._send, connection)
 
     def _done(self, number: int) -> None:
@@ -185,7 +187,8 @@ class Engine:
         for number in numbers:
             self._dependency_counts[number] -= 1
             if self._dependency_counts[number] == 0:
-                self._ready.append(number)  # begun by the loop: a chain of them would be too deep for the stack
+                # begun by the loop: a chain of them would be too deep for the stack
+                self._ready.append(number)
 
     def _send(self, connection: _Connection) -> None:
         """Hand the kernel all that it takes, one transfer after the other; wait for room if there is none."""
@@ -383,7 +386,8 @@ def main() -> None:
         outcome = engine.run(go.start_ns, parent.send, go.deadline_ns)
         parent.send(outcome)
         if not outcome.broken:
-            parent.receive()  # keep the connections until all workers have finished
+            # keep the connections until all workers have finished
+            parent.receive()
         # else close them, so that the other workers find out at once
     except (OSError, TimeoutError) as error:
         parent.send(Failed(why=str(error)))

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise, product
 from typing import Any, Final
 
 from railyard.core.errors import BadInput
@@ -47,9 +47,13 @@ def steps(trace: Trace) -> list[Step]:
     units: list[tuple[NodeId, ...]]
     units = [(node_id,) for node_id in after if not isinstance(trace.node(node_id).action, Call)]
     units += collective_units
-    unit_of = {node_id: number for number, members in enumerate(units) for node_id in members}
+    unit_of: dict[NodeId, int] = {}
+    for number, members in enumerate(units):
+        unit_of |= dict.fromkeys(members, number)
     waits = {node_id: list(upstream_ids) for node_id, upstream_ids in after.items()}
-    edges = [(unit_of[upstream], unit_of[node_id]) for node_id in waits for upstream in waits[node_id]]
+    edges: list[tuple[int, int]] = []
+    for node_id, upstream_ids in waits.items():
+        edges += [(unit_of[upstream], unit_of[node_id]) for upstream in upstream_ids]
     for receive, send in sent.items():
         waits[receive].append(send)
         edges.append((unit_of[send], unit_of[receive]))
@@ -92,7 +96,9 @@ def _order_index(trace: Trace) -> dict[NodeId, int]:
 
 def _rank_order(nodes: Sequence[Node]) -> list[int]:
     """Return the positions of a rank's operations in the order in which the rank comes to them."""
-    waits = [(upstream, position) for position, node in enumerate(nodes) for upstream in node.after]
+    waits: list[tuple[int, int]] = []
+    for position, node in enumerate(nodes):
+        waits += [(upstream, position) for upstream in node.after]
     describe_wait = partial(_describe_wait, [node.where for node in nodes])
     return _topological_order(waits, range(len(nodes)), describe_wait)
 
@@ -111,7 +117,8 @@ def _topological_order(
     `edges`: from a node to one that waits for it. Each node has a key. `describe`: says of an edge, in a message, who
     waits for whom. BadInput if nodes wait for each other in a circle.
     """
-    import networkx as nx  # takes a third of a second to load, which a run without a trace needs not
+    # takes a third of a second to load, which a run without a trace needs not
+    import networkx as nx
 
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(len(keys)))
@@ -121,8 +128,9 @@ def _topological_order(
     except nx.NetworkXUnfeasible:
         waits = [describe(*edge[:2]) for edge in nx.find_cycle(graph)]
     file, _, _ = waits[0].partition(": ")
-    more = f"; and {len(waits) - MAX_SHOWN_WAITS} more" if len(waits) > MAX_SHOWN_WAITS else ""
-    shown = "; ".join(waits[:MAX_SHOWN_WAITS]) + more
+    shown = "; ".join(waits[:MAX_SHOWN_WAITS])
+    if len(waits) > MAX_SHOWN_WAITS:
+        shown += f"; and {len(waits) - MAX_SHOWN_WAITS} more"
     raise BadInput(file, shown, "is a cycle: none of them can ever begin")
 
 
@@ -135,13 +143,13 @@ def _collectives(trace: Trace, in_order: InOrder, after: dict[NodeId, list[NodeI
             rank_calls = calls[action.group_name, action.group][node_id[0]]
             after[node_id] += rank_calls[-1:]
             rank_calls.append(node_id)
-    found = []
+    collectives: list[tuple[NodeId, ...]] = []
     for (_, group), by_rank in calls.items():
-        for turn in range(max(len(node_ids) for node_ids in by_rank.values())):
+        for turn in range(max(map(len, by_rank.values()))):
             members = tuple(by_rank[rank][turn] for rank in group if turn < len(by_rank[rank]))
             _check_agreement(trace, group, members, turn)
-            found.append(members)
-    return found
+            collectives.append(members)
+    return collectives
 
 
 def _check_agreement(trace: Trace, group: tuple[int, ...], members: tuple[NodeId, ...], turn: int) -> None:
@@ -188,21 +196,21 @@ def _messages(trace: Trace, in_order: InOrder) -> dict[NodeId, NodeId]:
             sends[node_id[0], action.dst, action.tag].append((node_id, action.bytes))
         elif isinstance(action, Recv):
             receives[action.src, node_id[0], action.tag].append((node_id, action.bytes))
-    found = {}
+    send_of: dict[NodeId, NodeId] = {}
     for src, dst, tag in sends | receives:
         sent = sends[src, dst, tag]
         received = receives[src, dst, tag]
         if len(sent) != len(received):
-            what = "send without a receive" if len(sent) > len(received) else "receive without a send"
+            operation = "send without a receive" if len(sent) > len(received) else "receive without a send"
             allowed = f"has no counterpart: {len(sent)} sends and {len(received)} receives of tag {tag}"
             last, _ = max(sent, received, key=len)[-1]
-            raise BadInput(trace.node(last).where, what, f"{allowed}, from rank {src} to rank {dst}")
+            raise BadInput(trace.node(last).where, operation, f"{allowed}, from rank {src} to rank {dst}")
         for (send, sent_bytes), (receive, received_bytes) in zip(sent, received, strict=True):
             if sent_bytes != received_bytes:
                 allowed = f"bytes received must be the {sent_bytes} that {trace.node(send).where} sends"
                 raise BadInput(trace.node(receive).where, received_bytes, allowed)
-            found[receive] = send
-    return found
+            send_of[receive] = send
+    return send_of
 
 
 BARRIER_BYTES: Final = 1
@@ -214,12 +222,17 @@ def _send_chain(program: Program, order: Sequence[int], size: int, phase: int) -
     received: dict[int, int] = {}
     for part in algorithms.sliced(size):
         for src, dst in pairwise(order):
-            before = (sent[src],) if src in sent else program.last(src)
-            inbound = (received[src],) if src in received else ()
-            sent[src] = received[dst] = program.send(src, dst, part, phase, (*before, *inbound))
+            after = [sent[src]] if src in sent else list(program.last(src))
+            if src in received:
+                after.append(received[src])
+            task = program.send(src, dst, part, phase, tuple(after))
+            sent[src] = task
+            received[dst] = task
     for gpu in order:
-        ends = [done[gpu] for done in (sent, received) if gpu in done]
-        program.wait_for(gpu, ends if gpu in sent else [*program.last(gpu), *ends])
+        ends = [sent[gpu]] if gpu in sent else list(program.last(gpu))
+        if gpu in received:
+            ends.append(received[gpu])
+        program.wait_for(gpu, ends)
 
 
 def _send_barrier(program: Program, group: Sequence[int], phase: int) -> None:
@@ -227,10 +240,10 @@ def _send_barrier(program: Program, group: Sequence[int], phase: int) -> None:
     n = len(group)
     step = 1
     while step < n:
-        sends = [
-            program.send(src, group[(index + step) % n], BARRIER_BYTES, phase, program.last(src))
-            for index, src in enumerate(group)
-        ]
+        sends: list[int] = []
+        for index, src in enumerate(group):
+            dst = group[(index + step) % n]
+            sends.append(program.send(src, dst, BARRIER_BYTES, phase, program.last(src)))
         for index, gpu in enumerate(group):
             program.wait_for(gpu, (sends[index], sends[index - step]))
         step *= 2
@@ -275,7 +288,8 @@ def lower(
 def as_grid(group: tuple[int, ...], rails: int) -> Grid | None:
     """The group as rows of HB domains, if each of them has the same ranks of it; None if not."""
     rows = [tuple(row) for _, row in groupby(sorted(group), lambda gpu: gpu // rails)]
-    return tuple(rows) if len({tuple(gpu % rails for gpu in row) for row in rows}) == 1 else None
+    ranks_of_rows = {tuple(gpu % rails for gpu in row) for row in rows}
+    return tuple(rows) if len(ranks_of_rows) == 1 else None
 
 
 def durations(lowered: Lowered, spans: Mapping[int, tuple[int, int]], time_factor: float) -> dict[NodeId, Measured]:
@@ -286,13 +300,15 @@ def durations(lowered: Lowered, spans: Mapping[int, tuple[int, int]], time_facto
     end are left out. Emulated seconds are divided by `time_factor` (`railyard.workloads.schedule`).
     """
     origin_ns = min((start for start, _ in spans.values()), default=0)
-    found: dict[NodeId, Measured] = {}
+    measured: dict[NodeId, Measured] = {}
     for node_id, tasks in lowered.tasks.items():
         if tasks and all(task in spans for task in tasks):
-            starts, ends = zip(*(spans[task] for task in tasks), strict=True)
-            seconds = (min(starts) - origin_ns) / 1e9, (max(ends) - min(starts)) / 1e9
-            found[node_id] = Measured(*(value / time_factor for value in seconds))
-    return found
+            start_ns = min(spans[task][0] for task in tasks)
+            end_ns = max(spans[task][1] for task in tasks)
+            start_s = (start_ns - origin_ns) / 1e9
+            seconds = (end_ns - start_ns) / 1e9
+            measured[node_id] = Measured(start_s / time_factor, seconds / time_factor)
+    return measured
 
 
 class _Lowering:
@@ -314,23 +330,27 @@ class _Lowering:
         """Append the tasks of one step: each of its GPUs goes on from what its own operation waits for."""
         program = self.program
         for node_id, dependencies in zip(step.members, step.after, strict=True):
-            program.wait_for(node_id[0], [task for other in dependencies for task in self._ends[other]])
+            tasks = chain.from_iterable(self._ends[dependency] for dependency in dependencies)
+            program.wait_for(node_id[0], list(tasks))
         node_id = step.members[0]
         rank = node_id[0]
         action = self.trace.node(node_id).action
         phase = None
         if isinstance(action, Gap):
             seconds = action.seconds * self.time_factor
-            if seconds > 0:  # it counts to the step of the network that was begun last, which times nothing
+            if seconds > 0:
+                # it counts to the step of the network that was begun last, which times nothing
                 program.compute(rank, seconds, max(self._count - 1, 0))
                 self.gaps[node_id] = program.last(rank)
         elif isinstance(action, Send):
-            is_inter_domain = rank // program.rails != action.dst // program.rails
             size = self._scaled(action.bytes)
-            name = "send over rails" if is_inter_domain else "send in HB domain"
-            # x and y of two GPUs: of one rail, or of one HB domain
-            step_phase = Phase(name, "collective", "point-to-point", *((1, 2) if is_inter_domain else (2, 1)), size)
-            phase = self._phase(step_phase, action.bytes)
+            name = "send in HB domain"
+            # x and y of two GPUs: of one HB domain, or of one rail
+            x, y = (2, 1)
+            if rank // program.rails != action.dst // program.rails:
+                name = "send over rails"
+                x, y = (1, 2)
+            phase = self._phase(Phase(name, "collective", "point-to-point", x, y, size), action.bytes)
             program.wait_for(rank, [program.send(rank, action.dst, size, phase, program.last(rank))])
         elif isinstance(action, Recv):
             assert step.sent is not None
@@ -347,11 +367,17 @@ class _Lowering:
         return algorithms.whole_bytes(size * self.bytes_factor)
 
     def _phase(self, phase: Phase, trace_bytes: float) -> int:
-        """A phase under a name that all alike have, and no other: what, among how many, and the trace's own bytes."""
+        """Append a phase and return its number.
+
+        Its name says what is sent, among how many GPUs, and the trace's own bytes: phases that are alike share a name,
+        and others of the same name are numbered.
+        """
         if phase not in self._names:
             name = f"{phase.name}, {format_size(trace_bytes)}" if trace_bytes else phase.name
-            same_name_count = sum(1 for other in self._names.values() if other.split(" #")[0] == name)
-            self._names[phase] = f"{name} #{same_name_count + 1}" if same_name_count else name
+            same_name_count = sum(used_name.split(" #")[0] == name for used_name in self._names.values())
+            if same_name_count:
+                name += f" #{same_name_count + 1}"
+            self._names[phase] = name
         self._count += 1
         return self.program.phase(replace(phase, name=self._names[phase]))
 
@@ -398,7 +424,8 @@ class _Lowering:
         is_wide = x > 1 and y > 1
         if call.op == "all-to-all":
             size = self._scaled(call.data_bytes)
-            algorithm = self.all_to_all if is_wide else "all-to-all"  # in one row or column all pairs are direct
+            # in one row or column all pairs are direct
+            algorithm = self.all_to_all if is_wide else "all-to-all"
         else:
             size = self._scaled(call.data_bytes / (x * y)) * x * y
             algorithm = f"{call.op}-{'hierarchical' if is_wide else 'ring'}"
@@ -409,13 +436,17 @@ class _Lowering:
 
     def _port_phase(self, call: Call, size: float) -> Phase:
         """A step that is bound by one GPU's port: its bytes over the rail, if the group has more than one domain."""
-        shape = (1, 2) if len({rank // self.program.rails for rank in call.group}) > 1 else (2, 1)
-        return Phase(_name(call, len(call.group)), call.kind, "point-to-point", *shape, size)
+        domains = {rank // self.program.rails for rank in call.group}
+        x, y = (1, 2) if len(domains) > 1 else (2, 1)
+        return Phase(_name(call, len(call.group)), call.kind, "point-to-point", x, y, size)
 
     def _exchange(self, step: Step, call: Call, grid: Grid | None) -> int | None:
         """Pair by pair, each with its own bytes: v-collectives, gather and scatter, and groups that are no grid."""
         trace_sizes = self._pair_sizes(step, call)
-        sizes = {(src, dst): self._scaled(size) for (src, dst), size in trace_sizes.items() if size and src != dst}
+        sizes: dict[tuple[int, int], int] = {}
+        for (src, dst), size in trace_sizes.items():
+            if size and src != dst:
+                sizes[src, dst] = self._scaled(size)
         if not sizes:
             return None
         y, x = (len(grid), len(grid[0])) if grid else (len(call.group), 1)
@@ -431,7 +462,7 @@ class _Lowering:
         """Return the trace's bytes of each pair (src, dst)."""
         group = call.group
         if call.op == "all-to-all":
-            return {(src, dst): call.data_bytes for src in group for dst in group}
+            return dict.fromkeys(product(group, group), call.data_bytes)
         if call.op == "scatter":
             return {(_root(call), dst): call.data_bytes for dst in group}
         if call.op == "gather":
@@ -441,9 +472,13 @@ class _Lowering:
             rank = node_id[0]
             member_call = self.trace.node(node_id).action
             assert isinstance(member_call, Call)
-            for other_rank, size in zip(group, member_call.sends or member_call.receives, strict=True):
-                pair = (rank, other_rank) if member_call.sends else (other_rank, rank)
-                sizes[pair] = size
+            # one of the two says all: what the others receive, or send, agrees with it
+            if member_call.sends:
+                for dst, size in zip(group, member_call.sends, strict=True):
+                    sizes[rank, dst] = size
+            else:
+                for src, size in zip(group, member_call.receives, strict=True):
+                    sizes[src, rank] = size
         return sizes
 
     def _bottleneck_bytes(self, sizes: Mapping[tuple[int, int], int], x: int, y: int) -> float:
@@ -453,7 +488,8 @@ class _Lowering:
         be faster.
         """
         rails = self.program.rails
-        ports: Counter[tuple[int, bool]] = Counter()  # by GPU, and whether it sends
+        # by GPU, and whether it sends
+        ports: Counter[tuple[int, bool]] = Counter()
         for (src, dst), size in sizes.items():
             if y == 1 or src // rails != dst // rails:
                 ports[src, True] += size
@@ -467,5 +503,7 @@ def _root(call: Call) -> int:
 
 
 def _name(call: Call, *shape: int) -> str:
-    of = "" if call.kind == "collective" else f"{call.kind.lower()}-"
-    return f"{of}{call.op} {'x'.join(str(n) for n in shape)}"
+    name = f"{call.op} {'x'.join(map(str, shape))}"
+    if call.kind == "collective":
+        return name
+    return f"{call.kind.lower()}-{name}"

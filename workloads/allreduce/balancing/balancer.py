@@ -63,17 +63,19 @@ class Rails:
         A rail never measured at such sizes is as slow as elsewhere, or as much slower than nominal as the best of those
         that were: else all rails but the one in use would look fast on a slow machine.
         """
-        estimators = [
-            CostEstimator(each.nominal) if rail in untrusted else each for rail, each in enumerate(self.estimators)
-        ]
-        known = [each for each in estimators if each.known(size)]
-        slowdown = min((each.cost.seconds(size) / each.nominal.seconds(size) for each in known), default=1.0)
-        return tuple(
-            each.cost
-            if each.known(size)
-            else max(each.cost, model.slowed_cost(each.nominal, size, slowdown), key=lambda cost: cost.seconds(size))
-            for each in estimators
-        )
+        estimators = list(self.estimators)
+        for rail in untrusted:
+            estimators[rail] = CostEstimator(estimators[rail].nominal)
+        measured = [each for each in estimators if each.covers(size)]
+        slowdown = min((each.cost.seconds(size) / each.nominal.seconds(size) for each in measured), default=1.0)
+        costs: list[Cost] = []
+        for estimator in estimators:
+            cost = estimator.cost
+            if not estimator.covers(size):
+                slowed = model.slowed_cost(estimator.nominal, size, slowdown)
+                cost = max(cost, slowed, key=lambda cost: cost.seconds(size))
+            costs.append(cost)
+        return tuple(costs)
 
     def evenly(self, rails: Collection[int]) -> Shares:
         """Return equal shares on these rails."""
@@ -86,7 +88,8 @@ class Rails:
         """
         alive = sorted(self.alive)
         costs = self.at(size, untrusted=set(untrusted))
-        return [alive[index] for index in model.rails_to_split([costs[rail] for rail in alive], size, gain)]
+        chosen = model.rails_to_split([costs[rail] for rail in alive], size, gain)
+        return [alive[index] for index in chosen]
 
     def scaled_s(self, measured: Measurement, size: int) -> float:
         """Return a measured time for `size` bytes: a class has sizes from one power of two to the next."""
@@ -134,11 +137,13 @@ class State(ABC):
 
     def on_rail_down(self, rail: int) -> "State | None":
         """Return the state without a rail that died; None to start anew, where at most one rail is left."""
-        used = [other for other, share in enumerate(self.shares) if share > 0]
-        if len([other for other in used if other != rail]) < min(2, len(used)):
+        used = {number for number, share in enumerate(self.shares) if share > 0}
+        if len(used - {rail}) < min(2, len(used)):
             return None
         self.memory.single_rail.pop(rail, None)
-        return AdjustedSplit(self.memory, without_rail(self.shares, rail)) if self._depends_on(rail) else self
+        if not self._depends_on(rail):
+            return self
+        return AdjustedSplit(self.memory, without_rail(self.shares, rail))
 
     def _depends_on(self, rail: int) -> bool:
         return self.shares[rail] > 0
@@ -187,8 +192,9 @@ class _Resting(State):
             return SingleRail(memory, rails.evenly(better), rested=self.rested)
         if isinstance(self, SingleRail):
             return EvenSplit(memory, rails.evenly(better))
-        kind, shares = (EvenSplit, rails.evenly(better)) if added else (AdjustedSplit, self.shares)
-        return kind(memory, shares, best=measured, is_old=True, is_recheck=True)
+        if added:
+            return EvenSplit(memory, rails.evenly(better), best=measured, is_old=True, is_recheck=True)
+        return AdjustedSplit(memory, self.shares, best=measured, is_old=True, is_recheck=True)
 
     def _better_rails(self, size: int, used: set[int]) -> list[int]:
         """Return the rails to be on instead, if those that are left out are as their nominal costs say."""
@@ -224,10 +230,13 @@ class SingleRail(_Resting):
         memory = self.memory
         size = measured.size
         is_at_rest = self.rail in memory.single_rail
-        gain, windows = (MIN_GAIN_AT_REST, AGREEING_WINDOWS) if is_at_rest else (MIN_GAIN, 1)
+        gain = MIN_GAIN_AT_REST if is_at_rest else MIN_GAIN
+        windows = AGREEING_WINDOWS if is_at_rest else 1
         memory.single_rail[self.rail] = measured
-        if is_at_rest and (better := self._recheck(measured, is_held=False)):
-            return better
+        if is_at_rest:
+            better = self._recheck(measured, is_held=False)
+            if better:
+                return better
         candidates = memory.rails.worth_splitting(size, gain)
         alone_s = memory.single_rail_s(size)
         best = min(alone_s, key=alone_s.__getitem__)
@@ -311,7 +320,8 @@ class AdjustedSplit(State):
         shares = [self.shares[rail] for rail in used]
         gain = min(1.0, 2 / (self.steps + 1))
         costs = [self.memory.rails.estimators[rail].cost for rail in used]
-        slopes = []  # dT/dalpha by each rail's line, held between a fifth of T/alpha and all: set-ups are positive
+        # dT/dalpha by each rail's line, held between a fifth of T/alpha and all: set-ups are positive
+        slopes = []
         for share, seconds, cost in zip(shares, ends, costs, strict=True):
             secant = max(seconds, 1e-9) / share
             slopes.append(min(secant, max(secant / 5, cost.s_per_byte * size)) / gain)
@@ -373,7 +383,8 @@ class Settled(_Resting):
         """Adjust the shares again if rails end apart, or move to better rails."""
         rails = self.memory.rails
         size = measured.size
-        if better := self._recheck(measured, self.is_held):
+        better = self._recheck(measured, self.is_held)
+        if better:
             return better
         if self.is_held:
             self.first = self.first or measured
@@ -407,17 +418,19 @@ class Balancer(Planner):
 
     def plan(self, length: int, itemsize: int) -> tuple[Segment, ...]:
         """Return the segments of a buffer."""
-        found = self._plans.get((length, itemsize))
-        if found is None:
-            found = self._plans[length, itemsize] = partition(length, self.shares(length * itemsize))
-        return found
+        segments = self._plans.get((length, itemsize))
+        if segments is None:
+            segments = partition(length, self.shares(length * itemsize))
+            self._plans[length, itemsize] = segments
+        return segments
 
     def window(self, size: int) -> int:
         """Return over how many operations of this size the next `learn` wants medians."""
-        found = self._windows.get(size)
-        if found is None:
-            found = self._windows[size] = self.state(size).window
-        return found
+        window = self._windows.get(size)
+        if window is None:
+            window = self.state(size).window
+            self._windows[size] = window
+        return window
 
     def learn(self, size: int, seconds: Sequence[float]) -> None:
         """Take a window's medians: `size` in bytes, and by rail the seconds that its share took (0 without one)."""
@@ -432,8 +445,12 @@ class Balancer(Planner):
     def down(self, rail: int) -> None:
         """Give a dead rail's share to the others, in proportion to theirs. ValueError if it was the last."""
         super().down(rail)
-        states = {key: state.on_rail_down(rail) for key, state in self._table.items()}
-        self._table = {key: state for key, state in states.items() if state is not None}
+        table: dict[int, State] = {}
+        for key, state in self._table.items():
+            new_state = state.on_rail_down(rail)
+            if new_state is not None:
+                table[key] = new_state
+        self._table = table
         self._clear_caches()
 
     def up(self, rail: int) -> None:
@@ -453,8 +470,9 @@ class Balancer(Planner):
 
     def state(self, size: int) -> State:
         """Return the state of a size's class."""
-        found = self._table.get(size_class(size))
-        if found is None:
+        state = self._table.get(size_class(size))
+        if state is None:
             best = self.best(size, self._alive)
-            found = self._table[size_class(size)] = SingleRail(Memory(self.rails), self.rails.evenly([best]))
-        return found
+            state = SingleRail(Memory(self.rails), self.rails.evenly([best]))
+            self._table[size_class(size)] = state
+        return state

@@ -50,7 +50,8 @@ class Rail:
         if not 0 < self.rate < math.inf:
             raise BadInput(f"{field}.rate", self.rate, "must be above 0: a rail without a rate carries nothing")
         for name in ("setup_s", "cpu_s_per_byte", "nominal"):
-            if not 0 <= (value := getattr(self, name)) < math.inf:
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
                 raise BadInput(f"{field}.{name}", value, "must be 0 or more")
 
     @property
@@ -76,15 +77,18 @@ def scaled(rail: Rail, factor: float) -> Rail:
 
 def combined_rail(rails: Sequence[Rail]) -> Rail:
     """Return the rail that MPTCP makes of several: as fast as all together, with the set-up of the first."""
-    cpus = [rail.cpu_s_per_byte for rail in rails]
-    cpu = 1 / sum(1 / cost for cost in cpus) if all(cpus) else 0.0
-    return Rail("mptcp", "tcp", sum(rail.rate for rail in rails), rails[0].setup_s, cpu)
+    rate = sum(rail.rate for rail in rails)
+    cpu_s_per_byte = 0.0
+    # a rail that costs no CPU time takes all of it from the others
+    if all(rail.cpu_s_per_byte for rail in rails):
+        cpu_s_per_byte = 1 / sum(1 / rail.cpu_s_per_byte for rail in rails)
+    return Rail("mptcp", "tcp", rate, rails[0].setup_s, cpu_s_per_byte)
 
 
 def paper_rail(kind: str) -> Rail:
     """Return a rail of a kind at its full rate."""
-    found = RAIL_KINDS[kind]
-    return Rail(kind, kind, found.rate_bps / 8, found.setup_s, found.cpu_s_per_byte)
+    definition = RAIL_KINDS[kind]
+    return Rail(kind, kind, definition.rate_bps / 8, definition.setup_s, definition.cpu_s_per_byte)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,8 @@ def equal_finish_s(costs: Sequence[Cost], size: float) -> float:
 
     A rail takes part if its set-up alone is less than that.
     """
-    speed = setup_bytes = 0.0
+    speed = 0.0
+    setup_bytes = 0.0
     best = math.inf
     for cost in sorted(costs, key=lambda cost: cost.setup_s):
         if cost.setup_s >= best:
@@ -158,12 +163,15 @@ def threshold(costs: Sequence[Cost], gain: float = 0.0) -> float | None:
     high = 1.0
     while not _split_pays(costs, high, gain):
         low = high
-        high = high * 2
+        high *= 2
         if high > _LARGEST:
             return None
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (low, middle) if _split_pays(costs, middle, gain) else (middle, high)
+        if _split_pays(costs, middle, gain):
+            high = middle
+        else:
+            low = middle
     return low
 
 
@@ -182,12 +190,14 @@ def rails_to_split(costs: Sequence[Cost], size: float, gain: float = 0.0) -> tup
         return ()
     seconds = [cost.seconds(size / len(costs)) for cost in costs]
     fastest_s = min(seconds)
-    candidates = tuple(
-        rail for rail, time in enumerate(seconds) if time == fastest_s or (fastest_s and time / fastest_s <= TAU)
-    )
+    candidates = []
+    for rail, time in enumerate(seconds):
+        # a time of 0 has no ratios
+        if time == fastest_s or (fastest_s and time / fastest_s <= TAU):
+            candidates.append(rail)
     if len(candidates) < 2 or not _split_pays([costs[rail] for rail in candidates], size, gain):
         return ()
-    return candidates
+    return tuple(candidates)
 
 
 def slowed_cost(nominal: Cost, size: float, factor: float) -> Cost:
@@ -207,12 +217,15 @@ class CostEstimator:
     """
 
     def __init__(self, nominal: Cost) -> None:
-        self.nominal = self.cost = nominal
-        self._terms = [0.0] * 5  # weighted sums of 1, x, y, xx, xy
-        self._slowdown_sum = self._weight = 0.0
+        self.nominal = nominal
+        self.cost = nominal
+        # weighted sums of 1, x, y, xx, xy
+        self._terms = [0.0] * 5
+        self._slowdown_sum = 0.0
+        self._weight = 0.0
         self._min_size = math.inf
 
-    def known(self, size: float) -> bool:
+    def covers(self, size: float) -> bool:
         """Return whether `size` bytes or fewer were measured.
 
         A message's own cost is no part of how long large ones take, so their line says nothing about small ones.
@@ -280,5 +293,5 @@ def update_shares(shares: Sequence[float], seconds: Sequence[float], slopes: Seq
 
 def without_rail(shares: Sequence[float], index: int) -> tuple[float, ...]:
     """Return shares in which one rail has none, and the others its share in proportion to theirs."""
-    rest = sum(shares) - shares[index]
-    return tuple(0.0 if other == index else share / rest for other, share in enumerate(shares))
+    remaining = sum(shares) - shares[index]
+    return tuple(0.0 if rail == index else share / remaining for rail, share in enumerate(shares))

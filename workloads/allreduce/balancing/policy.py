@@ -161,7 +161,8 @@ class Learning:
     def __init__(self, planner: Planner, send_control: Callable[[dict[str, Any]], None]) -> None:
         self.planner = planner
         self._send_control = send_control
-        self._samples: dict[int, list[tuple[int, float, Sequence[float]]]] = {}  # by size class: size, start, ends
+        # by size class: size, start, ends
+        self._samples: dict[int, list[tuple[int, float, Sequence[float]]]] = {}
         self._table: dict[str, Any] | None = None
         self._awaited_op: int | None = None
 

@@ -40,7 +40,8 @@ class Group:
         self.rank = rank
         self.size = layout.size
         self.layout = layout
-        self._results = [np.empty(0, np.uint8), np.empty(0, np.uint8)]  # of the last operations, in turn
+        # of the last operations, in turn
+        self._results = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
         self._node = Node(rank, layout, policy, timeouts or Timeouts(), make_socket) if self.size > 1 else None
         self.copies = self._node.copies if self._node else Copies()
         self.set_policy(policy)
@@ -140,7 +141,8 @@ class Group:
         if not leave_at_once:
             node.timeouts = replace(node.timeouts, operation_s=min(_GOODBYE_S, node.timeouts.operation_s))
             empty = np.empty(0, np.uint8)
-            with suppress(GroupBroken):  # a rank that left first had no more to do
+            # a rank that left first had no more to do
+            with suppress(GroupBroken):
                 node.run(Call("allreduce", 0, "goodbye"), empty, empty)
         node.close()
 

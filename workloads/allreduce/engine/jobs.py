@@ -128,7 +128,8 @@ class ProcessPlacement:
             sock = plain_socket(rail)
             try:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, devices[rail].encode())
-            except OSError:  # the NIC is gone, and this is tried many times a second
+            except OSError:
+                # the NIC is gone, and this is tried many times a second
                 sock.close()
                 raise
             return sock
@@ -163,7 +164,8 @@ class RankConfig:
     @property
     def interfaces(self) -> tuple[str, ...]:
         """Interfaces of the NICs that the engine is to use."""
-        assert self.placement.devices is not None  # ranks are on a fabric's nodes
+        # ranks are on a fabric's nodes
+        assert self.placement.devices is not None
         return tuple(self.placement.devices[rail] for rail in self.rails)
 
 

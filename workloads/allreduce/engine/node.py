@@ -79,9 +79,11 @@ class RailChanges:
         self.epoch: int | None = None
         self.migrations: list[Migration] = []
         self._frozen_at = 0.0
-        self._replaced_up_to: dict[int, int] = {}  # by rail: up to which operation its planned jobs are replaced
+        # by rail: up to which operation its planned jobs are replaced
+        self._replaced_up_to: dict[int, int] = {}
         self._moved_jobs: list[Job] = []
-        self._pending: list[Message] = []  # decisions that planners do not know yet
+        # decisions that planners do not know yet
+        self._pending: list[Message] = []
 
     def freeze(self, message: Message, rank: int, op: int) -> Message:
         """Close the dead rails, and return this node's `state`."""
@@ -236,7 +238,8 @@ class Node:
             raise GroupBroken(self._failed)
 
     def _serve_idly(self, timeout_s: float) -> None:
-        if self._failed is None:  # else the program's next operation raises it
+        if self._failed is None:
+            # else the program's next operation raises it
             self._send_heartbeat(time.monotonic())
         self.transport.poll(timeout_s)
 

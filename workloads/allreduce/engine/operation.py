@@ -214,7 +214,8 @@ class PieceRouter:
             called = self.operations.get(header.op)
             if header.op >= self._latest - 1 and (called is None or called.digest == header.digest):
                 self._early.setdefault((header.op, header.task), []).append((rail, header, view))
-                if task is not None:  # it began while the frame was on its way
+                if task is not None:
+                    # it began while the frame was on its way
                     operation = self.operations[header.op]
                     self._deliver_early(operation, operation.jobs[header.task], task)
         elif task is not None:
@@ -236,7 +237,8 @@ class PieceRouter:
     def _piece_done(self, operation: Operation, job: Job, task: Task, seq: int) -> None:
         self._send(operation, job, task.on_received(seq))
         if task.done:
-            if job.action != "barrier":  # a barrier begins when all rails have ended
+            if job.action != "barrier":
+                # a barrier begins when all rails have ended
                 operation.ended[job.rail] = time.monotonic()
             self.begin_barriers(operation)
 

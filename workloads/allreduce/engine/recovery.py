@@ -8,7 +8,7 @@ any node has begun, after which all plan without the rail. docs/multirail.md, "R
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, product
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -104,9 +104,12 @@ def _redo(states_by_rank: Mapping[int, JobState], nodes: int, some_not_begun: bo
 
 def _lacking(job: Job, states: Iterable[JobState]) -> list[tuple[int, int]]:
     """Return the parts of a job that any node which reports it has not received in full."""
-    incomplete = [state for state in states if not state.done]
     end = job.start + job.length
-    return merged(span for state in incomplete for span in missing(job.start, end, state.final))
+    lacking: list[Span] = []
+    for state in states:
+        if not state.done:
+            lacking += missing(job.start, end, state.final)
+    return merged(lacking)
 
 
 @dataclass
@@ -223,11 +226,11 @@ class Coordinator:
         for rail in restored:
             self._ready.pop(rail)
         begun = {rank: answer["op"] for rank, answer in answers.items()}
-        states = {
-            rank: [JobState(Job(*job), *progress) for job, *progress in answer["jobs"]]
-            for rank, answer in answers.items()
-        }
-        usable = self.alive - restored  # a restored rail is in no plan up to `latest`
+        states: dict[int, list[JobState]] = {}
+        for rank, answer in answers.items():
+            states[rank] = [JobState(Job(*job), *progress) for job, *progress in answer["jobs"]]
+        # a restored rail is in no plan up to `latest`
+        usable = self.alive - restored
         best = self._planners.current.planner.best
         jobs = replacements(states, begun, lambda size: best(size, usable), self._numbers)
         self._round = None
@@ -282,24 +285,24 @@ class LivenessMonitor:
     def absent(self, peers: Iterable[int], op: int, now: float) -> list[int]:
         """Return the peers that are not in operation `op`, by what they sent lately."""
         recent_s = max(_RECENT_S, _RECENT_HEARTBEATS * self.timeouts.heartbeat_s)
-        return [
-            peer
-            for peer in peers
-            if (heartbeat := self._heartbeats.get(peer)) is None
-            or heartbeat.op < op
-            or now - self._received_at[peer] > recent_s
-        ]
+        absent = []
+        for peer in peers:
+            heartbeat = self._heartbeats.get(peer)
+            if heartbeat is None or heartbeat.op < op or now - self._received_at[peer] > recent_s:
+                absent.append(peer)
+        return absent
 
     def silent(self, peers: Iterable[int], alive: Iterable[int]) -> dict[int, str]:
         """Return the rails on which a peer's heartbeats are missing, each with the reason."""
         live = sorted(alive)
-        found = {}
+        reasons = {}
         for peer in peers:
             numbers = {rail: self._number.get((peer, rail), 0) for rail in live}
+            latest = max(numbers.values(), default=0)
             for rail, number in numbers.items():
-                if max(numbers.values()) - number >= self.timeouts.missed_heartbeats:
-                    found[rail] = f"no heartbeats from rank {peer}"
-        return found
+                if latest - number >= self.timeouts.missed_heartbeats:
+                    reasons[rail] = f"no heartbeats from rank {peer}"
+        return reasons
 
     def stalled(self, ranks: Sequence[int], alive: Collection[int], now: float) -> dict[int, str]:
         """Return the rails that have work and move nothing on all nodes, each with the reason."""
@@ -314,7 +317,7 @@ class LivenessMonitor:
             # a barrier on this rail waits for data of all rails
             only_barriers = all(heartbeat.busy[rail] == BARRIER for heartbeat in working)
             required_rails = alive if only_barriers else (rail,)
-            is_idle = all((rank, each) in idle for rank in heartbeats for each in required_rails)
+            is_idle = idle.issuperset(product(heartbeats, required_rails))
             if is_idle and all(heartbeat.op >= first_op for heartbeat in heartbeats.values()):
                 reasons[rail] = f"nothing moved for {self.timeouts.stall_s * 1000:.0f} ms"
         return reasons
@@ -343,6 +346,6 @@ class LivenessMonitor:
                 calls.setdefault(heartbeat.op, {}).setdefault(heartbeat.call, []).append(rank)
         for op, by_call in sorted(calls.items()):
             if len(by_call) > 1:
-                description = "; ".join(f"rank {', '.join(map(str, ranks))}: {call}" for call, ranks in by_call.items())
-                return f"operation {op} isn't the same on all ranks: {description}"
+                parts = [f"rank {', '.join(map(str, ranks))}: {call}" for call, ranks in by_call.items()]
+                return f"operation {op} isn't the same on all ranks: {'; '.join(parts)}"
         return None

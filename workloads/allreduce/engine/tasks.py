@@ -94,7 +94,8 @@ def partition(length: int, shares: Sequence[float]) -> tuple[Segment, ...]:
     counts = [floor(part) for part in exact]
     order = sorted((i for i in range(len(shares)) if shares[i] > 0), key=lambda i: counts[i] - exact[i])
     for index in cycle(order):
-        if (left := length - sum(counts)) == 0:  # float rounding of huge lengths may be off by more than one
+        if (left := length - sum(counts)) == 0:
+            # float rounding of huge lengths may be off by more than one
             break
         counts[index] = max(0, counts[index] + (1 if left > 0 else -1))
     starts = accumulate(counts, initial=0)
@@ -286,7 +287,8 @@ class Tree(_InOrder):
         while self._sent < min(len(self._spans), self._received_count + WINDOW):
             (start, end), owner = self._spans[self._sent], self._owners[self._sent]
             if owner == self.rank and self._sent > self._received_count and self._owners[self._sent - 1] != owner:
-                return  # what others send before must be back, or this would overtake it
+                # what others send before must be back, or this would overtake it
+                return
             if owner in (ALL, self.rank):
                 yield Piece(self._sent, octets(self.source, start, end), self._sent == 0, owner == ALL)
             self._sent += 1

@@ -78,7 +78,8 @@ def expected(operations: jobs.Operations, nodes: int, rank: int) -> Array:
 
 def outcome(operations: jobs.Operations, nodes: int, rank: int, first: Array, index: int) -> Array:
     """Return the result of operation `index` on a rank, from that of operation 0 (`expected`)."""
-    if operations.collective == "all_gather":  # of each rank its elements, moved on
+    if operations.collective == "all_gather":
+        # of each rank its elements, moved on
         return np.roll(first.reshape(nodes, -1), index, axis=1).reshape(-1)
     whole = np.roll(first, index)
     return whole.reshape(nodes, -1)[rank] if operations.collective == "reduce_scatter" else whole
@@ -170,7 +171,8 @@ def run_on_engine(engine: Any, config: jobs.RankConfig, operations: jobs.Operati
     try:
         steps = _run(engine, report, config.layout.size, operations)
         next(steps)
-        engine.call("allreduce", np.zeros(1, np.uint8), ROOT)  # all ranks are ready after this
+        # all ranks are ready after this
+        engine.call("allreduce", np.zeros(1, np.uint8), ROOT)
         sample()
         for size in steps:
             sample()
@@ -180,7 +182,8 @@ def run_on_engine(engine: Any, config: jobs.RankConfig, operations: jobs.Operati
             elapsed_s = (report.ends_ns[-1] - report.starts_ns[-1]) / 1e9
             report.shares.append(shares)
             report.rail_seconds.append(tuple(elapsed_s if share else 0.0 for share in shares))
-    except Exception as problem:  # another library's, of any kind
+    except Exception as problem:
+        # another library's, of any kind
         report.errors.append(f"{type(problem).__name__}: {problem}")
     return report
 
@@ -207,13 +210,15 @@ def serve(parent: Parent, program: Program, task: jobs.RankConfig) -> None:
     task.placement.enter(task.rank)
     try:
         engine = program.make(task)
-    except Exception as problem:  # also another library's
+    except Exception as problem:
+        # also another library's
         own = isinstance(problem, RailyardError)
         parent.send(Failed(why=str(problem) if own else f"{type(problem).__name__}: {problem}"))
         return
     parent.send(Ready())
     gc.collect()
-    gc.freeze()  # objects that exist now stay: collections needn't visit them again
+    # objects that exist now stay: collections needn't visit them again
+    gc.freeze()
     for command in parent:
         if isinstance(command, jobs.Leave):
             break
@@ -233,7 +238,8 @@ _OWN: Final = Program(
 
 def _serve_other_engine(module: str, path: str, ranks: Sequence[str]) -> None:
     """Serve as a rank of another engine, in a process of its own for each of `ranks`."""
-    load_inherited()  # its module may be a plugin's
+    # its module may be a plugin's
+    load_inherited()
     program: Program = importlib.import_module(module).PROGRAM
     program.load()
     rank, *other_ranks = ranks or [os.environ["OMPI_COMM_WORLD_RANK"]]
@@ -255,8 +261,10 @@ def _serve_other_engine(module: str, path: str, ranks: Sequence[str]) -> None:
 
 def main() -> None:
     """Serve as the command line says."""
-    np.seterr(over="ignore", invalid="ignore")  # sums of sums grow without bound where results are not checked
-    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # ns; the default of 50,000 is much of a set-up time
+    # sums of sums grow without bound where results are not checked
+    np.seterr(over="ignore", invalid="ignore")
+    # ns; the default of 50,000 is much of a set-up time
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)
     if len(sys.argv) > 2:
         _serve_other_engine(sys.argv[1], sys.argv[2], sys.argv[3:])
         return

@@ -80,7 +80,8 @@ def train(backend: str, rank: int, nodes: int, init_method: str, training: Train
 
     limit = timedelta(seconds=60)
     dist.init_process_group(backend, init_method=init_method, rank=rank, world_size=nodes, timeout=limit)
-    torch.manual_seed(training.seed + rank)  # DDP gives all ranks rank 0's weights
+    # DDP gives all ranks rank 0's weights
+    torch.manual_seed(training.seed + rank)
     network = nn.Sequential(
         *(nn.Conv2d(1, 8, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.ReLU()),
         *(nn.Flatten(), nn.Linear(256, training.width), nn.ReLU(), nn.Linear(training.width, KINDS)),
@@ -171,7 +172,8 @@ def _train(used_groups: list[Any], config: RankConfig, command: Train) -> Traine
     init_method = f"file://{config.folder}/training{command.number}"
     try:
         return Trained(result=train(command.backend, config.rank, config.layout.size, init_method, command.training))
-    except RuntimeError as problem:  # PyTorch's, and what it got from a backend
+    except RuntimeError as problem:
+        # PyTorch's, and what it got from a backend
         raise RailyardError(f"{command.backend}: {problem}") from problem
     finally:
         if dist.is_initialized():

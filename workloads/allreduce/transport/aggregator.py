@@ -28,12 +28,14 @@ class Aggregator:
         self._group = layout.group
         self._setup_s = layout.rails[rail].setup_s
         address = layout.aggregators[rail]
-        assert address is not None  # an aggregator is made for a rail that has one
+        # an aggregator is made for a rail that has one
+        assert address is not None
         self._listener = HelloListener(make, {rail: address})
         self._poller = Links(lambda link, _: self._lost(link), self._listener.sockets)
         self._links: dict[int, Framed] = {}
         self._incarnation = 0
-        self._complete = False  # all nodes are connected, and have the acknowledgement
+        # all nodes are connected, and have the acknowledgement
+        self._complete = False
         # by operation, task and piece: the first node's header, the sum so far, and of how many nodes it is
         self._sums: dict[tuple[int, int, int], tuple[Header, Array, int]] = {}
 
@@ -61,13 +63,15 @@ class Aggregator:
             return False
         rank = hello.rank
         if rank in self._links:
-            self._lost(self._links[rank])  # it connected again: its first connection got no answer
+            # it connected again: its first connection got no answer
+            self._lost(self._links[rank])
         link = Framed(sock, lambda header: scratch(header.length), self._on_received, Pacer(self._setup_s))
         self._links[rank] = link
         self._poller.add(link)
         if len(self._links) == self._nodes:
             self._complete = True
-            for link in self._links.values():  # not before: what is passed on to all nodes must reach all
+            # not before: what is passed on to all nodes must reach all
+            for link in self._links.values():
                 link.sock.send(ACK)
         return True
 

@@ -109,11 +109,14 @@ class Framed:
         self._on_received = on_received
         self._pacer = pacer
         self._queue: deque[memoryview] = deque()
-        self._queued_bytes = 0  # so far, with what was sent
-        self._message_starts: deque[tuple[int, float]] = deque()  # byte of each message's start, since when it is ready
+        # so far, with what was sent
+        self._queued_bytes = 0
+        # byte of each message's start, since when it is ready
+        self._message_starts: deque[tuple[int, float]] = deque()
         self._staging = memoryview(bytearray(_STAGING_BYTES))
         self._staged_bytes = 0
-        self._header: Header | None = None  # of the frame that is received into `_target`, `_filled_bytes` so far
+        # of the frame that is received into `_target`, `_filled_bytes` so far
+        self._header: Header | None = None
         self._target = self._staging
         self._filled_bytes = 0
         self._low_water = 1
@@ -127,7 +130,8 @@ class Framed:
         """Queue a frame. `payload` must not change until it is sent. `starts_message`: it waits for a set-up."""
         if self._pacer is not None:
             now = time.monotonic()
-            if not self._queue:  # nothing waited until now
+            if not self._queue:
+                # nothing waited until now
                 self._pacer.free_at = max(self._pacer.free_at, now)
             if starts_message:
                 self._message_starts.append((self._queued_bytes, now))
@@ -194,12 +198,14 @@ class Framed:
                 self._filled_bytes += count
                 self._finish_if_full()
             if count < len(target):
-                break  # that was all; the poller tells of more
+                # that was all; the poller tells of more
+                break
         missing = 0 if self._header is None else self._header.length - self._filled_bytes
         # let the kernel wake this process for a good part of what is missing, not for every packet
         low_water = min(missing, _MAX_LOW_WATER_BYTES) if missing >= _MAX_LOW_WATER_BYTES // 2 else 1
         if low_water != self._low_water:
-            with suppress(OSError):  # sockets that can't (MPTCP of an older kernel) wake it more often
+            # sockets that can't (MPTCP of an older kernel) wake it more often
+            with suppress(OSError):
                 self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water)
             self._low_water = low_water
 
@@ -248,7 +254,8 @@ class Links:
             self._epoll.register(sock, select.EPOLLIN)
         self._links: dict[int, Framed] = {}  # by file number
         self._writing: set[int] = set()
-        self._delayed: dict[int, Framed] = {}  # have something to send that may not go yet
+        # have something to send that may not go yet
+        self._delayed: dict[int, Framed] = {}
 
     def add(self, link: Framed) -> None:
         """Serve a connection."""
@@ -311,10 +318,12 @@ class Links:
         if not self._delayed:
             return self._epoll.poll(timeout_s)
         timeout_s = min(timeout_s, min(link.next_send_at for link in self._delayed.values()) - time.monotonic())
-        if self._epoll.fileno() >= _SELECT_MAX_FDS:  # what is held waits a bit longer then
+        if self._epoll.fileno() >= _SELECT_MAX_FDS:
+            # what is held waits a bit longer then
             return self._epoll.poll(max(0.0, timeout_s))
         if timeout_s > 0 and not select.select([self._epoll], [], [], timeout_s)[0]:
-            return []  # epoll counts in whole milliseconds, select in microseconds
+            # epoll counts in whole milliseconds, select in microseconds
+            return []
         return self._epoll.poll(0)
 
     def _flush(self, link: Framed) -> None:

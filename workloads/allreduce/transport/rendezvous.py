@@ -86,7 +86,8 @@ class HelloListener:
             try:
                 start = sock.recv(_HELLO.size, socket.MSG_PEEK)
                 if 0 < len(start) < _HELLO.size and _MAGIC.startswith(start[: len(_MAGIC)]):
-                    continue  # the rest is on its way
+                    # the rest is on its way
+                    continue
                 is_hello = start.startswith(_MAGIC)
                 is_kept = is_hello and keep(Hello(*_HELLO.unpack(sock.recv(_HELLO.size))[1:]), sock)
             except BlockingIOError:
@@ -163,7 +164,8 @@ class RailConnections:
                     self.answered_peers.add(key[1])
                 elif now - attempt.since > _ATTEMPT_TIMEOUT_S:
                     raise TimeoutError
-            except OSError:  # refused, closed again, or the NIC is gone: the next attempt may succeed
+            except OSError:
+                # refused, closed again, or the NIC is gone: the next attempt may succeed
                 if failed := self._attempts.pop(key, None):
                     failed.sock.close()
                 self._retry_at[key] = now + _RETRY_S

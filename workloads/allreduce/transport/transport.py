@@ -92,7 +92,8 @@ class Transport:
         self.missing = self._rendezvous.missing
         self._links = Links(self._lost, self._rendezvous.listener.sockets)
         self.wake = self._links.wake
-        self._link_peers: dict[Framed, tuple[int, str]] = {}  # rail, and name of the peer at the other end
+        # rail, and name of the peer at the other end
+        self._link_peers: dict[Framed, tuple[int, str]] = {}
         self._live: dict[int, _Rail] = {}
         self._moved_before = dict.fromkeys(range(len(layout.rails)), 0)
         self._channels = {peer: ReliableChannel() for peer in (range(1, layout.size) if rank == 0 else (0,))}
@@ -206,7 +207,8 @@ class Transport:
         """One connection is gone; the rest of its rail stays until all nodes agree that it is dead."""
         rail, peer_name = self._link_peers[link]
         with suppress(Broken):
-            link.read()  # what came before the end: rank 0 may have sent the reason
+            # what came before the end: rank 0 may have sent the reason
+            link.read()
         state = self._live.get(rail)
         if state is not None:
             state.control = {peer: other for peer, other in state.control.items() if other is not link}

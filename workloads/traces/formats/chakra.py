@@ -28,11 +28,18 @@ _SCALARS: Final = (
     "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32",
     "sfixed64", "bool", "string", "bytes",
 )  # fmt: skip
-_VALUES: Final = {
-    f"{scalar}_{form}": kind
-    for scalar in _SCALARS
-    for form, kind in (("val", scalar), ("list", f"{scalar.capitalize()}List"))
-}
+
+
+def _value_fields() -> dict[str, str]:
+    """Return the fields for an attribute's value, in the order of their numbers: for each scalar itself and a list."""
+    fields: dict[str, str] = {}
+    for scalar in _SCALARS:
+        fields[f"{scalar}_val"] = scalar
+        fields[f"{scalar}_list"] = f"{scalar.capitalize()}List"
+    return fields
+
+
+_VALUES: Final = _value_fields()
 _MESSAGES: Final[dict[str, dict[str, str]]] = {
     **{f"{scalar.capitalize()}List": {"values": f"*{scalar}"} for scalar in _SCALARS},
     "AttributeProto": {"name": "string", "doc_string": "string", **_VALUES},
@@ -88,9 +95,10 @@ def decode(content: bytes, where: str) -> tuple[Any, list[Any]]:
             read.append(message)
             if len(read) > common.MAX_OPERATIONS:
                 raise BadInput(where, "its content", f"has more than {common.MAX_OPERATIONS:,} messages")
-    except (DecodeError, EOFError, ValueError, OverflowError) as error:  # OverflowError: a length of 2^63 bytes
-        what = f"message {len(read)}"
-        raise BadInput(where, what, "is cut off or damaged: the file can't be read to its end") from error
+    except (DecodeError, EOFError, ValueError, OverflowError) as error:
+        # OverflowError: a length of 2^63 bytes
+        message_name = f"message {len(read)}"
+        raise BadInput(where, message_name, "is cut off or damaged: the file can't be read to its end") from error
     if not read:
         raise BadInput(where, "nothing", "is in this file: a Chakra trace begins with its GlobalMetadata")
     return read[0], read[1:]
@@ -106,13 +114,13 @@ def encode(metadata: Any, nodes: Iterable[Any]) -> bytes:
 
 def attribute_values(message: Any) -> dict[str, Any]:
     """An attribute's value by its name; lists as lists."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for attribute in message.attr:
         kind = attribute.WhichOneof("value")
         if kind is not None:
             value = getattr(attribute, kind)
-            found[attribute.name] = list(value.values) if kind.endswith("_list") else value
-    return found
+            values[attribute.name] = list(value.values) if kind.endswith("_list") else value
+    return values
 
 
 OPS: Final[dict[str, common.Op]] = {
@@ -151,11 +159,14 @@ class Chakra(common.TraceFormat):
 
         def rewrite(measured: common.AllMeasured) -> dict[str, bytes]:
             times: list[dict[int, tuple[int, int]]] = [{} for _ in read]
-            for (rank, position), found in measured.items():
-                times[rank][position] = round(found.start_s * MICROSECONDS), round(found.seconds * MICROSECONDS)
-            return {
-                name: write(times[rank]) for rank, (name, (_, write)) in enumerate(zip(files.names, read, strict=True))
-            }
+            for (rank, position), operation in measured.items():
+                start = round(operation.start_s * MICROSECONDS)
+                duration = round(operation.seconds * MICROSECONDS)
+                times[rank][position] = start, duration
+            written: dict[str, bytes] = {}
+            for name, (_, write), times_of_rank in zip(files.names, read, times, strict=True):
+                written[name] = write(times_of_rank)
+            return written
 
         return common.Trace(files.name, ranks, rewrite, _notes(readers))
 
@@ -168,7 +179,8 @@ def _notes(readers: "list[_Rank]") -> tuple[str, ...]:
     notes = []
     if computed_count:
         notes.append(f"{computed_count:,} nodes have num_ops and no duration: they take num_ops / (peak x efficiency)")
-    if untimed_count and not timed_count:  # of a recorded trace, roots and other short nodes have no duration
+    if untimed_count and not timed_count:
+        # of a recorded trace, roots and other short nodes have no duration
         notes.append(f"{untimed_count:,} computing nodes have neither a duration nor num_ops, and take no time")
     return tuple(notes)
 
@@ -190,7 +202,9 @@ def _read(name: str, content: bytes) -> tuple[list[Any], Writer]:
     if len(objects) == 1 and isinstance(graph, list):
 
         def write_graph(times: Times) -> bytes:
-            items = [{**item, "runtime": times[i][1]} if i in times else item for i, item in enumerate(graph)]
+            items = list(graph)
+            for position, (_, duration) in times.items():
+                items[position] = {**items[position], "runtime": duration}
             return json.dumps({**objects[0], "workload_graph": items}, indent=2).encode()
 
         return [_node_of_graph(item, f"{name}: item {i}") for i, item in enumerate(graph)], write_graph
@@ -205,11 +219,13 @@ def _read(name: str, content: bytes) -> tuple[list[Any], Writer]:
     def write_objects(times: Times) -> bytes:
         """Under the names that an object has (protobuf's JSON allows both); 64-bit numbers are text there."""
         written = list(objects)
-        for position, found in times.items():
+        for position, (start, duration) in times.items():
             item = objects[position + 1]
-            is_snake_case = "duration_micros" in item
-            keys = ("start_time_micros", "duration_micros") if is_snake_case else ("startTimeMicros", "durationMicros")
-            written[position + 1] = item | dict(zip(keys, map(str, found), strict=True))
+            if "duration_micros" in item:
+                changes = {"start_time_micros": str(start), "duration_micros": str(duration)}
+            else:
+                changes = {"startTimeMicros": str(start), "durationMicros": str(duration)}
+            written[position + 1] = item | changes
         return "\n".join(json.dumps(item, indent=2) for item in written).encode()
 
     return nodes, write_objects
@@ -217,20 +233,21 @@ def _read(name: str, content: bytes) -> tuple[list[Any], Writer]:
 
 def _objects(content: bytes, name: str) -> list[dict[str, Any]]:
     text = common.text_of(content, name).strip()
-    found: list[Any] = common.parse_json(content, name) if text.startswith("[") else []
+    objects: list[Any] = common.parse_json(content, name) if text.startswith("[") else []
     decoder = json.JSONDecoder()
-    rest = "" if found else text
-    while rest:
+    # object after object, without commas
+    unread = "" if objects else text
+    while unread:
         try:
-            item, end = decoder.raw_decode(rest)
-            common.check_printable(rest[:end], item)
+            item, end = decoder.raw_decode(unread)
+            common.check_printable(unread[:end], item)
         except (ValueError, RecursionError) as error:
-            raise BadInput(name, f"object {len(found)}", "is cut off or no JSON") from error
-        found.append(item)
-        rest = rest[end:].lstrip()
-    if not found or not all(isinstance(item, dict) for item in found):
+            raise BadInput(name, f"object {len(objects)}", "is cut off or no JSON") from error
+        objects.append(item)
+        unread = unread[end:].lstrip()
+    if not objects or not all(isinstance(item, dict) for item in objects):
         raise BadInput(name, "its content", "is no Chakra trace: a GlobalMetadata and Nodes are needed")
-    return found
+    return objects
 
 
 def _node_of_graph(item: Any, where: str) -> Any:
@@ -293,7 +310,8 @@ class _Rank:
         return common.Node(where, self._action(message, where), after)
 
     def _action(self, message: Any, where: str) -> common.Action:
-        if not 0 <= message.type < len(NODE_TYPES):  # an enum may be negative
+        if not 0 <= message.type < len(NODE_TYPES):
+            # an enum may be negative
             allowed = ", ".join(f"{number} {name}" for number, name in enumerate(NODE_TYPES))
             raise BadInput(where, message.type, f"is no node type: allowed are {allowed}")
         kind = NODE_TYPES[message.type]
@@ -319,7 +337,8 @@ class _Rank:
         return 0.0
 
     def _message(self, sends: bool, attributes: Mapping[str, Any], where: str) -> common.Action:
-        own_key, peer_key = ("comm_src", "comm_dst") if sends else ("comm_dst", "comm_src")
+        own_key = "comm_src" if sends else "comm_dst"
+        peer_key = "comm_dst" if sends else "comm_src"
         if attributes.get(own_key, self.rank) != self.rank:
             raise BadInput(where, attributes[own_key], f"must be its own rank, {self.rank}: it is {own_key}")
         peer = common.check_rank(where, common.parse_whole(where, peer_key, attributes.get(peer_key)), self.ranks)
@@ -331,14 +350,14 @@ class _Rank:
 
     def _call(self, attributes: Mapping[str, Any], where: str) -> common.Action:
         number = attributes.get("comm_type")
-        known = tuple(OPS)
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(known):
-            allowed = ", ".join(f"{i} {name}" for i, name in enumerate(known))
+        names = tuple(OPS)
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(names):
+            allowed = ", ".join(f"{i} {name}" for i, name in enumerate(names))
             raise BadInput(where, number, f"is no known collective: allowed as comm_type are {allowed}")
         if not all(attributes.get("involved_dim", ())):
             allowed = "can't be placed: dimensions are ASTRA-sim's own, so name the group with pg_name"
             raise BadInput(where, "involved_dim", allowed)
-        op = OPS[known[number]]
+        op = OPS[names[number]]
         name = str(attributes.get("pg_name", attributes.get("comm_group", "")))
         group = self._group(name, where)
         size = 0 if op == "barrier" else common.parse_whole(where, "comm_size", attributes.get("comm_size"))

@@ -57,27 +57,32 @@ class Param(common.TraceFormat):
         count = _world_size(lists[0], files.names[0]) if files.shared else len(lists)
         if files.shared:
             common.check_operations(files.names[0], count, len(lists[0]))
-        by_rank, names = (lists * count, files.names * count) if files.shared else (lists, files.names)
-        ranks = tuple(
-            RankEntries(rank, count, name, on.flops_per_s).nodes(entries)
-            for rank, (name, entries) in enumerate(zip(names, by_rank, strict=True))
-        )
-        lookups = [e for entries in by_rank for e in entries if e.get("compute") == "emb_lookup"]
-        untimed = sum(_latency(entry) is None for entry in lookups)
+        by_rank = lists
+        names = files.names
+        written_names: Sequence[str] = files.names
+        if files.shared:
+            by_rank = lists * count
+            names = files.names * count
+            written_names = [f"{files.name}.{rank}.json" for rank in range(count)]
+        ranks: list[tuple[common.Node, ...]] = []
+        for rank, (name, entries) in enumerate(zip(names, by_rank, strict=True)):
+            ranks.append(RankEntries(rank, count, name, on.flops_per_s).nodes(entries))
+        untimed = 0
+        for entries in by_rank:
+            lookups = [entry for entry in entries if entry.get("compute") == "emb_lookup"]
+            untimed += sum(_latency(entry) is None for entry in lookups)
         notes = (f"{untimed} emb_lookup have no latency_us, and take no time",) if untimed else ()
-        written_names = [f"{files.name}.{rank}.json" for rank in range(count)] if files.shared else files.names
 
         def rewrite(measured: common.AllMeasured) -> dict[str, bytes]:
             """As PARAM's replay writes what it measured: every entry, with `latency_us` and `global_latency_us`."""
             written = [[dict(entry) for entry in entries] for entries in by_rank]
-            for (rank, position), found in measured.items():
-                latency = round(found.seconds * MICROSECONDS, 3)
+            for (rank, position), operation in measured.items():
+                latency = round(operation.seconds * MICROSECONDS, 3)
                 written[rank][position] |= {"latency_us": latency, "global_latency_us": latency}
-            return {
-                name: json.dumps(found, indent=2).encode() for name, found in zip(written_names, written, strict=True)
-            }
+            texts = [json.dumps(entries, indent=2).encode() for entries in written]
+            return dict(zip(written_names, texts, strict=True))
 
-        return common.Trace(files.name, ranks, rewrite, notes)
+        return common.Trace(files.name, tuple(ranks), rewrite, notes)
 
 
 def _entries(content: bytes, name: str) -> list[dict[str, Any]]:
@@ -97,7 +102,8 @@ def _world_size(entries: Sequence[Mapping[str, Any]], name: str) -> int:
         where = f"{name}: entry {i}"
         rank_count = max(rank_count, common.parse_whole(where, "world_size", entry.get("world_size", 0)))
         for key in ("src_rank", "dst_rank"):
-            rank_count = max(rank_count, 1 + common.parse_whole(where, key, entry[key]) if key in entry else 0)
+            if key in entry:
+                rank_count = max(rank_count, 1 + common.parse_whole(where, key, entry[key]))
         if entry.get("global_ranks"):
             rank_count = max(rank_count, 1 + max(common.ranks_of(where, entry["global_ranks"], 2**31)))
     if not rank_count:
@@ -107,7 +113,9 @@ def _world_size(entries: Sequence[Mapping[str, Any]], name: str) -> int:
 
 def _latency(entry: Mapping[str, Any]) -> float | None:
     value = entry.get("latency_us")
-    return float(value) if isinstance(value, int | float) and 0 <= value < 1e15 else None
+    if isinstance(value, int | float) and 0 <= value < 1e15:
+        return float(value)
+    return None
 
 
 class RankEntries:
@@ -127,30 +135,31 @@ class RankEntries:
     def nodes(self, entries: Sequence[Mapping[str, Any]]) -> tuple[common.Node, ...]:
         """Return the nodes of a list. Each waits for the last blocking one; a wait for what it names as well."""
         waited_entry = _entry_of_wait(entries)
-        found: list[common.Node] = []
+        nodes: list[common.Node] = []
         last_blocking: tuple[int, ...] = ()
         batch: list[int] = []
         for i, entry in enumerate(entries):
             where = self.places[i] if self.places else f"{self.file}: entry {i}"
             name = self._name(entry, where)
-            after = [*last_blocking]
+            after = list(last_blocking)
             if name == "wait" and i in waited_entry:
                 after.append(waited_entry[i])
             if name == "batch_isend_irecv":
-                after = after + batch
+                after += batch
                 batch = []
-            found.append(common.Node(where, self._action(name, entry, where), tuple(after)))
+            nodes.append(common.Node(where, self._action(name, entry, where), tuple(after)))
             if name in (*SENDS, *RECEIVES) and entry.get("use_batch"):
                 batch.append(i)
             elif i not in waited_entry.values():
                 last_blocking = (i,)
-        return tuple(found)
+        return tuple(nodes)
 
     def _name(self, entry: Mapping[str, Any], where: str) -> str:
         if "compute" in entry:
             return "compute"
-        given = str(entry["comms"]).lower()
-        name = ALIASES.get("".join(c for c in given if c.isalpha()), given)
+        name = str(entry["comms"]).lower()
+        letters = "".join(character for character in name if character.isalpha())
+        name = ALIASES.get(letters, name)
         if name not in KNOWN_NAMES:
             allowed = unknown_name_hint(name, KNOWN_NAMES).replace("known", "a known collective", 1)
             raise BadInput(where, entry["comms"], allowed)
@@ -178,24 +187,30 @@ class RankEntries:
         return self._call(name, entry, group, where) if self.rank in group else common.Gap(0.0)
 
     def _sizes(self, entry: Mapping[str, Any], where: str) -> tuple[int, int, int]:
+        """Return the elements that go in, those that come out, and the bytes of each."""
         dtype = str(entry.get("dtype", "")).lower().removeprefix("torch.")
         if dtype not in ELEMENT_BYTES:
             allowed = unknown_name_hint(dtype, ELEMENT_BYTES).replace("known", "a dtype", 1)
             raise BadInput(where, entry.get("dtype"), allowed)
-        taken, given = (common.parse_whole(where, key, entry.get(key)) for key in ("in_msg_size", "out_msg_size"))
-        return taken, given, ELEMENT_BYTES[dtype]
+        in_size = common.parse_whole(where, "in_msg_size", entry.get("in_msg_size"))
+        out_size = common.parse_whole(where, "out_msg_size", entry.get("out_msg_size"))
+        return in_size, out_size, ELEMENT_BYTES[dtype]
 
     def _message(self, sends: bool, entry: Mapping[str, Any], where: str) -> common.Action:
-        src, dst = (
-            common.check_rank(where, common.parse_whole(where, key, entry.get(key)), self.ranks)
-            for key in ("src_rank", "dst_rank")
-        )
+        src = self._rank_at(entry, "src_rank", where)
+        dst = self._rank_at(entry, "dst_rank", where)
         if src == dst:
             raise BadInput(where, dst, "must be another rank than src_rank")
-        taken, given, element_bytes = self._sizes(entry, where)
-        if self.rank != (src if sends else dst):
-            return common.Gap(0.0)
-        return common.Send(dst, taken * element_bytes, 0) if sends else common.Recv(src, given * element_bytes, 0)
+        in_size, out_size, element_bytes = self._sizes(entry, where)
+        if sends and self.rank == src:
+            return common.Send(dst, in_size * element_bytes, 0)
+        if not sends and self.rank == dst:
+            return common.Recv(src, out_size * element_bytes, 0)
+        return common.Gap(0.0)
+
+    def _rank_at(self, entry: Mapping[str, Any], key: str, where: str) -> int:
+        """Return the rank that an entry has at a key."""
+        return common.check_rank(where, common.parse_whole(where, key, entry.get(key)), self.ranks)
 
     def _group(self, entry: Mapping[str, Any], where: str) -> tuple[int, ...]:
         if entry.get("global_ranks"):
@@ -216,25 +231,26 @@ class RankEntries:
         key = str(entry.get("pg_id", ""))
         if op == "barrier":
             return common.Call(op, group, group_name=key)
-        taken, given, element_bytes = self._sizes(entry, where)
+        in_size, out_size, element_bytes = self._sizes(entry, where)
         if op == "all-to-allv":
-            sends = self._split_sizes(entry, "in_split", taken, n, where)
-            receives = self._split_sizes(entry, "out_split", given, n, where)
-            sends, receives = (tuple(size * element_bytes for size in sizes) for sizes in (sends, receives))
+            in_split = self._split_sizes(entry, "in_split", in_size, n, where)
+            out_split = self._split_sizes(entry, "out_split", out_size, n, where)
+            sends = tuple(size * element_bytes for size in in_split)
+            receives = tuple(size * element_bytes for size in out_split)
             return common.Call(op, group, sends=sends, receives=receives, group_name=key)
-        taken = taken * element_bytes
-        given = given * element_bytes
+        in_bytes = in_size * element_bytes
+        out_bytes = out_size * element_bytes
         if op == "all-gatherv":
-            return common.Call(op, group, sends=(taken,) * n, group_name=key)
+            return common.Call(op, group, sends=(in_bytes,) * n, group_name=key)
         if op == "reduce-scatterv":
-            return common.Call(op, group, receives=(given,) * n, group_name=key)
+            return common.Call(op, group, receives=(out_bytes,) * n, group_name=key)
         root = None
         if op in ("broadcast", "reduce", "gather", "scatter"):
             root = common.parse_whole(where, "root", entry.get("root", group[0]))
             if root not in group:
                 raise BadInput(where, root, f"is its root, but isn't in its group {list(group)}")
-        data = {"all-gather": taken * n, "all-to-all": taken / n, "scatter": given}
-        return common.Call(op, group, data.get(op, taken), root, group_name=key)
+        data = {"all-gather": in_bytes * n, "all-to-all": in_bytes / n, "scatter": out_bytes}
+        return common.Call(op, group, data.get(op, in_bytes), root, group_name=key)
 
     def _split_sizes(self, entry: Mapping[str, Any], key: str, total: int, n: int, where: str) -> tuple[int, ...]:
         """Elements for (or from) each of the group; even if none are listed."""
@@ -250,7 +266,7 @@ class RankEntries:
 
 def _entry_of_wait(entries: Sequence[Mapping[str, Any]]) -> dict[int, int]:
     """For each wait, which entry it waits for: the last one before it with the same `req`."""
-    found: dict[int, int] = {}
+    waited_entry: dict[int, int] = {}
     open_by_req: dict[str, int] = {}
     for i, entry in enumerate(entries):
         req = entry.get("req")
@@ -259,5 +275,5 @@ def _entry_of_wait(entries: Sequence[Mapping[str, Any]]) -> dict[int, int]:
         if str(entry["comms"]).lower() != "wait":
             open_by_req[str(req)] = i
         elif str(req) in open_by_req:
-            found[i] = open_by_req.pop(str(req))
-    return found
+            waited_entry[i] = open_by_req.pop(str(req))
+    return waited_entry

@@ -49,7 +49,8 @@ class PyTorch(common.TraceFormat):
             return False
         try:
             data = json.loads(text)
-        except (ValueError, RecursionError):  # object after object, as Chakra's jsonizer writes
+        except (ValueError, RecursionError):
+            # object after object, as Chakra's jsonizer writes
             return False
         return {"schema", "nodes"} <= set(data)
 

@@ -264,9 +264,11 @@ def _items(header: _Header, layers: list[_Layer]) -> list[_Item]:
     forward(layers)
     is_transformer = header.policy.startswith("HYBRID_TRANSFORMER")
     for index, layer in reversed(list(enumerate(layers))):
-        if index in header.initiates:  # recompute from the last checkpoint on
+        if index in header.initiates:
+            # recompute from the last checkpoint on
             forward(layers[max((c for c in header.checkpoints if c <= index), default=0) : index])
-        if header.policy == "DATA":  # has the weight gradient first
+        if header.policy == "DATA":
+            # has the weight gradient first
             weight_gradient(layer)
             if index > 0:
                 add(layer, "ig", layer.gaps["ig"])

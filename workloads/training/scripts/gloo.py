@@ -33,7 +33,8 @@ def main() -> None:
         if rank == 0 and (step + 1) % options.checkpoint_every == 0:
             save(options.checkpoint, step + 1, model, optimizer)
     dist.barrier()
-    dist.destroy_process_group()  # without it, its threads may abort the process at its end
+    # without it, its threads may abort the process at its end
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

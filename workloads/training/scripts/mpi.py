@@ -49,7 +49,8 @@ def main() -> None:
         shares[np.arange(BATCH), inputs[:, :CLASSES].argmax(1)] -= 1
         gradient = inputs.T @ shares / BATCH
         request = world.Iallreduce(MPI.IN_PLACE, gradient)
-        while not request.Test():  # Open MPI polls without a pause, which leaves no processor time for others
+        # Open MPI polls without a pause, which leaves no processor time for others
+        while not request.Test():
             time.sleep(POLL_S)
         momentum = 0.9 * momentum + gradient / world.size
         weights = weights - np.float32(0.05) * momentum

@@ -59,7 +59,8 @@ def main() -> None:
             reason = str(error.original_exception) if error else f"{manager.num_participants()} groups"
             print("discarded", step + 1, " ".join(reason.split()), flush=True)
     manager.shutdown(wait=False)
-    os._exit(0)  # threads of torchft's may wait for their timeouts
+    # threads of torchft's may wait for their timeouts
+    os._exit(0)
 
 
 if __name__ == "__main__":

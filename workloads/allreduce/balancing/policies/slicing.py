@@ -30,7 +30,8 @@ class SlicePlanner(Planner):
 
     def __init__(self, costs: Sequence[Cost]) -> None:
         super().__init__(costs)
-        self._s_per_byte: dict[tuple[int, int], float] = {}  # (class, rail): seconds per byte
+        # (class, rail): seconds per byte
+        self._s_per_byte: dict[tuple[int, int], float] = {}
 
     def plan(self, length: int, itemsize: int) -> tuple[Segment, ...]:
         """Return a segment for each slice."""
@@ -41,7 +42,8 @@ class SlicePlanner(Planner):
     def window(self, size: int) -> int:
         """Return a short window until all live rails are measured at this size."""
         if slice_count(size) == 1:
-            return 0  # one slice: no choice depends on times
+            # one slice: no choice depends on times
+            return 0
         kind = size_class(_slice_bytes(size))
         known = all((kind, rail) in self._s_per_byte for rail in self._alive)
         return LONG_WINDOW if known else LEARNING_WINDOW
