@@ -39,12 +39,14 @@ class Registry(Generic[T]):
         check: Callable[[str, T], Iterable[str]] = lambda *_: (),
         holds_classes: bool = False,
         part: str = "",
+        order: Callable[[T], int] | None = None,
     ) -> None:
         """`sort`: what it holds, for messages. `package`: the folder of built-in definitions.
 
         Definitions must be instances of `base` (subclasses if it `holds_classes`) that have the `required` parts:
         attributes and methods (as `path(src, dst)`) in place of those of `base`. `check` yields what else is wrong.
-        `part`: the module that registers a definition, where each is a folder of `package`.
+        `part`: the module that registers a definition, where each is a folder of `package`. `order`: returns the place
+        of a definition, lowest first; without it, they are in the order of registration.
         """
         self.sort = sort
         self._package = package
@@ -53,6 +55,7 @@ class Registry(Generic[T]):
         self._required = tuple(required)
         self._holds_classes = holds_classes
         self._part = part
+        self._order = order
         self._entries: dict[str, tuple[T, Source]] = {}
         self._is_loaded = package is None
         self._lock = threading.RLock()
@@ -134,9 +137,13 @@ class Registry(Generic[T]):
         return len(self.names())
 
     def names(self) -> tuple[str, ...]:
-        """Return all names in the order of registration."""
+        """Return all names in their order."""
         self._load()
-        return tuple(self._entries)
+        order = self._order
+        if order is None:
+            return tuple(self._entries)
+        places = {name: order(definition) for name, (definition, _) in self._entries.items()}
+        return tuple(sorted(places, key=places.__getitem__))
 
     def items(self) -> Iterator[tuple[str, T]]:
         """Yield each name with its definition."""

@@ -5,6 +5,7 @@ A measure is defined in experiments/measures; the registry here is how results f
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -74,6 +75,8 @@ class MeasuredResults:
     records: ClassVar[Sequence[RecordKind[Any]]] = ()
     """Its kinds of records, beside measurements, flows and events: `run.rows(KIND)` is the list of one in a run."""
 
+    order: ClassVar[int] = 50
+    """Its place among the measures, lowest first: they run, and their checks are shown, in this order."""
     sentences: ClassVar[Mapping[str, Sequence[str]]] = MappingProxyType({})
     """Its events in words, on the terminal and on the live page: `SOURCE-WHAT` -> sentences with {details}.
 
@@ -100,6 +103,10 @@ class MeasuredResults:
     def watched_interval(self, interval: IntervalId) -> IntervalId:
         """Return the interval whose record of the machine's load is that of another interval too."""
         return interval
+
+    def policies_in_turn(self, run: Any) -> Sequence[str]:
+        """Return the policies under which it measured each fabric of a run in turn; none if each has its own."""
+        return ()
 
     def checks(self, analysis: Any) -> Iterable[Check]:
         """Return the checks of the measure for which the run of an Analysis has records."""
@@ -129,5 +136,15 @@ MEASURED: Final = Registry[MeasuredResults](
     ["run(context)"],
     _problems,
     part="measure",
+    order=attrgetter("order"),
 )
 """Every measure by its name, in the order in which they run."""
+
+
+def policies_in_turn(run: Any) -> Sequence[str]:
+    """Return the policies under which each fabric of a Run was measured in turn; none if each has its own."""
+    for measure in MEASURED.values():
+        policies = measure.policies_in_turn(run)
+        if policies:
+            return policies
+    return ()

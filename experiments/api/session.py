@@ -14,16 +14,18 @@ from railyard.core.provenance import provenance
 from railyard.core.records import IN_FLIGHT_NS, Recovered, Recovery
 from railyard.core.wait import poll
 from railyard.experiments.api.messages import FabricInfo, Ping
+from railyard.experiments.measures.workloads.replay import run_faulted_workload, run_workload
+from railyard.experiments.measures.workloads.run import make_workloads
+from railyard.experiments.measures.workloads.turn import Turn, Workload
 from railyard.experiments.run import observers
 from railyard.experiments.run.fault_script import heartbeats_running
-from railyard.experiments.run.gpu_fabrics import check_rate, make_workloads
+from railyard.experiments.run.gpu_fabrics import check_rate
 from railyard.experiments.run.progress import measure_undisturbed
 from railyard.experiments.run.session import RESTORE_S, FabricSession, built, check_links
-from railyard.experiments.run.traffic import Workload, run_faulted_workload, run_workload
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import FaultSpec
+from railyard.experiments.spec.heartbeats import HeartbeatsSpec
 from railyard.experiments.spec.parsing import parse
-from railyard.experiments.spec.routing import HeartbeatsSpec
 from railyard.failure.active import ActiveFault
 from railyard.failure.analysis.evaluate import AFTER_S, WARM_UP_S, ScriptObservations, active_detours, evaluate_all
 from railyard.failure.probes.traffic import ProbePorts, Traffic, TrafficJob, TrafficLog
@@ -86,7 +88,7 @@ class LiveFabric:
         started = time.monotonic()
         for made in make_workloads(spec, self._session.plan, self._session.label, run, seed):
             for repeat in range(repeats):
-                measure = partial(run_workload, self._session, made, repeat, seed, run, lambda _: None)
+                measure = partial(run_workload, Turn(self._session, made, repeat, seed, run))
                 if self._faults:
                     measure = partial(self._run_broken, made, repeat, seed, run)
                 measure_undisturbed(run, measure)

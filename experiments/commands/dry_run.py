@@ -1,20 +1,16 @@
 """Print what an experiment or a trace would send, its faults and first routes: the command `dry-run`."""
 
 import os
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
-import numpy as np
-import numpy.typing as npt
 import typer
 from rich.console import Console
 
 from railyard.core.errors import BadInput
 from railyard.core.memory import keep_freed_memory
-from railyard.core.units import format_size, format_time
+from railyard.core.units import format_time
 from railyard.experiments import options
 from railyard.experiments.measures.definition import measures_of
 from railyard.experiments.options import (
@@ -26,29 +22,18 @@ from railyard.experiments.options import (
     plain_table,
     shows_progress,
 )
-from railyard.experiments.predict.steered_times import initial_states
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.experiments.spec.parsing import parse
 from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
 from railyard.failure.analysis.evaluate import AFTER_S
-from railyard.results.format import NOTHING
 from railyard.topologies import from_mininet
-from railyard.topologies.addresses import Gpu
-from railyard.topologies.forwarding import Shares
 from railyard.topologies.spec import FabricSpec
 from railyard.topologies.topology_kind import TopologyKind
-from railyard.workloads.background.spec import BackgroundSpec
-from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes
-from railyard.workloads.schedule import Schedule
-from railyard.workloads.spec import build
 from railyard.workloads.traces.common import is_trace_prefix
 
 PURPOSE = "Compute and check, without packets"
-LARGEST: Final = 8
-GROUPS_SHOWN: Final = 2
-GPUS_SHOWN: Final = 4
-PAIRS_SHOWN: Final = 4
+FAULTS_ORDER: Final = 20
 
 
 @shows_progress
@@ -71,10 +56,7 @@ def command(
     spec = experiment(experiment_of(name, topo), overrides, topo)
     if not (spec.workloads or spec.fault_runs or measures_of(spec)):
         raise BadInput("NAME", spec.name, "has no workloads and no faults: what it does depends on time")
-    console = options.console()
-    spec.family.dry_run(spec, console)
-    for measure in measures_of(spec):
-        measure.dry_run(spec, console)
+    print_all(spec, options.console())
     return 0
 
 
@@ -120,147 +102,21 @@ def _print_topologies(spec: ExperimentSpec, console: Console) -> None:
 
 
 def print_all(spec: ExperimentSpec, console: Console) -> None:
-    """Print each workload on each fabric of GPUs, the first routes, and faults."""
+    """Print the topologies of Mininet, and what each measure does, with faults in their place among these."""
     _print_topologies(spec, console)
-    for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
-        plan = nominal_plan(fabric)
-        for i, (name, workload) in enumerate(zip(spec.workload_labels, spec.workloads, strict=True)):
-            built = build(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}", spec.seed)
-            factor = f"bytes times {built.scale.bytes_factor:.4g}"
-            if built.scale.compute_kept < 1:
-                factor += f", computing: {100 * built.scale.compute_kept:.3g}% kept"
-            console.print(f"[bold]{name}[/] on {label}, {_size(fabric)}: {factor}", highlight=False)
-            _print_schedule(built.schedule, console)
-            for note in built.notes:
-                console.print(f"note: {note}", highlight=False)
-            console.print()
-    _print_routing(spec, console)
-    _print_faults(spec, console)
+    used = measures_of(spec)
+    for measure in used:
+        if measure.order < FAULTS_ORDER:
+            measure.dry_run(spec, console)
+    if spec.gpu_fabrics:
+        _print_faults(spec, console)
+    for measure in used:
+        if measure.order >= FAULTS_ORDER:
+            measure.dry_run(spec, console)
 
 
 def _size(fabric: FabricSpec) -> str:
     return f"{fabric.domains} domains x {fabric.rails} rails"
-
-
-class Step(NamedTuple):
-    """All runs of one step. `groups`: the sets of GPUs that took part in a run, each once, in order."""
-
-    name: str
-    kind: str
-    runs: int
-    transfers: int
-    bytes: int
-    rail_bytes: int
-    groups: tuple[tuple[int, ...], ...]
-
-
-def steps(schedule: Schedule) -> list[Step]:
-    """Return every step by its name, in the order of first runs; steps that send nothing are left out."""
-    columns = schedule.columns
-    transfers = np.flatnonzero(~columns.is_compute)
-    transfers = transfers[np.argsort(columns.phase[transfers], kind="stable")]
-    phases, first = np.unique(columns.phase[transfers], return_index=True)
-    runs: defaultdict[tuple[str, str], list[npt.NDArray[np.int64]]] = defaultdict(list)
-    for number, run in zip(phases.tolist(), np.split(transfers, first[1:]), strict=True):
-        runs[schedule.phases[number].name, schedule.phases[number].kind].append(run)
-    found = []
-    for (name, kind), own in runs.items():
-        sent = np.concatenate(own)
-        groups = list[tuple[int, ...]]()
-        for run in own:
-            takes_part = np.zeros(schedule.gpus, dtype=bool)
-            takes_part[columns.src[run]] = takes_part[columns.dst[run]] = True
-            groups.append(tuple(np.flatnonzero(takes_part).tolist()))
-        crosses = columns.src[sent] // schedule.rails != columns.dst[sent] // schedule.rails
-        sizes = int(columns.bytes[sent].sum()), int(columns.bytes[sent][crosses].sum())
-        found.append(Step(name, kind, len(own), len(sent), *sizes, tuple(dict.fromkeys(groups))))
-    return found
-
-
-def _print_schedule(schedule: Schedule, console: Console) -> None:
-    numbers = ("runs", "transfers", "bytes", "over rails")
-    table = plain_table("step", "kind", "runs", "GPUs", *numbers[1:], right=numbers)
-    names = [Gpu(*divmod(n, schedule.rails)).name for n in range(schedule.gpus)]
-    for step in steps(schedule):
-        sizes = (format_size(step.bytes), format_size(step.rail_bytes) if step.rail_bytes else "-")
-        groups = [
-            " ".join(names[n] for n in group)
-            if len(group) <= GPUS_SHOWN
-            else f"{names[group[0]]} ... {names[group[-1]]} ({len(group)})"
-            for group in step.groups[:GROUPS_SHOWN]
-        ]
-        groups += [f"{len(step.groups) - GROUPS_SHOWN} more"] if len(step.groups) > GROUPS_SHOWN else []
-        table.add_row(step.name, step.kind, f"{step.runs:,}", " | ".join(groups), f"{step.transfers:,}", *sizes)
-    console.print(table)
-    kinds = ", ".join(f"{kind} {format_size(size)}" for kind, size in bytes_by_kind(schedule).items())
-    total = sum(schedule.matrix.values())
-    crossing = cross_rail_bytes(schedule)
-    share = f"{format_size(crossing)} ({100 * crossing / total:.3g}%)" if crossing else "none"
-    console.print(f"total {format_size(total)}: {kinds}; crossing rails: {share}", highlight=False)
-    columns = schedule.columns
-    seconds = np.bincount(columns.src[columns.is_compute], columns.seconds[columns.is_compute])
-    computing = f"{format_time(float(seconds.max()))} at the busiest GPU" if len(seconds) else "none"
-    console.print(f"computing: {computing}", highlight=False)
-    largest = sorted(schedule.matrix.items(), key=lambda item: (-item[1], item[0]))[:LARGEST]
-    pairs = ", ".join(f"{names[src]} to {names[dst]} {format_size(size)}" for (src, dst), size in largest)
-    console.print(f"largest of {len(schedule.matrix):,} pairs: {pairs}", highlight=False)
-
-
-def _print_routing(spec: ExperimentSpec, console: Console) -> None:
-    """Print for each workload on each fabric its background, its scores and each policy's first paths.
-
-    With the first seed; of the scenes of a grid the last, which has most load. Nothing without health routing.
-    """
-    scenes = len(spec.grid.scenes) if spec.grid else 1
-    for label, name, initial in list(initial_states(spec, seeds=1))[scenes - 1 :: scenes]:
-        runs = f"{len(initial.routing.policies)} policies in turn"
-        runs += f" in each of {scenes} scenes" if spec.grid else ""
-        runs += f", seeds {spec.seed} to {spec.seed + spec.repeats - 1}" if spec.repeats > 1 else ""
-        console.print(f"[bold]{name}[/] on {label}, replayed by {runs}; here with seed {initial.seed}", highlight=False)
-        for line in [describe_background(item) for item in initial.background] or ["none"]:
-            console.print(f"background: {line}", highlight=False)
-        scores = initial.scores
-        spine = f"; spines {scores.spine}" if initial.plan.uplinks else ""
-        summary = f"rails {_score_ranges(scores.rails)}; domains {_score_ranges(scores.domains)}{spine}"
-        console.print(f"scores as it begins: {summary}", highlight=False)
-        pairs = [(flow.src, flow.dst) for flow in initial.flows]
-        pairs.sort(key=lambda pair: pair[0].rank == pair[1].rank)  # pairs with more paths to choose from first
-        shown = pairs[:PAIRS_SHOWN]
-        table = plain_table("first paths, by rail", *(f"{src.name} to {dst.name}" for src, dst in shown))
-        for policy in initial.routing.policies:
-            chosen = initial.chosen(policy, shown)
-            table.add_row(policy, *(format_shares(chosen[pair]) for pair in shown))
-        console.print(table)
-        if len(pairs) > PAIRS_SHOWN:
-            console.print(f"and {len(pairs) - PAIRS_SHOWN:,} pairs more", highlight=False)
-        console.print()
-
-
-def describe_background(item: BackgroundSpec) -> str:
-    """Return a background as text: `rails 0, 1 at 90%, from 4s on, for 2s, every 8s`."""
-    wave = item.wave
-    parts = [f"{item.text} at {100 * item.load:.3g}%"]
-    parts += [f"from {format_time(wave.first)} on"] if wave.first else []
-    parts += [f"for {format_time(wave.lasts)}"] if wave.lasts is not None else []
-    parts += [f"every {format_time(wave.every)}"] if wave.every is not None else []
-    return ", ".join(parts)
-
-
-def _score_ranges(scores: Sequence[int]) -> str:
-    """Return equal neighbours as one range: (10, 10, 100) -> `0 to 1: 10, 2: 100`."""
-    found = []
-    at = 0
-    for score, group in groupby(scores):
-        end = at + len(list(group)) - 1
-        found.append(f"{at}: {score}" if at == end else f"{at} to {end}: {score}")
-        at = end + 1
-    return ", ".join(found)
-
-
-def format_shares(shares: Shares) -> str:
-    """Return the paths of a pair as text: `drd 4, 5, 6`; `dr 1, rd 0`."""
-    kinds = groupby((share.path for share in shares), key=lambda path: path.kind)
-    return ", ".join(f"{kind} {', '.join(str(path.rail) for path in paths)}" for kind, paths in kinds) or NOTHING
 
 
 def _print_faults(spec: ExperimentSpec, console: Console) -> None:

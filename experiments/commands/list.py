@@ -112,14 +112,10 @@ def takes(spec: "ExperimentSpec") -> str:
 def facts(spec: "ExperimentSpec") -> "tuple[list[str], list[int], Counts]":
     """Return the kinds of fabrics, their GPUs (or nodes), and how many replays and faults there are."""
     from railyard.experiments.measures.definition import Counts, measures_of
-    from railyard.experiments.spec.duration import workload_is_on
 
     kinds = dict.fromkeys(fabric.kind for fabric in spec.fabrics)
     gpus = dict.fromkeys([fabric.gpus for fabric in spec.gpu_fabrics] + [fabric.nodes for fabric in spec.rail_fabrics])
-    policies = len(spec.routing.policies) if spec.routing else 1
-    numbers = range(len(spec.gpu_fabrics))
-    workloads = sum(workload_is_on(workload, number) for number in numbers for workload in spec.workloads)
-    replays = workloads * policies * spec.repeats
+    replays = 0
     faults = spec.injections if spec.gpu_fabrics else 0
     for measure in measures_of(spec):
         counts = measure.counts(spec)

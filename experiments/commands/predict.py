@@ -100,12 +100,12 @@ def _cell(value: Cell) -> str:
 
 
 def predicted(spec: "ExperimentSpec") -> "Predicted":
-    """Return the times of an experiment by formulas."""
+    """Return the times of an experiment by formulas. BadInput if no measure has any."""
     for measure in measures_of(spec):
         prediction = measure.predict(spec)
         if prediction:
             return prediction
-    return spec.family.predict(spec)
+    raise BadInput("NAME", spec.name, "has no workloads, only faults: there is no formula for these, so run it")
 
 
 @shows_progress

@@ -14,8 +14,8 @@ from railyard.core.errors import BadInput, print_error
 from railyard.core.host import detect, require
 from railyard.core.units import format_time
 from railyard.experiments.machines import dask
+from railyard.experiments.measures.workloads.predict import predictions
 from railyard.experiments.options import Insecure, KeyFile, Name, Overrides, PluginFiles, console, plain_table
-from railyard.experiments.predict.unsteered import predictions
 from railyard.experiments.run.folder import reporting_path_errors
 from railyard.experiments.spec.duration import about, duration_s
 from railyard.experiments.spec.parsing import parse

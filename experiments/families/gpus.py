@@ -3,8 +3,6 @@
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.console import Console
-
 from railyard.core.errors import BadInput
 from railyard.core.host import Datapath, Machine, datapath_choice
 from railyard.core.units import format_rate, format_size
@@ -17,12 +15,10 @@ from railyard.topologies.capacity import Capacity, needs_batched, rails_cores
 from railyard.topologies.fabric_kinds import BaseFabricSpec, FabricPlan
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import MIN_RAIL_BPS, FabricSpec
-from railyard.workloads.background.spec import check_background, check_patterns
-from railyard.workloads.schedule import Schedule, check_gpus, check_total
+from railyard.workloads.schedule import Schedule
 from railyard.workloads.spec import build
 
 if TYPE_CHECKING:
-    from railyard.experiments.predict.output import Predicted
     from railyard.topologies.build.network import EmulatedNet
 
 MAX_DAYS: Final = 30  # of a workload with its repeats
@@ -56,9 +52,7 @@ class Gpus(FabricFamily):
         _check_controller(spec)
         _check_hosts(spec)
         check_faults(spec.faults, nominal_plans(spec))
-        _check_workloads(spec)
         _check_scripts(spec)
-        _check_routing(spec)
 
     def check_budget(self, spec: ExperimentSpec, machine: Machine) -> None:
         """Raise BadInput for a fabric that needs too much memory, or whose links are together faster than all cores."""
@@ -118,33 +112,19 @@ class Gpus(FabricFamily):
         return FabricNet(plan, datapath, ControllerProcess(on_event=show, user_app=user_app))
 
     def step_count(self, spec: ExperimentSpec) -> int:
-        """Return the number of builds, calibrations, workloads, and faults."""
+        """Return the number of builds, calibrations, and faults."""
         if not spec.has_load:
             return 0
         fabrics = len(spec.fabrics)
         builds = sum(len(spec.reroutes_on(n)) for n in range(fabrics))
-        turns = len(spec.routing.policies) if spec.routing else 1
-        turns *= len(spec.grid.scenes) if spec.grid else 1
-        loads = fabrics * (1 + len(spec.workloads) * turns * spec.repeats)
-        return builds + loads + spec.fault_runs
+        calibrations = fabrics
+        return builds + calibrations + spec.fault_runs
 
     def measure(self, spec: ExperimentSpec, *context: Any) -> None:
         """Run workloads, inject faults, and run all measures."""
         from railyard.experiments.run import gpu_fabrics
 
         gpu_fabrics.measure(spec, *context)
-
-    def predict(self, spec: ExperimentSpec) -> "Predicted":
-        """Compute times by the papers' equations; by max-min fair shares where policies steer."""
-        from railyard.experiments.predict import steered, unsteered
-
-        return steered.predict(spec) if spec.routing else unsteered.predict(spec)
-
-    def dry_run(self, spec: ExperimentSpec, console: Console) -> None:
-        """Print schedules, first routes, faults, and what measures do."""
-        from railyard.experiments.commands.dry_run import print_all
-
-        print_all(spec, console)
 
 
 def _check_controller(spec: ExperimentSpec) -> None:
@@ -203,24 +183,6 @@ def _check_faults_over_hosts(spec: ExperimentSpec) -> None:
             raise BadInput(field, kind, allowed)
 
 
-def _check_workloads(spec: ExperimentSpec) -> None:
-    """Each workload makes a schedule on each fabric: models are known, parallelism divides the GPUs."""
-    tasks = 0
-    gpus = max((fabric.gpus for fabric in spec.gpu_fabrics), default=0)
-    for n, fabric in enumerate(spec.gpu_fabrics if spec.workloads else ()):
-        check_gpus(fabric.domains, fabric.rails, f"fabrics.{n}.domains")
-        plan = nominal_plan(fabric)
-        for i, workload in enumerate(spec.workloads):
-            schedule = build(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}", spec.seed).schedule
-            check_total(tasks := tasks + len(schedule.tasks), gpus, f"workloads.{i}", workload.kind)
-            sent = sum(schedule.matrix.values())
-            days = spec.repeats * sent / (fabric.gpus * (plan.rail_bps + plan.hb_bps) / 8) / 86_400
-            if days > MAX_DAYS:
-                given = format_size(sent) + (f", {spec.repeats} times," if spec.repeats > 1 else "")
-                allowed = f"in all take {days:,.0f} days or more at the links' rates: {MAX_DAYS} or fewer are allowed"
-                raise BadInput(f"workloads.{i}", given, allowed)
-
-
 def _check_scripts(spec: ExperimentSpec) -> None:
     names = [script.name for script in spec.scripts]
     plans = [nominal_plan(fabric) for fabric in spec.gpu_fabrics]
@@ -238,22 +200,3 @@ def _check_scripts(spec: ExperimentSpec) -> None:
             raise BadInput(f"scripts.{i}.name", script.name, "is the name of another one too")
         seeds = range(spec.seed, spec.seed + spec.times(script))
         check_script(script, f"scripts.{i}", plans, spec.workload_labels, schedules, seeds)
-
-
-def _check_routing(spec: ExperimentSpec) -> None:
-    """Check routing and background. A grid's loads can't add up to too much: see Scene.background."""
-    scenes = len(spec.grid.scenes) if spec.grid else 0
-    for field, given in (("background", len(spec.background)), ("grid", scenes)):
-        if given and spec.routing is None:
-            raise BadInput(field, given, "is for experiments with routing: add {policies: [dr]}")
-    if scenes and spec.background:
-        raise BadInput("background", len(spec.background), "can't be given together with grid, which makes its own")
-    for fabric in spec.gpu_fabrics:
-        check_background(spec.background, fabric)
-        if spec.grid:
-            check_patterns(spec.grid.patterns, fabric, "grid")
-    for field, given in (("faults", len(spec.faults)), ("scripts", len(spec.scripts))):
-        if spec.routing is not None and given:
-            raise BadInput(field, given, "can't be given together with routing: make two experiments of it")
-    if spec.routing is not None and not spec.workloads:
-        raise BadInput("workloads", [], "must have 1 or more: routing is measured by what they take")

@@ -15,7 +15,7 @@ from railyard.core.errors import BadInput, RailyardError, unknown_name_hint
 from railyard.core.worker import OnEvent
 from railyard.experiments.live.choices import policies
 from railyard.experiments.live.phases import PHASE, PhaseProgress
-from railyard.experiments.spec.routing import RoutingSpec
+from railyard.experiments.measures.steering.spec import RoutingSpec
 from railyard.topologies.build.network import FabricController
 from railyard.topologies.plan import Plan
 from railyard.workloads.background.flows import Background

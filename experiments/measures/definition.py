@@ -72,12 +72,14 @@ class Measure(MeasuredResults, Generic[Item]):
     """The experiment's key that says how often each item is repeated; "" if there is none."""
     short_keys: ClassVar[frozenset[str]] = frozenset()
     """Keys of its items that `-o` may give without the section: `-o steps=20`."""
+    dependent_keys: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Keys of every experiment that have an effect only beside its items, with what to say where there are none."""
     fabric_spec: ClassVar[type[BaseFabricSpec]] = FabricSpec
     """The specification class of the fabrics that it runs on."""
     spans_machines: ClassVar[bool] = False
     """Whether it runs on fabrics over several machines."""
-    shared_items: ClassVar[Mapping[str, type[OnFabrics]]] = MappingProxyType({})
-    """The keys of every experiment, `workloads` or `faults`, that have its items on its fabrics, with their types.
+    shared_items: ClassVar[Mapping[str, type[Any]]] = MappingProxyType({})
+    """The keys of every experiment, such as `workloads`, that have its items on its fabrics, with their types.
 
     Then it needs no `key`, and `items` returns them.
     """
@@ -138,7 +140,7 @@ class Measure(MeasuredResults, Generic[Item]):
         return Counts(replays=len(items) * self.repeats(spec))
 
     def predict(self, spec: ExperimentSpec) -> "Predicted | None":
-        """Return the times of its items by formulas; None if it has none."""
+        """Compute what has a formula, for `predict`; None if nothing has."""
         return None
 
     def dry_run(self, spec: ExperimentSpec, console: Console) -> None:

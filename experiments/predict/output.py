@@ -5,7 +5,7 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -18,6 +18,28 @@ from railyard.results.plots import style
 
 PNG_METADATA: Final = {"Software": "Railyard"}  # mark of a drawing that may be overwritten
 PNG_DPI: Final = 120
+
+
+class Prediction(NamedTuple):
+    """A row of NAME.csv, named as in results.csv. `predicted` is of one run of the phase, in s.
+
+    `predicted_by_uplink`: with the loads of uplinks that ECMP or the policy is expected to give; None without a choice.
+    `predicted` is None, and `not_compared` the reason, where no prediction applies.
+    `sequential_steps`: how often a run waits for the latency of a path, which calibration measures in a run; it comes
+    on top of `predicted`.
+    """
+
+    fabric: str
+    policy: str
+    workload: str
+    phase: str
+    metric: str
+    predicted: float | None
+    unit: str
+    equation: str
+    predicted_by_uplink: float | None = None
+    sequential_steps: int = 0
+    not_compared: str = ""
 
 
 @dataclass(frozen=True)

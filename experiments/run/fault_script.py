@@ -16,6 +16,8 @@ from railyard.core.wait import poll
 from railyard.experiments.machines.faults import ClusterOperator
 from railyard.experiments.machines.faults import sites as cluster_sites
 from railyard.experiments.machines.faults import snapshot as cluster_snapshot
+from railyard.experiments.measures.workloads.replay import record_faulted, time_limit_s
+from railyard.experiments.measures.workloads.turn import Workload
 from railyard.experiments.run import observers
 from railyard.experiments.run.progress import Steps, measure_undisturbed
 from railyard.experiments.run.session import (
@@ -25,10 +27,9 @@ from railyard.experiments.run.session import (
     repeat_suffix,
     surviving_interruptions,
 )
-from railyard.experiments.run.traffic import Workload, record_faulted, time_limit_s
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import FaultSpec
-from railyard.experiments.spec.routing import HeartbeatsSpec
+from railyard.experiments.spec.heartbeats import HeartbeatsSpec
 from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
 from railyard.failure.active import Operator
 from railyard.failure.analysis.evaluate import false_alarms

@@ -13,9 +13,10 @@ from railyard.core.errors import BadInput
 from railyard.core.input_paths import InputPath
 from railyard.core.registry import Registry
 from railyard.core.units import Time
+from railyard.experiments.measures.steering.spec import RoutingSpec
 from railyard.experiments.spec.faults import ATTEMPTS, MAX_ATTEMPTS, FaultSpec, Repeats
+from railyard.experiments.spec.heartbeats import Heartbeats, HeartbeatsSpec
 from railyard.experiments.spec.hosts import Hosts, UnderlaySpec
-from railyard.experiments.spec.routing import Heartbeats, HeartbeatsSpec, RoutingSpec
 from railyard.experiments.spec.scripts import ScriptSpec
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, BaseFabricSpec, FabricPlan
 from railyard.topologies.multirail.spec import MultirailSpec
@@ -25,10 +26,7 @@ from railyard.workloads.background.spec import BackgroundSpec, GridSpec
 from railyard.workloads.spec import WorkloadSpec, parse_workload
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from railyard.core.host import Datapath, Machine
-    from railyard.experiments.predict.output import Predicted
     from railyard.experiments.run.progress import Steps
     from railyard.results.runs.records import Run
     from railyard.topologies.build.network import EmulatedNet
@@ -286,13 +284,6 @@ class FabricFamily:
         self, spec: ExperimentSpec, datapath: "Datapath", capacity: "Capacity | None", run: "Run", steps: "Steps"
     ) -> None:
         """Measure everything of the experiment, in a sandbox. `capacity`: of the machine, if it was measured."""
-
-    def predict(self, spec: ExperimentSpec) -> "Predicted":
-        """Compute what has a formula."""
-        raise NotImplementedError
-
-    def dry_run(self, spec: ExperimentSpec, console: "Console") -> None:
-        """Print what would be sent."""
 
 
 FAMILIES: Final = Registry[FabricFamily](

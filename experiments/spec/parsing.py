@@ -88,6 +88,7 @@ def parse(data: object) -> ExperimentSpec:
     """Return an experiment from plain data, as YAML gives it. BadInput names the first field that is wrong."""
     spec = parse_keys(data)
     _check_sections(spec)
+    _check_dependent_keys(spec)
     spec.family.check(spec)
     for measure in measures_of(spec):
         if measure.key:
@@ -124,3 +125,14 @@ def _check_sections(spec: ExperimentSpec) -> None:
         raise BadInput("workloads", [], "must have 1 or more, unless there are faults")
     if len(set(spec.reroute)) < len(spec.reroute):
         raise BadInput("reroute", list(spec.reroute), "must name on and off once each")
+
+
+def _check_dependent_keys(spec: ExperimentSpec) -> None:
+    """Raise BadInput for a key that has an effect only beside the items of a measure, which has none."""
+    for measure in MEASURES.values():
+        if measure.items(spec):
+            continue
+        for key, allowed in measure.dependent_keys.items():
+            value = getattr(spec, key)
+            if value:
+                raise BadInput(key, len(value) if isinstance(value, tuple) else 1, allowed)

@@ -13,6 +13,7 @@ import pandas as pd
 
 from railyard.core.records import IntervalId
 from railyard.results.format import ratio, workload_label
+from railyard.results.measured import policies_in_turn
 from railyard.results.runs.records import (
     NOT_COMPARED,
     THROUGHPUT,
@@ -117,6 +118,13 @@ class Row:
         return {**what, "kinds": list(self.kinds), "fabrics": fabrics}
 
 
+def time_label(row: Row) -> str:
+    """Return the label of a row of times: its phase, or the iteration as a whole."""
+    if row.phase:
+        return row.phase
+    return "iteration" if row.metric == "iteration_time" else row.workload
+
+
 @dataclass(frozen=True, slots=True)
 class Slowdown:
     """The time of a row on a rail-only fabric over that on the rail-optimized fabric of the same size and rates.
@@ -186,7 +194,7 @@ def unexplained(ratio: float, least: float, most: float) -> float:
 
 def labels(run: Run) -> dict[tuple[str, str], str]:
     """Return labels by (fabric, policy): the fabric, and the policy too where one fabric ran with several."""
-    built = [] if run.is_steered else [(f.label, f.policy) for f in run.fabrics]
+    built = [] if policies_in_turn(run) else [(f.label, f.policy) for f in run.fabrics]
     pairs = dict.fromkeys([*built, *((r.fabric, r.policy) for r in (*run.measurements, *run.recoveries))])
     count = Counter(fabric for fabric, _ in pairs)
     return {(fabric, policy): fabric if count[fabric] == 1 else f"{fabric} {policy}" for fabric, policy in pairs}
@@ -275,7 +283,7 @@ def slowdowns(run: Run, timed: Sequence[Row]) -> tuple[Slowdown, ...]:
     """Return rail-only over rail-optimized for every time that both measured, under the same policy if one steered."""
     names = labels(run)
     found = []
-    steered = [(policy, policy) for policy in run.policies] if run.is_steered else []
+    steered = [(policy, policy) for policy in policies_in_turn(run)]
     for a, b in pairs(run):
         for own, other_policy in steered or [(a.policy, b.policy)]:
             one = names.get((a.label, own), "")
@@ -361,18 +369,3 @@ def agreement(timed: Iterable[Row]) -> Agreement:
     outliers = [outlier(*found) for found in compared if not low <= found[3] <= high]
     worst_first = tuple(sorted(outliers, key=lambda o: -abs(log(o.ratio))))
     return Agreement(len(compared), worst_first, len(known) - len(compared))
-
-
-def kind_bytes(flows: Iterable[Flow]) -> dict[str, int]:
-    """Return delivered bytes by kind."""
-    total = Counter[str]()
-    for flow in flows:
-        total[flow.kind] += flow.delivered
-    return dict(total)
-
-
-def one_repeat(flows: Iterable[Flow]) -> tuple[Flow, ...]:
-    """Return the flows of the first repeat alone: the others send the same."""
-    rows = tuple(flows)
-    first = min((f.repeat for f in rows), default=0)
-    return tuple(f for f in rows if f.repeat == first)

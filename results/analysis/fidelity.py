@@ -46,7 +46,7 @@ from railyard.results.analysis.limits import (
     UNEXPLAINED,
 )
 from railyard.results.format import digits, interval_label
-from railyard.results.measured import MEASURED
+from railyard.results.measured import MEASURED, policies_in_turn
 from railyard.results.runs.records import (
     CLOCK_UNCERTAINTY,
     NOT_COMPARED,
@@ -143,9 +143,10 @@ def _recorded_findings(run: Run, times: Iterable[tuple[Measurement, list[Finding
     for event in run.events:
         yield from event_findings(event)
     faulted = {load.interval for load in run.loads if load.transfers_faulted}
+    is_port_traffic_known = not policies_in_turn(run)
     for check in run.bytes:
         if check.interval not in faulted:
-            yield from byte_findings(check, run.is_steered)
+            yield from byte_findings(check, is_port_traffic_known)
 
 
 def disturbance(run: Run) -> str:

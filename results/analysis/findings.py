@@ -141,17 +141,17 @@ def underlay_finding(row: Measurement, predicted: float) -> Finding:
     return Finding(row.interval, UNDERLAY, off, text)
 
 
-def byte_findings(check: ByteCheck, is_steered: bool) -> Iterator[Finding]:
+def byte_findings(check: ByteCheck, is_port_traffic_known: bool) -> Iterator[Finding]:
     """Yield the bytes delivered, and those of the rails' ports.
 
-    In steered runs the expected port counters may be unknown; they are then not checked.
+    `is_port_traffic_known`: False where policies ran in turn; nothing that is expected of ports then means not known.
     """
     wrong = abs(check.delivered_bytes - check.asked_bytes)
     text = f"{size(check.delivered_bytes)} delivered of {size(check.asked_bytes)}, {check.pairs_wrong} GPU pairs differ"
     yield Finding(check.interval, BYTES, float(max(wrong, check.pairs_wrong)), text)
     counted = check.rail_port_bytes
     expected = check.rail_expected_bytes
-    if not is_steered or expected > 0:
+    if is_port_traffic_known or expected > 0:
         # a workload that stays in its HB domains expects nothing on the rails: set what is there against what was sent
         off = abs(counted - expected) / (expected or check.asked_bytes or 1)
         text = f"rail ports counted {size(counted)}, expected {size(expected)} with headers ({percent(off)} off)"

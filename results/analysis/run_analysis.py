@@ -1,5 +1,6 @@
 """Analysis of a run: what views show, each part computed once, and the checks that a run has to pass."""
 
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -7,18 +8,16 @@ from typing import Any, Final, TypeVar, cast
 
 import pandas as pd
 
-from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.core.records import IntervalId, Recovered, Recovery
 from railyard.failure.faults import definition_of
-from railyard.results.analysis import aggregate, recovery, spine_condition, steering
+from railyard.results.analysis import aggregate, recovery
 from railyard.results.analysis.fidelity import INTERRUPTED, Judgement, judge
 from railyard.results.analysis.targets import Outcome, measured_targets, recovery_outcomes
-from railyard.results.format import interval_label, size, workload_label
 from railyard.results.measured import MEASURED, Check
 from railyard.results.runs.records import LIVE, Run
-from railyard.workloads.spec import traffic_kind
 
 T = TypeVar("T")
+_FAULTS_ORDER: Final = 20  # place of their checks among those of measures
 BELIEVABLE: Final = "the emulation is believable"
 """The one check that another load of the machine may fail."""
 
@@ -43,12 +42,9 @@ class Analysis:
     judgement: cached_property[Judgement] = _of(lambda a: judge(a.run))  # the verdict of fidelity, with its evidence
     labels = _of(lambda a: aggregate.labels(a.run))  # (fabric, policy) -> the label in tables
     measurements = _of(lambda a: aggregate.measurements_frame(a.run, a.judgement.of_row))  # a row for each measurement
-    intervals = _of(lambda a: steering.intervals(a.run))  # those in which a policy steered
     recovery_rows = _of(lambda a: recovery.recovery_rows(a.run))  # faults that were injected alone, repeats together
     script_rows = _of(lambda a: recovery.script_runs(a.run))  # repeats of failure scripts
     rows = _of(lambda a: aggregate.rows_of(a.run, a.measurements))  # measurements, repeats together
-    policy_rows = _of(lambda a: steering.policy_rows(a.run, a.measurements, a.intervals))  # by fabric and workload
-    cells = _of(lambda a: spine_condition.cells(a.run, a.intervals, a.judgement.intervals))  # of the papers' condition
     measure_outcomes = _of(lambda a: _measure_outcomes(a))  # targets of measures, by the measure's name
     heartbeat_rows = _of(lambda a: tuple(r for r in a.rows if r.work.workload == aggregate.HEARTBEATS))  # their cost
     slowdowns = _of(lambda a: aggregate.slowdowns(a.run, a.times))  # rail-only over rail-optimized
@@ -67,16 +63,19 @@ class Analysis:
             *([Check("the run went to its end", False, early)] if early else []),
             *([Check("the records are complete", False, "; ".join(run.damaged))] if run.damaged else []),
             Check(BELIEVABLE, verdict != "invalid", believable),
-            *(*_bytes(run), *_dense_training(run), *_recovery(run, self.judgement.disturbed), *_connectivity(run)),
-            *(*_too_fast(run), *_claims(self.outcomes), *_losses(run), *_dwell(run, self.intervals)),
-            *(check for name in MEASURED.names() for check in self._checks_of(name)),
+            *self._checks_of(range(_FAULTS_ORDER)),
+            *(*_recovery(run, self.judgement.disturbed), *_connectivity(run)),
+            *(*_too_fast(run), *_claims(self.outcomes), *_losses(run)),
+            *self._checks_of(range(_FAULTS_ORDER, sys.maxsize)),
         )
         return _without_success(run, found) if run.is_interactive else found
 
-    def _checks_of(self, measure: str) -> Iterator[Check]:
-        """Yield the checks of a measure, by its name: those that its targets claim, then its own."""
-        yield from _claims(self.measure_outcomes.get(measure, ()))
-        yield from MEASURED[measure].checks(self)
+    def _checks_of(self, places: range) -> Iterator[Check]:
+        """Yield the checks of measures whose order is in a range: those that targets claim, then the measure's own."""
+        for name, measure in MEASURED.items():
+            if measure.order in places:
+                yield from _claims(self.measure_outcomes.get(name, ()))
+                yield from measure.checks(self)
 
     @cached_property
     def times(self) -> tuple[aggregate.Row, ...]:
@@ -124,35 +123,6 @@ def _without_success(run: Run, checks: Sequence[Check]) -> tuple[Check, ...]:
     detail = f"interactive: {sum(event.source == LIVE for event in run.events)} changes on the live page"
     failed = (replace(check, passed=False, detail=f"interactive; {check.detail}") for check in checks)
     return (Check("the run was not changed by hand", False, detail), *failed)
-
-
-def _bytes(run: Run) -> Iterator[Check]:
-    rows = run.bytes
-    if rows:
-        wrong = sum(c.pairs_wrong for c in rows)
-        asked = sum(c.asked_bytes for c in rows)
-        delivered = sum(c.delivered_bytes for c in rows)
-        same = wrong == 0 and all(c.asked_bytes == c.delivered_bytes for c in rows)
-        detail = f"{delivered:,} of {asked:,} bytes over {len(rows)} workload runs, {wrong} GPU pairs differ"
-        worst = max(rows, key=lambda c: (c.pairs_wrong, abs(c.asked_bytes - c.delivered_bytes)))
-        figures = ("bytes missing", abs(asked - delivered), 0, "B", worst.interval)
-        yield Check("every byte delivered, for every pair", same, detail, *figures)
-
-
-def _dense_training(run: Run) -> Iterator[Check]:
-    """Rail-only III-B: without expert parallelism nothing crosses from one rail to another."""
-    kinds = aggregate.kinds_of(run.flows)
-    dense = {
-        work for (work, phase), names in kinds.items() if not phase and all(traffic_kind(n).is_dense for n in names)
-    }
-    rows = [c for c in run.bytes if c.interval.work in dense]
-    if rows:
-        crossed = sum(c.cross_rail_bytes for c in rows)
-        names = ", ".join(dict.fromkeys(workload_label(c.interval) for c in rows))
-        worst = max(rows, key=lambda c: c.cross_rail_bytes)
-        figures = ("bytes between rails", crossed, 0, "B", worst.interval)
-        detail = f"{size(crossed)} between rails ({names})"
-        yield Check("dense training stays within its rails", crossed == 0, detail, *figures)
 
 
 def _recovery(run: Run, disturbed: Collection[IntervalId]) -> Iterator[Check]:
@@ -262,15 +232,3 @@ def _claims(outcomes: Sequence[Outcome]) -> Iterator[Check]:
                 detail += f"; most: {worst.fabric} {worst.worst.of}" if total else ""
             figures = (target.quantity, worst.value, next(iter(target.limits.values())), target.unit)
             yield Check(target.claim, all(o.met for o in found), detail, *figures, worst.worst.interval)
-
-
-def _dwell(run: Run, intervals: Sequence[steering.MeasurementInterval]) -> Iterator[Check]:
-    """Check the law of damping: in any time t a pair changes its paths at most 1 + t / dwell times."""
-    undamped = {name for name, policy in HEALTH_POLICIES.items() if not policy.is_damped}  # a plugin may not be loaded
-    dwell = run.dwell_s
-    worst = steering.most_changed_pair([s for s in intervals if s.policy not in undamped], dwell) if dwell else None
-    if worst:
-        where = interval_label(worst.interval.interval, f"{worst.interval.fabric} {worst.interval.policy}")
-        detail = f"{worst.changes} of {worst.allowed} by {' to '.join(worst.pair)}, which came nearest to it ({where})"
-        figures = ("route changes of a pair", worst.changes, worst.allowed, "changes", worst.interval.interval)
-        yield Check("route changes stay under the dwell limit", worst.changes <= worst.allowed, detail, *figures)

@@ -11,7 +11,6 @@ from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 from railyard.core.host_load import PAUSE_S
 from railyard.core.records import ConnectivityCheck, IntervalId, Record, Recovery
-from railyard.core.units import parse_time
 from railyard.results.measured import MEASURED, RecordKind
 
 Row = TypeVar("Row")
@@ -378,24 +377,6 @@ class Run:
         for number in range(len(self.events) - 1, sizes["events"] - 1, -1):  # other threads append to them
             if IntervalId.of(self.events[number].detail) in intervals:
                 del self.events[number]
-
-    @property
-    def is_steered(self) -> bool:
-        """True if health-routing policies steered its routes: each fabric ran under each policy in turn."""
-        return bool(self.spec.get("routing"))
-
-    @property
-    def policies(self) -> tuple[str, ...]:
-        """Health-routing policies in the spec's order."""
-        return tuple((self.spec.get("routing") or {}).get("policies") or ())
-
-    @property
-    def dwell_s(self) -> float | None:
-        """The least time between two changes of a pair's path; None without one."""
-        try:
-            return parse_time((self.spec.get("routing") or {}).get("dwell"))
-        except ValueError:  # none, or zero, which is no time
-            return None
 
 
 RESULTS_CSV: Final = "results.csv"

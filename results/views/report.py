@@ -24,7 +24,7 @@ from railyard.results.analysis.fidelity import place, repeats
 from railyard.results.analysis.findings import link_findings
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.analysis.targets import Outcome, measured_targets, missed_targets
-from railyard.results.measured import MEASURED
+from railyard.results.measured import MEASURED, policies_in_turn
 from railyard.results.runs.records import LIVE_PAGE, Run, Verdict, record_kinds, worst_verdict
 from railyard.results.views.table import Table
 
@@ -84,6 +84,10 @@ class Section:
         """Return the values of its template, beside `run` and `tables`."""
         return {}
 
+    def explanation(self, analysis: Analysis) -> str:
+        """Return a template with rows of the table that explains figures of the page; "" if it adds none."""
+        return ""
+
     def links(self, analysis: Analysis) -> dict[str, str]:
         """Return more elements of the page to link to, by id, with their titles."""
         return {}
@@ -140,6 +144,7 @@ def render(analysis: Analysis) -> str:
     parts = []
     links = dict[str, str]()
     cards = list[Sequence[Card]]()
+    policies = policies_in_turn(run)
     for name, found in sections():
         if found.applies(analysis):
             cards.append(tuple(found.cards(analysis)))
@@ -154,7 +159,7 @@ def render(analysis: Analysis) -> str:
         ("took", fmt.seconds(run.duration_s)),
         *((name, str(run.spec.get(name, fmt.NOTHING))) for name in ("seed", "repeats")),
         ("fabrics", str(len({*(fabric.label for fabric in run.fabrics), *(rails.label for rails in run.rails)}))),
-        *((("policies", str(len(run.policies))),) if run.is_steered else ()),
+        *((("policies", str(len(policies))),) if policies else ()),
         *((name, str(len(run.spec[name]))) for name in ("workloads", "faults") if run.spec.get(name)),
     ]
     script = Markup(environment.get_template("report.js.j2").render())

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from railyard.experiments.measures.workloads.replay import run_workload
+from railyard.experiments.measures.workloads.turn import Turn, Workload
 from railyard.experiments.run.session import FabricSession
-from railyard.experiments.run.traffic import Workload, run_workload
 from railyard.results.runs.records import ByteCheck, Run
 from railyard.workloads.collectives.algorithm import ALGORITHMS, algorithms_of, collectives
 from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes
@@ -32,7 +33,7 @@ def run_on(fabric: Fabric, data: dict[str, Any]) -> tuple[ByteCheck, Workload, R
     schedule, scale, *_ = schedule_of(parse_workload(data), plan.spec, plan.rail_bps, plan.hb_bps)
     workload = Workload(schedule.name, schedule, scale, data["kind"] != "collective")
     run = Run("test", {}, {}, "")
-    run_workload(FabricSession("fabric", fabric.net, fabric.controller), workload, 0, 7, run, lambda _: None)
+    run_workload(Turn(FabricSession("fabric", fabric.net, fabric.controller), workload, 0, 7, run))
     return run.bytes[0], workload, run
 
 

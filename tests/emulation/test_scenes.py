@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from railyard.experiments.measures.steering.spine_condition import Cell
 from railyard.results import run_folder
-from railyard.results.analysis.spine_condition import Cell
 from railyard.results.runs.records import Run
 from tests.emulation.programs import RUN_EXPERIMENT, Program, as_root
 from tests.unit.shown import cells, summarise

@@ -4,9 +4,9 @@ from typing import Any
 
 from rich.console import Console
 
+from railyard.experiments.measures.steering.analysis import FabricWorkload, PolicyRow, rows_of
+from railyard.experiments.measures.steering.spine_condition import Cell, cells_of
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.analysis.spine_condition import Cell
-from railyard.results.analysis.steering import FabricWorkload, PolicyRow
 from railyard.results.analysis.targets import Outcome
 from railyard.results.runs.records import Run
 from railyard.results.views import report
@@ -25,11 +25,11 @@ def render(run: Run) -> str:
 
 
 def cells(run: Run) -> tuple[Cell, ...]:
-    return Analysis(run).cells
+    return Analysis(run).derived(cells_of)
 
 
 def policy_rows(run: Run) -> dict[FabricWorkload, tuple[PolicyRow, ...]]:
-    return Analysis(run).policy_rows
+    return Analysis(run).derived(rows_of)
 
 
 def outcomes(run: Run) -> tuple[Outcome, ...]:

@@ -61,7 +61,7 @@ def test_model_file_of_the_page_is_a_model() -> None:
 
 MAKERS = {"Column", "text", "texts", "text_table", "plain_table", "add_column"}
 """Functions that take the heading of a column, or several."""
-VIEWS = ("results/views", "experiments/predict", "experiments/run", "experiments/commands")
+VIEWS = ("results/views", "experiments/measures", "experiments/predict", "experiments/run", "experiments/commands")
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 PLAIN_WORDS = {
     *("at", "cores", "ended", "figure", "for", "kernel", "kind", "longest", "max", "measured", "metric", "min"),

@@ -12,7 +12,7 @@ from railyard.experiments.commands import list as list_command
 from railyard.experiments.commands import predict as predict_command
 from railyard.experiments.predict import output
 from railyard.experiments.spec import loading
-from railyard.experiments.spec.experiment import FAMILIES, ExperimentSpec, FabricFamily
+from railyard.experiments.spec.experiment import ExperimentSpec
 from tests import figures, golden
 
 
@@ -40,15 +40,14 @@ def computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def load_for_prediction(name: str, *_: object) -> ExperimentSpec:
         return load_any(name)
 
-    def predict(family: FabricFamily, spec: ExperimentSpec) -> output.Predicted:
+    def predicted(spec: ExperimentSpec) -> output.Predicted:
         if spec.name not in predictions:
-            predictions[spec.name] = originals[type(family)](family, spec)
+            predictions[spec.name] = compute(spec)
         return predictions[spec.name]
 
-    originals = {type(family): type(family).predict for _, family in FAMILIES.items()}
+    compute = predict_command.predicted
     monkeypatch.setattr(predict_command, "load_any", load_for_prediction)
-    for family in originals:
-        monkeypatch.setattr(family, "predict", predict)
+    monkeypatch.setattr(predict_command, "predicted", predicted)
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from functools import cache
 
 from railyard.controller.health.policy import path_score
 from railyard.experiments.labs.definition import Setting
-from railyard.experiments.predict.steered import predictions
-from railyard.experiments.predict.steered_times import InitialState, initial_states
+from railyard.experiments.measures.steering.expected_times import InitialState, initial_states
+from railyard.experiments.measures.steering.predict import predictions
 from railyard.experiments.spec import loading
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import path_of

@@ -4,8 +4,8 @@ from typing import Final
 
 from railyard.experiments.labs.definition import NotDone, Setting
 from railyard.experiments.labs.functions import health
+from railyard.experiments.measures.steering.analysis import ORACLE_POLICY, PolicyRow, rows_of
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.analysis.steering import ORACLE_POLICY, PolicyRow
 
 STUDENT_POLICY: Final = "mine"
 SENDERS: Final = 3
@@ -29,7 +29,7 @@ def background_load(hot: float, free: list[tuple[int, float]]) -> str:
 
 def row_of(analysis: Analysis, policy: str) -> PolicyRow:
     """Return what a policy achieved in a run. NotDone if it didn't run."""
-    for rows in analysis.policy_rows.values():
+    for rows in analysis.derived(rows_of).values():
         for row in rows:
             if row.policy == policy:
                 return row

@@ -9,8 +9,7 @@ from rich.console import Console
 from railyard.experiments.measures.allreduce import plots
 from railyard.experiments.measures.allreduce.spec import workloads_on
 from railyard.experiments.options import plain_table
-from railyard.experiments.predict.output import Predicted
-from railyard.experiments.predict.unsteered import Prediction
+from railyard.experiments.predict.output import Predicted, Prediction
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results import format as fmt
 from railyard.results.plots import style

@@ -7,13 +7,13 @@ from typing import Any, Final
 import pandas as pd
 
 from railyard.results import format as fmt
-from railyard.results.analysis.aggregate import FULL_SIZE, SAME_SHAPE, TIME_METRICS, Row
+from railyard.results.analysis.aggregate import FULL_SIZE, SAME_SHAPE, TIME_METRICS, Row, time_label
 from railyard.results.analysis.limits import LIMITS
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.format import workload_label
-from railyard.results.plots import times as plot_times
+from railyard.results.plots import evidence
 from railyard.results.runs.records import LinkCheck
-from railyard.results.views.report import Section, section
+from railyard.results.views.report import Section, section, sections
 from railyard.results.views.table import Column, Table, text, text_table
 
 _NAMES: Final = {
@@ -107,7 +107,7 @@ def projections_table(rows: Sequence[Row], fabrics: Sequence[str]) -> Table:
     for fabric in (fabric for fabric in fabrics if any(fabric in r.by_fabric for r in timed)):
         columns += (Column(name, partial(cell, fabric, m), unit="s", group=fabric) for m, name in titles.items())
         columns.append(text("verdict", partial(verdict, fabric), group=fabric))
-    return Table([text("workload"), text("phase", plot_times.label), *columns], timed)
+    return Table([text("workload"), text("phase", time_label), *columns], timed)
 
 
 @section("fidelity")
@@ -125,7 +125,7 @@ class _Fidelity(Section):
             Column("invalid above", lambda x: x.show(x.invalid)),
         )
         return {
-            "evidence": plot_times.evidence(analysis.judgement.evidence),
+            "evidence": evidence.evidence(analysis.judgement.evidence),
             "limits": Table(limits, LIMITS),
             "links": links_table(analysis.run.links),
             "loads": loads_table(analysis),
@@ -216,5 +216,5 @@ class _Reading(Section):
             "operations": {operation for row in timed for operation in row.operations},
             "has_slowdowns": any(s.is_all_to_all for s in analysis.slowdowns),
             "has_faults": bool(analysis.run.recoveries),
-            "has_policies": bool(analysis.policy_rows) and not analysis.cells,
+            "explanations": list(filter(None, (section.explanation(analysis) for _, section in sections()))),
         }

@@ -9,7 +9,8 @@ import pytest
 from railyard.core.errors import BadInput
 from railyard.experiments import cli
 from railyard.experiments.commands import dry_run
-from railyard.experiments.run.traffic import Workload
+from railyard.experiments.measures.workloads.dry_run import steps as schedule_steps
+from railyard.experiments.measures.workloads.turn import Workload
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results import run_folder
 from railyard.workloads.spec import build
@@ -37,7 +38,7 @@ def test_dry_run_of_an_experiment_counts_every_byte_once() -> None:
     assert isinstance(spec, ExperimentSpec)
     for workload in spec.workloads:
         schedule, *_ = build(workload, spec.gpu_fabrics[0], 10**8, 12 * 10**8)
-        steps = dry_run.steps(schedule)
+        steps = schedule_steps(schedule)
         assert sum(step.bytes for step in steps) == sum(schedule.matrix.values())
         assert sum(step.transfers for step in steps) == len(schedule.transfers)
         far = sum(n for (a, b), n in schedule.matrix.items() if a // schedule.rails != b // schedule.rails)

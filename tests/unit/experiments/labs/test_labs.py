@@ -27,9 +27,9 @@ from railyard.experiments.labs.definition import LABS, Lab, Mistake, NotDone, Qu
 from railyard.experiments.labs.functions import policy
 from railyard.experiments.labs.pages import notebook, recorded, stem, student_page, teacher_page
 from railyard.experiments.labs.reading import read_lab
+from railyard.experiments.measures.steering.analysis import PolicyRow
 from railyard.experiments.spec import loading
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.analysis.steering import PolicyRow
 from tests.import_graph import ROOT
 from tests.unit.stand_ins import run_of
 
@@ -449,12 +449,13 @@ def test_bad_input_is_one_line(words: list[str], field: str, here: Path, capsys:
 
 
 @pytest.mark.parametrize(("own_s", "hint"), [(1.2, ""), (1.8, "mine took 1.8 s, and allowed are 1.4 times the 1 s")])
-def test_a_policy_that_misses_the_goal_gets_a_hint(own_s: float, hint: str) -> None:
+def test_a_policy_that_misses_the_goal_gets_a_hint(own_s: float, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def row(policy: str, seconds: float) -> PolicyRow:
         return PolicyRow("rail-only", IntervalId(), policy, (seconds,), 1.0, *(None,) * 7)
 
     analysis = Analysis(run_of())
-    analysis.policy_rows = {("rail-only", IntervalId()): (row("mine", own_s), row("oracle", 1.4))}
+    rows = {("rail-only", IntervalId()): (row("mine", own_s), row("oracle", 1.4))}
+    monkeypatch.setattr(policy, "rows_of", lambda analysis: rows)
     problem = policy.near_the_oracle(analysis)
     assert problem.startswith(hint)
     assert bool(problem) == bool(hint)

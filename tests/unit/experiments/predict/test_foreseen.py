@@ -11,7 +11,13 @@ from railyard.controller.agent.steering import Damping, Steering
 from railyard.controller.health.oracle import Flow
 from railyard.controller.health.policy import HEALTH_POLICIES, Context
 from railyard.core.errors import RailyardError
-from railyard.experiments.predict.steered_times import Pattern, completion_s, expected_scores, flows_in, oracle_paths
+from railyard.experiments.measures.steering.expected_times import (
+    Pattern,
+    completion_s,
+    expected_scores,
+    flows_in,
+    oracle_paths,
+)
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.forwarding import Shares

@@ -14,9 +14,9 @@ from rich.console import Console
 from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.experiments import cli
 from railyard.experiments.commands import trace
-from railyard.experiments.commands.dry_run import describe_background, format_shares
-from railyard.experiments.predict.steered import EQUATIONS, SHARES, STEERED_COLUMNS, WHY_NOT, predictions
-from railyard.experiments.predict.steered_times import initial_states
+from railyard.experiments.measures.steering.dry_run import describe_background, format_shares
+from railyard.experiments.measures.steering.expected_times import initial_states
+from railyard.experiments.measures.steering.predict import EQUATIONS, SHARES, STEERED_COLUMNS, WHY_NOT, predictions
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.loading import read

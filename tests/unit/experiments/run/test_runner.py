@@ -1,7 +1,7 @@
 """Order of an experiment, its progress, and what is kept when it ends early."""
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,15 @@ from rich.console import Console
 
 from railyard.core.errors import BadInput, CheckFailed
 from railyard.core.units import parse_rate
+from railyard.experiments.measures.workloads import replay as workload_replay
+from railyard.experiments.measures.workloads.turn import Turn
 from railyard.experiments.run import fault_script as breaks
 from railyard.experiments.run import gpu_fabrics, runner
 from railyard.experiments.run.runner import run_experiment
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import FaultSpec
+from railyard.experiments.spec.heartbeats import HeartbeatsSpec
 from railyard.experiments.spec.parsing import parse
-from railyard.experiments.spec.routing import HeartbeatsSpec
 from railyard.experiments.spec.scripts import ScriptSpec
 from railyard.failure.analysis.state_snapshot import StateSnapshot
 from railyard.results.analysis.run_analysis import Analysis
@@ -53,7 +55,7 @@ class Runs:
         monkeypatch.setattr(runner, "provenance", lambda *_: {"seed": 1})
         monkeypatch.setattr(gpu_fabrics, "built", self._built)
         monkeypatch.setattr(gpu_fabrics, "check_links", lambda session, run: self._do("calibrate"))
-        monkeypatch.setattr(gpu_fabrics, "run_workload", self._workload)
+        monkeypatch.setattr(workload_replay, "run_workload", self._workload)
         monkeypatch.setattr(breaks, "ConnectivityChecker", lambda *_: nullcontext())
         monkeypatch.setattr(breaks, "heartbeats_running", self._beating)
         monkeypatch.setattr(breaks, "FaultInjector", self._breaker)
@@ -79,10 +81,8 @@ class Runs:
             self.did.append(f"stop {label}")
             run.fabrics.append(FabricRun(label, "dr", "rail-only", 2, 2, 1, 1, 9000, "a100", 0, 0, (), "system", 1, 1))
 
-    def _workload(
-        self, session: Any, workload: Any, repeat: int, seed: int, run: Run, progress: Callable[[int], None]
-    ) -> None:
-        self._do(f"{workload.label} {repeat} seed {seed}")
+    def _workload(self, turn: Turn) -> None:
+        self._do(f"{turn.workload.label} {turn.repeat} seed {turn.seed}")
 
     def _breaker(self, session: Any, reroute: str, checker: object, run: Run) -> Any:
         do, did, left = self._do, self.did, self.left

@@ -9,7 +9,8 @@ import pytest
 
 from railyard.core.errors import CheckFailed, RailyardError
 from railyard.core.records import ConnectivityCheck, IntervalId, Recovered, Recovery
-from railyard.experiments.run import fault_script, traffic
+from railyard.experiments.measures.workloads.turn import Workload
+from railyard.experiments.run import fault_script
 from railyard.experiments.run.fault_script import FaultInjector
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
@@ -226,7 +227,7 @@ class Beside(Scene):
         super().__init__(monkeypatch, seen)
         plan = self.session.plan
         schedule, scale, *_ = build(parse_workload(MOE), plan.spec, plan.rail_bps, plan.hb_bps)
-        self.workload = traffic.Workload("moe", schedule, scale, True)
+        self.workload = Workload("moe", schedule, scale, True)
         self.error: Exception | None = None
         self.waits_for_abort, self.aborted = False, False
         monkeypatch.setattr(fault_script, "replay", self._replay)

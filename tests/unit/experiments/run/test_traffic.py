@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from railyard.experiments.measures.workloads import replay as workload_replay
+from railyard.experiments.measures.workloads.replay import run_workload
+from railyard.experiments.measures.workloads.turn import Turn, Workload
 from railyard.experiments.run import session as sessions
-from railyard.experiments.run import traffic
-from railyard.experiments.run.traffic import Workload, run_workload
 from railyard.results.analysis.fidelity import judge
 from railyard.results.runs.records import Run
 from railyard.results.theory.predict import predict_schedule
@@ -58,7 +59,7 @@ def no_fabric(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         made: Replay = given["replay"]
         return made
 
-    monkeypatch.setattr(traffic, "replay", replay)
+    monkeypatch.setattr(workload_replay, "replay", replay)
     monkeypatch.setattr(sessions, "relaxed_tcp_timers", lambda gpus, longest_queue_s: nullcontext())
     return given
 
@@ -66,7 +67,7 @@ def no_fabric(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def run_once(plan: Plan, workload: Workload, given: dict[str, Any], **replayed: Any) -> Run:
     run, (session, _) = run_of(), session_of(plan)
     given["replay"] = replay_of(workload.schedule, **replayed)
-    run_workload(session, workload, 3, 7, run, lambda _: None)
+    run_workload(Turn(session, workload, 3, 7, run))
     return run
 
 
@@ -176,7 +177,7 @@ def test_port_counters_are_of_this_replay_alone(kind: str, no_fabric: dict[str, 
 
     workload = workload_on(plan, ALL_TO_ALL)
     no_fabric.update(meanwhile=meanwhile, replay=replay_of(workload.schedule))
-    run_workload(session, workload, 0, 1, run, lambda _: None)
+    run_workload(Turn(session, workload, 0, 1, run))
     (check,) = run.bytes
     assert check.rail_port_bytes == 1_499_000
     assert check.rail_expected_bytes == round(4_000_000 * 9014 / 8948)
@@ -217,7 +218,7 @@ def test_hashed_flows_are_judged_by_the_busiest_uplinks_load(
         controller.carried("rail1", FIRST_UPLINK + 1, 10_000_000, round(10_000_000 * (2 - busiest)))
 
     no_fabric.update(meanwhile=meanwhile, replay=done)
-    run_workload(session, workload, 0, 1, run, lambda _: None)
+    run_workload(Turn(session, workload, 0, 1, run))
     (row,) = (m for m in run.measurements if (m.phase, m.metric) == ("moe-a2a", "completion_time"))
     assert row.ratio == pytest.approx(slower, abs=1e-6)
     assert judge(run).rows[row.interval, row.phase, row.metric] == verdict

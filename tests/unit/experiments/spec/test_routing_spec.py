@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from railyard.controller.agent.steering import Damping
 from railyard.controller.health.policy import Context, default_policies
 from railyard.core.errors import BadInput
+from railyard.experiments.measures.steering.spec import MAX_AUTO_MARGIN, RoutingSpec, own_margin
 from railyard.experiments.spec.parsing import parse
-from railyard.experiments.spec.routing import MAX_AUTO_MARGIN, RoutingSpec, own_margin
 from railyard.topologies.spec import FabricSpec
 
 FABRIC: dict[str, Any] = {"kind": "rail-only", "domains": 4, "rails": 4}

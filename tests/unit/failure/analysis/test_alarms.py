@@ -7,7 +7,7 @@ import pytest
 
 from railyard.controller.processes.messages import HeartbeatCost
 from railyard.experiments.run import fault_script
-from railyard.experiments.spec.routing import HeartbeatsSpec
+from railyard.experiments.spec.heartbeats import HeartbeatsSpec
 from railyard.failure.analysis.evaluate import false_alarms
 from railyard.failure.faults import Fault
 from railyard.failure.faults.definition import ControllerEvent

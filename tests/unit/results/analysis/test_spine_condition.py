@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from railyard.controller.health import policy as health
-from railyard.experiments.predict.steered_times import Pattern, expected_scores
-from railyard.results.analysis.spine_condition import Cell, Rates, Scores, first_scene_only
+from railyard.experiments.measures.steering.comparison_section import finding, reason_text, spine_table
+from railyard.experiments.measures.steering.expected_times import Pattern, expected_scores
+from railyard.experiments.measures.steering.spine_condition import Cell, Rates, Scores
+from railyard.experiments.measures.workloads.report.figures import flows_by_work
 from railyard.results.runs.records import Run
-from railyard.results.views.sections.policies import finding, reason_text, spine_table
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import make_plan
 from tests.unit import shown
@@ -167,11 +168,9 @@ def test_the_report_has_every_cell_once_and_what_was_sent_once() -> None:
     assert "HB links have 2 times a rail&#39;s rate" in page
     assert page.count("d0 50% g0 0% S 0%</") >= 1
     assert len(spine_table(cells(run)).rows) == 27
-    sent = first_scene_only(run)
-    assert {f.workload for f in sent.flows} == {"transfers"}
-    assert len(sent.flows) * 27 == len(run.flows)
-    other = steered_run()
-    assert first_scene_only(other) is other
+    sent = flows_by_work(run)
+    assert list(sent) == ["transfers"]
+    assert sum(len(flows) for flows in sent["transfers"].values()) * 27 == len(run.flows)
 
 
 def test_a_grid_of_one_element_is_drawn_too() -> None:

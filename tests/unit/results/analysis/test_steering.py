@@ -14,10 +14,16 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from railyard.core.records import IntervalId
+from railyard.experiments.measures.steering.analysis import (
+    MeasurementInterval,
+    PolicyRow,
+    intervals,
+    most_changed_pair,
+    path_shares,
+)
 from railyard.results.analysis.aggregate import pairs, slowdowns
 from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.analysis.steering import MeasurementInterval, PolicyRow, intervals, most_changed_pair, path_shares
 from railyard.results.runs.records import Choice, Event, Measurement, Run
 from tests.unit.results_sample import sample_run
 from tests.unit.shown import policy_rows, print_summary, summarise

@@ -6,8 +6,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.results.analysis.steering import intervals
-from railyard.results.plots import steering, style
+from railyard.experiments.measures.steering import plot_over_time as steering
+from railyard.experiments.measures.steering.analysis import intervals
+from railyard.results.plots import style
 from tests.unit.steered_sample import steered_run
 
 RAIL, HOT = ("rail", False), ("rail", True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from railyard.core.records import IntervalId
-from railyard.experiments.predict.unsteered import predict
+from railyard.experiments.measures.workloads.predict import predict
 from railyard.results.analysis.aggregate import Spread
 from railyard.results.plots import style, sweep
 from railyard.results.plots.sweep import Curve, Named, curves

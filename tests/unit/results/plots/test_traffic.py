@@ -6,8 +6,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railyard.experiments.measures.workloads.report.traffic_plots import volumes
 from railyard.results.plots import style
-from railyard.results.plots.traffic import volumes
 from tests.unit import shown
 from tests.unit.results_sample import sample_run
 

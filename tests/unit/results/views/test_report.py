@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 
 from railyard.core.records import IntervalId, Recovered
+from railyard.experiments.measures.workloads.report import plots as plot_times
+from railyard.experiments.measures.workloads.report import traffic_plots
+from railyard.experiments.measures.workloads.report.tables import others_table
+from railyard.experiments.measures.workloads.report.traffic import Grid, matrix
 from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.recovery import recovery_rows
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import fabric as plot_fabric
-from railyard.results.plots import recovery, traffic
-from railyard.results.plots import times as plot_times
-from railyard.results.plots.traffic import Grid
+from railyard.results.plots import recovery
 from railyard.results.runs.records import FabricRun, Flow, Measurement, Run
-from railyard.results.views.sections import conditions, faults, workloads
+from railyard.results.views.sections import conditions, faults
 from tests.unit import shown
 from tests.unit.replaced import replaced
 from tests.unit.results_sample import sample_run
@@ -145,12 +147,12 @@ def test_the_matrix_is_delivered_bytes_of_one_repeat() -> None:
     ]
     wanted = np.zeros((4, 4))
     wanted[1, 2], wanted[3, 0] = 12, 2
-    assert (traffic.matrix(flows, Grid(2, 2)) == wanted).all()
+    assert (matrix(flows, Grid(2, 2)) == wanted).all()
 
 
 def test_the_caption_tells_domains_rails_and_silence_apart() -> None:
     flows = [flow("d0g0", "d0g1", 50), flow("d0g0", "d1g0", 30), flow("d0g0", "d1g1", 20)]
-    message = traffic.pair_shares(flows, Grid(2, 2))
+    message = traffic_plots.pair_shares(flows, Grid(2, 2))
     assert "50.0% within HB domains, 30.0% within rails, 20.0% across both" in message
     assert "75.0% of GPU pairs carry nothing" in message  # 3 of 12 ordered pairs carry
 
@@ -158,14 +160,14 @@ def test_the_caption_tells_domains_rails_and_silence_apart() -> None:
 @pytest.mark.parametrize(("domains", "rails"), [(4, 4), (8, 8), (16, 8), (20, 8)])
 def test_heatmaps_work_for_any_size(domains: int, rails: int) -> None:
     last = f"d{domains - 1}g{rails - 1}"
-    plot = traffic.heatmap([flow("d0g0", last, 9), flow(last, "d0g0", 900)], Grid(domains, rails), "w")
+    plot = traffic_plots.heatmap([flow("d0g0", last, 9), flow(last, "d0g0", 900)], Grid(domains, rails), "w")
     ElementTree.fromstring(plot.svg)
     assert f"{domains * rails} GPUs" in plot.alt
 
 
 def test_a_heatmap_of_equal_bytes_or_none_is_drawn() -> None:
     for flows in ([], [flow("d0g0", "d0g1", 0)], [flow("d0g0", "d0g1", 7)]):
-        ElementTree.fromstring(traffic.heatmap(flows, Grid(2, 2), "w").svg)
+        ElementTree.fromstring(traffic_plots.heatmap(flows, Grid(2, 2), "w").svg)
 
 
 @pytest.mark.usefixtures("figures_as_text")
@@ -235,7 +237,7 @@ def test_projected_times_are_in_the_projections_table_alone() -> None:
         ("w", "iteration", "4.000 s", "2.000 s", "8.000 s", "invalid", "3.000 s", "1.500 s", "–", "invalid"),
         ("w", "p", "500.0 ms", "250.0 ms", "–", "invalid", "–", "–", "–", "–"),
     ]
-    others = workloads.others_table(rows)
+    others = others_table(rows)
     assert [column.title for column in others.shown[:2]] == ["workload", "metric"]  # no phase, so no column for it
     assert [r[1] for r in others.cells] == ["throughput"]
     assert not conditions.projections_table((), []).rows

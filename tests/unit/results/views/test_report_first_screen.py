@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.records import IntervalId
+from railyard.experiments.measures.workloads.report.formulas import formulas
 from railyard.experiments.spec.loading import apply, command_line, read
 from railyard.results.analysis.aggregate import FAITHFUL_RATIO, Row, Spread, agreement
 from railyard.results.runs.records import LIVE, Event
 from railyard.results.views.report import SPREAD_UNKNOWN
-from railyard.results.views.sections.workloads import formulas
 from railyard.workloads.collectives.all_to_all_direct import all_to_all_direct_s
 from railyard.workloads.collectives.all_to_all_two_phase import all_to_all_two_phase_s
 from tests.unit import shown

@@ -9,12 +9,13 @@ import pytest
 from rich.console import Console
 
 from railyard.core.records import IntervalId, Recovered
+from railyard.experiments.measures.workloads.report.tables import times_table
+from railyard.experiments.measures.workloads.report.terminal import terminal_times
 from railyard.results import format as fmt
 from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import FabricRun, Flow, LinkCheck, Load, Measurement, Run
 from railyard.results.views import ci, report
-from railyard.results.views.sections.workloads import terminal_times, times_table
 from tests.unit.replaced import replaced
 from tests.unit.results_sample import FAULTS, sample_run
 from tests.unit.shown import print_summary, summarise

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from railyard.results.analysis.steering import MeasurementInterval, path_shares, rail_of
+from railyard.experiments.measures.steering.analysis import MeasurementInterval, path_shares, rail_of
 from railyard.results.format import percent, workload_label
 from railyard.results.plots import style as plots
 from railyard.results.plots.svg import mark

@@ -15,7 +15,7 @@ from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.format import ratio, workload_label
 from railyard.results.plots import style
 from railyard.results.runs.records import UPLINK_BYTES, UPLINK_IMBALANCE, Measurement, Run
-from railyard.results.views.report import Section, section
+from railyard.results.views.report import Section
 from railyard.results.views.table import Column, Table, text
 
 _Work = tuple[str, str, IntervalId]  # fabric, policy, and the identity without both and without the repeat
@@ -38,8 +38,7 @@ class _Row:
     loads: dict[str, tuple[float, ...]]
 
 
-@section("uplinks")
-class _Uplinks(Section):
+class UplinksSection(Section):
     """Loads of the uplinks of rail switches, and what collisions on cables between the switches of a graph cost."""
 
     title = "Uplinks"
@@ -47,9 +46,11 @@ class _Uplinks(Section):
     template = "uplinks.html.j2"
 
     def applies(self, analysis: Analysis) -> bool:
+        """Return True for a run with counted uplinks, or with times that depend on collisions."""
         return bool(_rows(analysis))
 
     def headline(self, analysis: Analysis) -> Iterator[str]:
+        """Yield a sentence for each workload that collisions are expected to prolong."""
         for row in _rows(analysis):
             if row.expected_time and row.expected_time > 1.005:
                 cause = "flows collide on cables between switches"
@@ -63,11 +64,15 @@ class _Uplinks(Section):
                 )
 
     def tables(self, analysis: Analysis) -> list[Table]:
+        """Return a row for each fabric and workload."""
+
+        def busiest(row: _Row) -> float | None:
+            return median(row.measured) if row.measured else None
+
         columns = (
-            *(text("fabric"), text("workload")),
-            Column(
-                "busiest uplink over mean", lambda row: median(row.measured) if row.measured else None, unit="ratio"
-            ),
+            text("fabric"),
+            text("workload"),
+            Column("busiest uplink over mean", busiest, unit="ratio"),
             Column("expected", unit="ratio"),
             Column("time over formula", "time", unit="ratio"),
             Column("expected with collisions", "expected_time", unit="ratio"),
@@ -75,13 +80,16 @@ class _Uplinks(Section):
         return [Table(columns, _rows(analysis))]
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
+        """Return the figures of its template."""
         return {"plots": [_draw(row, n) for n, row in enumerate(_rows(analysis)) if row.loads and row.expected]}
 
     def show(self, analysis: Analysis, console: Console) -> None:
+        """Print the sentences."""
         for sentence in self.headline(analysis):
             console.print(sentence, highlight=False, markup=False)
 
     def summary(self, analysis: Analysis) -> dict[str, Any]:
+        """Return measured and expected loads of uplinks."""
         names = ("fabric", "workload", "measured", "expected")
         counted = [row for row in _rows(analysis) if row.measured]
         return {"uplink_imbalance": [{name: getattr(row, name) for name in names} for row in counted]}

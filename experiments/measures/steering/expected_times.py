@@ -14,8 +14,8 @@ from railyard.controller.agent.steering import ActivePaths, Steering, damp
 from railyard.controller.health.oracle import Background, Flow, assign, by_pair, finish_s
 from railyard.controller.health.policy import BEST, HEALTH_POLICIES, Scores, idle
 from railyard.core.errors import RailyardError
+from railyard.experiments.measures.steering.spec import RoutingSpec
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
-from railyard.experiments.spec.routing import RoutingSpec
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.forwarding import Path, Shares

@@ -15,10 +15,12 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 
 from railyard.core.records import IntervalId
-from railyard.results.analysis.steering import MeasurementInterval
+from railyard.experiments.measures.steering.analysis import MeasurementInterval, intervals_of
+from railyard.experiments.measures.steering.recorded import recorded_grid
+from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import Run, Verdict, worst_verdict
 from railyard.topologies.addresses import gpu_of_name
-from railyard.workloads.background.spec import GridSpec, Scene
+from railyard.workloads.background.spec import Scene
 from railyard.workloads.jobs.transfers import RECEIPT
 
 Winner = Literal["rail-only", "spine", "even"]
@@ -122,46 +124,59 @@ class Cell:
 
 
 def cells(
-    run: Run, intervals: Iterable[MeasurementInterval], verdicts: Mapping[IntervalId, Verdict]
+    run: Run, intervals: Sequence[MeasurementInterval], verdicts: Mapping[IntervalId, Verdict]
 ) -> tuple[Cell, ...]:
     """Return the cells in the order of the grid; none without a grid, or without both paths on one fabric.
 
     `verdicts`: of the intervals.
     """
-    grid = run.spec.get("grid")
-    if not grid:
+    grid = recorded_grid(run)
+    if grid is None:
         return ()
-    scenes = {scene.name: scene for scene in GridSpec.model_validate(grid).scenes}
-    # (place, source, destination) -> policy -> seconds of each transfer that arrived
+    scenes = {scene.name: scene for scene in grid.scenes}
+    fabrics = {fabric.label: fabric for fabric in run.fabrics if fabric.spines}
+    policies = set(POLICY.values())
+    at_places: dict[IntervalId, list[MeasurementInterval]] = {}
+    for steered in intervals:
+        at_places.setdefault(_place(steered.interval), []).append(steered)
+    cells_in_order: list[Cell] = []
+    for (place, src, dst), by_policy in _latencies(run).items():
+        fabric = fabrics.get(place.fabric)
+        if fabric is None or place.scene not in scenes or not by_policy.keys() >= policies:
+            continue
+        compared = [steered for steered in at_places.get(place, ()) if steered.policy in policies]
+        scores = _scores(compared, src, dst)
+        if scores is None:
+            continue
+        cell = Cell(
+            fabric=place.fabric,
+            workload=place.workload,
+            scene=scenes[place.scene],
+            src=src,
+            dst=dst,
+            scores=scores,
+            rates=Rates(fabric.hb_bps, fabric.rail_bps, fabric.uplink_bps),
+            latency={path: median(by_policy[policy]) for path, policy in POLICY.items()},
+            verdict=worst_verdict(verdicts.get(steered.interval, "ok") for steered in compared),
+        )
+        cells_in_order.append(cell)
+    return tuple(cells_in_order)
+
+
+def _latencies(run: Run) -> dict[tuple[IntervalId, str, str], dict[str, list[float]]]:
+    """Return how long transfers that changed rails and arrived took, s, by (place, source, destination) and policy."""
     latencies: dict[tuple[IntervalId, str, str], dict[str, list[float]]] = {}
     for flow in run.flows:
         is_cross_rail = gpu_of_name(flow.src).rank != gpu_of_name(flow.dst).rank
         if flow.phase != RECEIPT and is_cross_rail and flow.delivered == flow.bytes:
             by_policy = latencies.setdefault((_place(flow.interval), flow.src, flow.dst), {})
             by_policy.setdefault(flow.policy, []).append((flow.end_ns - flow.start_ns) / 1e9)
-    found = []
-    fabrics = {f.label: f for f in run.fabrics if f.spines}
-    for (place, src, dst), by_policy in latencies.items():
-        own = [s for s in intervals if _place(s.interval) == place and s.policy in POLICY.values()]
-        scores = _scores(own, src, dst)
-        fabric = fabrics.get(place.fabric)
-        if fabric and place.scene in scenes and scores and by_policy.keys() >= set(POLICY.values()):
-            latency = {path: median(by_policy[policy]) for path, policy in POLICY.items()}
-            rates = Rates(fabric.hb_bps, fabric.rail_bps, fabric.uplink_bps)
-            scene = scenes[place.scene]
-            verdict = worst_verdict(verdicts.get(s.interval, "ok") for s in own)
-            found.append(Cell(place.fabric, place.workload, scene, src, dst, scores, rates, latency, verdict))
-    return tuple(found)
+    return latencies
 
 
-def first_scene_only(run: Run) -> Run:
-    """Return the run with the flows of each workload's first scene alone: the others sent the same."""
-    if not run.spec.get("grid"):
-        return run
-    first: dict[str, str] = {}
-    for flow in run.flows:
-        first.setdefault(flow.workload, flow.interval.scene)
-    return replace(run, flows=[f for f in run.flows if f.interval.scene == first[f.workload]])
+def cells_of(analysis: Analysis) -> tuple[Cell, ...]:
+    """Return the cells of a run."""
+    return cells(analysis.run, analysis.derived(intervals_of), analysis.judgement.intervals)
 
 
 def _place(interval: IntervalId) -> IntervalId:

@@ -2,17 +2,17 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from statistics import median
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from railyard.core.records import IntervalId
+from railyard.experiments.measures.workloads.predictions import Prediction, ReplayConditions, predictions_of
+from railyard.experiments.measures.workloads.turn import Turn, Workload
 from railyard.experiments.run import observers
-from railyard.experiments.run.predictions import Prediction, ReplayConditions, predictions_of
 from railyard.experiments.run.session import FabricSession
 from railyard.results.runs.records import (
     CLOCK_UNCERTAINTY,
@@ -45,29 +45,11 @@ from railyard.workloads.matrix.traffic_matrix import (
 )
 from railyard.workloads.replay.queues import longest_queue_s
 from railyard.workloads.replay.run import Place, Replay, replay
-from railyard.workloads.schedule import Rates, Scale, Schedule, payload_rates
-from railyard.workloads.spec import TaskSpans
+from railyard.workloads.schedule import Rates, Schedule, payload_rates
 
 _UNSAFE_IN_PATH: Final = re.compile(r"[^A-Za-z0-9._]+")
 TIMEOUT_MARGIN_S: Final = 30.0
 TIMEOUT_FACTOR: Final = 10  # a run that takes so many times its prediction has failed
-
-
-@dataclass(frozen=True)
-class Workload:
-    """A workload as it runs on one fabric. `iteration`: it is a training iteration, and not plain traffic.
-
-    `measured_files`: see `Built`; a trace's own files with the times that were measured. `independent`: no pair waits
-    for another pair.
-    """
-
-    label: str
-    schedule: Schedule
-    scale: Scale
-    iteration: bool
-    measured_files: Callable[[TaskSpans], dict[str, bytes]] | None = None
-    independent: bool = False
-    scene: str = ""
 
 
 class PortBytes(NamedTuple):
@@ -82,37 +64,31 @@ class PortBytes(NamedTuple):
         return PortBytes(self.gpus - before.gpus, uplinks)
 
 
-def run_workload(
-    session: FabricSession,
-    workload: Workload,
-    repeat: int,
-    seed: int,
-    run: Run,
-    progress: Callable[[int], None],
-    predicted_s: float | None = None,
-) -> None:
-    """Replay it once and add everything to the run. `progress` gets the bytes delivered so far.
+def run_workload(turn: Turn, predicted_s: float | None = None) -> None:
+    """Replay a workload once and add everything to the run.
 
-    The equations don't cover a steered fabric; there `predicted_s` (s, if known) is the whole's prediction.
+    `predicted_s`: predicted time of the whole on a steered fabric, s, which the equations don't cover; None: unknown.
     """
+    session = turn.session
+    workload = turn.workload
     schedule = workload.schedule
+    run = turn.run
     predicted = _predicted_seconds(session, workload, predicted_s)
     limit_s = _limit_s(session, workload, predicted)
-    interval = session.interval(workload.label, repeat, workload.scene)
     before = _counted(session)
     queue_s = longest_queue_s(schedule, session.plan, session.windows)
     shown = observers.replay_callbacks(schedule)
     with (
         session.relaxed_tcp_timers(queue_s),
-        beside_machines(session, schedule, interval, run) as places,
-        session.watch().record_load(run, interval),
+        beside_machines(session, schedule, turn.interval, run) as places,
+        session.watch().record_load(run, turn.interval),
     ):
-        done = replay(schedule, session.windows, seed, limit_s, progress, places=places, **shown)
+        done = replay(schedule, session.windows, turn.seed, limit_s, turn.progress, places=places, **shown)
     counted = _counted(session).since(before)
-    times = _record(session, workload, interval, done, run, predicted, counted)
-    _record_projections(session, workload, interval, times, run)
+    times = _record(session, workload, turn.interval, done, run, predicted, counted)
+    _record_projections(session, workload, turn.interval, times, run)
     if workload.measured_files is not None:
-        parts = (session.name, workload.label, str(repeat))
+        parts = (session.name, workload.label, str(turn.repeat))
         folder = "/".join(_UNSAFE_IN_PATH.sub("-", part) for part in parts)
         for name, content in workload.measured_files(done.spans).items():
             run.files[f"traces/{folder}/{name}"] = content

@@ -16,7 +16,9 @@ from typing import Final
 import pandas as pd
 
 from railyard.core.records import IntervalId, Record
+from railyard.experiments.measures.steering.recorded import is_steered, recorded_dwell_s, recorded_policies
 from railyard.results.analysis.aggregate import TIME_METRICS, grouped, none_if_nan
+from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import Choice, Event, FabricRun, HealthSample, Run, Verdict, worst_verdict
 from railyard.topologies.addresses import gpu_of_name
 from railyard.topologies.forwarding import Fabric, path_names, policy_shares
@@ -55,7 +57,7 @@ class MeasurementInterval(Record):
 
 def intervals(run: Run) -> tuple[MeasurementInterval, ...]:
     """Return the steered intervals in the order in which they were run. Empty unless policies steered."""
-    if not run.is_steered:
+    if not is_steered(run):
         return ()
     health = grouped(sorted(run.health, key=_time), "interval")
     choices = grouped(sorted(run.choices, key=_time), "interval")
@@ -85,6 +87,11 @@ def intervals(run: Run) -> tuple[MeasurementInterval, ...]:
         )
         previous_end_ns = end_ns
     return tuple(steered)
+
+
+def intervals_of(analysis: Analysis) -> tuple[MeasurementInterval, ...]:
+    """Return the steered intervals of a run."""
+    return intervals(analysis.run)
 
 
 def _workload_spans(events: Iterable[Event]) -> defaultdict[IntervalId, dict[str, int]]:
@@ -240,19 +247,25 @@ def policy_rows(
     if not intervals:
         return {}
     frame = measurements[measurements.metric.isin(TIME_METRICS) & (measurements.phase == "")].set_index("repeat")
-    order = list(dict.fromkeys([*run.policies, *frame.policy]))
-    found = dict[FabricWorkload, tuple[PolicyRow, ...]]()
+    order = list(dict.fromkeys([*recorded_policies(run), *frame.policy]))
+    dwell_s = recorded_dwell_s(run)
+    found: dict[FabricWorkload, tuple[PolicyRow, ...]] = {}
     for _, rows in frame.groupby(["fabric", "work"], sort=False):
         fabric = rows.fabric.iloc[0]
         work = rows.work.iloc[0]
         by_policy = {str(policy): times for policy, times in rows.groupby("policy", sort=False)}
         in_place = [s for s in intervals if (s.fabric, s.interval.work) == (fabric, work)]
         found[fabric, work] = tuple(
-            _row(fabric, work, policy, by_policy, [s for s in in_place if s.policy == policy], run.dwell_s)
+            _row(fabric, work, policy, by_policy, [s for s in in_place if s.policy == policy], dwell_s)
             for policy in order
             if policy in by_policy
         )
     return found
+
+
+def rows_of(analysis: Analysis) -> dict[FabricWorkload, tuple[PolicyRow, ...]]:
+    """Return the rows of a run."""
+    return policy_rows(analysis.run, analysis.measurements, analysis.derived(intervals_of))
 
 
 def _row(

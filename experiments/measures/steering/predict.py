@@ -13,15 +13,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from railyard.experiments.measures.steering.analysis import BASELINE_POLICY, ORACLE_POLICY
+from railyard.experiments.measures.steering.expected_times import InitialState, completion_s, initial_states
+from railyard.experiments.measures.steering.plots import POLICY_COLOURS
+from railyard.experiments.measures.workloads.predict import print_rates
 from railyard.experiments.options import plain_table
 from railyard.experiments.predict.output import Predicted
-from railyard.experiments.predict.steered_times import InitialState, completion_s, initial_states
-from railyard.experiments.predict.unsteered import print_rates
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results import format as fmt
-from railyard.results.analysis.steering import BASELINE_POLICY, ORACLE_POLICY
 from railyard.results.plots import style
-from railyard.results.plots.times import POLICY_COLOURS
 from railyard.results.theory.predict import predict_schedule
 from railyard.topologies.prediction import WHOLE
 from railyard.workloads.schedule import payload_rates

@@ -5,15 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from railyard.core.errors import BadInput
 from railyard.core.units import format_rate
 from railyard.experiments.options import plain_table
-from railyard.experiments.predict.output import Predicted
+from railyard.experiments.predict.output import Predicted, Prediction
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.results import format as fmt
 from railyard.results.analysis.aggregate import Spread
@@ -28,28 +27,6 @@ from railyard.workloads.schedule import Rates, Schedule, payload_rates
 from railyard.workloads.spec import build
 
 
-class Prediction(NamedTuple):
-    """A row of NAME.csv, named as in results.csv. `predicted` is of one run of the phase, in s.
-
-    `predicted_by_uplink`: with the loads of uplinks that ECMP or the policy is expected to give; None without a choice.
-    `predicted` is None, and `not_compared` the reason, where no prediction applies.
-    `sequential_steps`: how often a run waits for the latency of a path, which calibration measures in a run; it comes
-    on top of `predicted`.
-    """
-
-    fabric: str
-    policy: str
-    workload: str
-    phase: str
-    metric: str
-    predicted: float | None
-    unit: str
-    equation: str
-    predicted_by_uplink: float | None = None
-    sequential_steps: int = 0
-    not_compared: str = ""
-
-
 def predict(spec: ExperimentSpec) -> Predicted:
     """Compute the times of all workloads."""
     rows = predictions(spec)
@@ -59,9 +36,7 @@ def predict(spec: ExperimentSpec) -> Predicted:
 
 
 def predictions(spec: ExperimentSpec) -> tuple[Prediction, ...]:
-    """Return every phase of every workload on every fabric. BadInput without workloads: faults have no formula."""
-    if not spec.workloads:
-        raise BadInput("NAME", spec.name, "has no workloads, only faults: there is no formula for these, so run it")
+    """Return every phase of every workload on every fabric."""
     found: list[Prediction] = []
     for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
         plan = nominal_plan(fabric)

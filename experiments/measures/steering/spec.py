@@ -1,15 +1,14 @@
-"""Sections `routing` (policies that steer while workloads run) and `heartbeats` of an experiment's file."""
+"""Section `routing` of an experiment's file: policies that steer routes while workloads run."""
 
-from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from railyard.controller.agent.steering import Assigned, Damping, Steering
 from railyard.controller.health.estimator import HealthSpec
 from railyard.controller.health.policy import DELTA, HEALTH_POLICIES, Context, default_policies
-from railyard.core.config import ConfigModel, parse_model
-from railyard.core.units import Time, time_between
+from railyard.core.config import ConfigModel
+from railyard.core.units import Time
 from railyard.topologies.spec import FabricSpec
 
 MAX_AUTO_MARGIN: Final = 300
@@ -61,22 +60,3 @@ def own_margin(domains: int) -> int:
     """
     left = 1 - 2 / domains
     return min(MAX_AUTO_MARGIN, round(110 / left - 100)) if left > 0 else MAX_AUTO_MARGIN
-
-
-class HeartbeatsSpec(ConfigModel):
-    """Heartbeats between GPUs, every `period`. A sender is silent after the heartbeat timeout: `multiplier` periods."""
-
-    period: Annotated[Time, time_between(0.005, 1.0)] = 0.02
-    multiplier: Annotated[int, Field(ge=2, le=10)] = 3
-
-
-def _heartbeats(value: object) -> object:
-    """Parse `off`, which YAML 1.1 reads as false, or the keys; errors give the field's own path."""
-    if value is False or value == "off":
-        return "off"
-    if not isinstance(value, Mapping | HeartbeatsSpec):
-        raise ValueError("must be off, or keys and values: period, multiplier")
-    return parse_model(HeartbeatsSpec, value, "heartbeats")
-
-
-Heartbeats = Annotated[HeartbeatsSpec | Literal["off"], BeforeValidator(_heartbeats)]

@@ -1,0 +1,1 @@
+"""Measure `steering`: policies steer routes by health scores while workloads run."""

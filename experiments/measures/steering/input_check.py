@@ -1,0 +1,23 @@
+"""Check of routing, its background and its grid against the fabrics of an experiment."""
+
+from railyard.core.errors import BadInput
+from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.workloads.background.spec import check_background, check_patterns
+
+
+def check_routing(spec: ExperimentSpec) -> None:
+    """Raise BadInput for what can't be given together with routing, and for a background that doesn't fit a fabric.
+
+    A grid's loads can't add up to too much: see Scene.background.
+    """
+    if spec.grid and spec.background:
+        raise BadInput("background", len(spec.background), "can't be given together with grid, which makes its own")
+    for fabric in spec.gpu_fabrics:
+        check_background(spec.background, fabric)
+        if spec.grid:
+            check_patterns(spec.grid.patterns, fabric, "grid")
+    for field, items in (("faults", spec.faults), ("scripts", spec.scripts)):
+        if items:
+            raise BadInput(field, len(items), "can't be given together with routing: make two experiments of it")
+    if not spec.workloads:
+        raise BadInput("workloads", [], "must have 1 or more: routing is measured by what they take")

@@ -1,0 +1,142 @@
+"""Policies that steer routes by health scores: workloads run under each policy and in each scene."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+
+from railyard.experiments.measures.definition import MEASURES, Counts, Measure, RunContext
+from railyard.experiments.measures.steering.spec import RoutingSpec
+from railyard.experiments.measures.workloads.turn import Turn, Variant
+from railyard.experiments.measures.workloads.variants import Measurer, WorkloadVariants
+from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.topologies.fabric_kinds import FabricPlan
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.background.spec import BackgroundSpec
+
+if TYPE_CHECKING:
+    from railyard.experiments.predict.output import Predicted
+    from railyard.experiments.run.session import FabricSession
+    from railyard.results.analysis.run_analysis import Analysis
+    from railyard.results.measured import Check
+    from railyard.results.runs.records import Run
+    from railyard.results.views.report import Section
+
+
+NEEDS_ROUTING: Final = "is for experiments with routing: add {policies: [dr]}"
+
+
+@dataclass(frozen=True)
+class SteeredVariant(Variant):
+    """A policy, and the background of a scene."""
+
+    background: tuple[BackgroundSpec, ...] = ()
+
+
+@MEASURES.register("steering")
+class Steering(WorkloadVariants, Measure[Any]):
+    """Policies steer routes by health scores while workloads run, beside a background load."""
+
+    shared_items = MappingProxyType({"routing": RoutingSpec})
+    dependent_keys = MappingProxyType(dict.fromkeys(("background", "grid"), NEEDS_ROUTING))
+    order = 15
+
+    def items(self, spec: ExperimentSpec) -> tuple[Any, ...]:
+        """Return the section, if there is one."""
+        return (spec.routing,) if spec.routing else ()
+
+    def check(self, spec: ExperimentSpec, plans: Sequence[FabricPlan]) -> None:
+        """Check that it has workloads to steer and no faults, and that the background fits the fabrics."""
+        from railyard.experiments.measures.steering.input_check import check_routing
+
+        check_routing(spec)
+
+    def steps(self, spec: ExperimentSpec) -> int:
+        """Return 0: the steps are those of workloads."""
+        return 0
+
+    def counts(self, spec: ExperimentSpec) -> Counts:
+        """Return nothing: the replays are those of workloads."""
+        return Counts()
+
+    def seconds(self, spec: ExperimentSpec) -> float:
+        """Return 0: the time is that of workloads."""
+        return 0.0
+
+    def dry_run(self, spec: ExperimentSpec, console: Console) -> None:
+        """Print for each workload on each fabric its background, its scores and each policy's first paths."""
+        from railyard.experiments.measures.steering.dry_run import print_first_routes
+
+        print_first_routes(spec, console)
+
+    def run(self, context: RunContext) -> None:
+        """Do nothing: the measure of workloads runs them in these variants."""
+
+    def variants(self, spec: ExperimentSpec, fabric: FabricSpec) -> list[Variant]:
+        """Return each policy in each scene, all policies of a scene in turn."""
+        routing = self._routing(spec)
+        scenes = {"": spec.background}
+        if spec.grid:
+            scenes = {scene.name: scene.background(fabric) for scene in spec.grid.scenes}
+        variants: list[Variant] = []
+        for scene, background in scenes.items():
+            variants += [SteeredVariant(scene, policy, background) for policy in routing.policies]
+        return variants
+
+    def seed(self, spec: ExperimentSpec, repeat: int) -> int:
+        """Return a seed for each repeat: traffic that is drawn at random differs."""
+        return spec.seed + repeat
+
+    @contextmanager
+    def measuring(self, session: "FabricSession", spec: ExperimentSpec) -> Iterator[Measurer]:
+        """Compute health scores and run the agents of all GPUs, and yield what replays a workload under a policy."""
+        from railyard.experiments.measures.steering.run import RouteAgents, SteeredTurn, route_agents
+
+        routing = self._routing(spec)
+
+        def measure(agents: RouteAgents, turn: Turn) -> None:
+            assert isinstance(turn.variant, SteeredVariant)
+            SteeredTurn(turn, turn.variant.background, routing).measure(agents)
+
+        with route_agents(session, routing) as agents:
+            yield partial(measure, agents)
+
+    def predict_workloads(self, spec: ExperimentSpec) -> "Predicted":
+        """Compute the time of each workload under each policy, by max-min fair shares."""
+        from railyard.experiments.measures.steering.predict import predict
+
+        return predict(spec)
+
+    def seconds_of_repeat(self, spec: ExperimentSpec, stated_s: float) -> float:
+        """Return how long all policies and scenes take, which about half of the policies prolong by the background."""
+        from railyard.experiments.measures.steering.duration import seconds_of_repeat
+
+        return seconds_of_repeat(spec, self._routing(spec), stated_s)
+
+    def _routing(self, spec: ExperimentSpec) -> RoutingSpec:
+        """Return the section of an experiment that has one."""
+        assert spec.routing is not None
+        return spec.routing
+
+    def policies_in_turn(self, run: "Run") -> tuple[str, ...]:
+        """Return the policies of a run that was steered."""
+        from railyard.experiments.measures.steering.recorded import recorded_policies
+
+        return recorded_policies(run)
+
+    def checks(self, analysis: "Analysis") -> "Iterable[Check]":
+        """Check that no pair changed its paths more often than its dwell time allows."""
+        from railyard.experiments.measures.steering.checks import checks
+
+        return checks(analysis)
+
+    def sections(self) -> "Mapping[str, type[Section]]":
+        """Return its sections of the report."""
+        from railyard.experiments.measures.steering.comparison_section import ComparisonSection
+        from railyard.experiments.measures.steering.policies_section import PoliciesSection
+
+        return {"comparison": ComparisonSection, "policies": PoliciesSection}

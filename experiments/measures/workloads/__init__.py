@@ -1,0 +1,1 @@
+"""Measure `workloads`: traffic of training jobs, replayed and set beside its prediction."""

@@ -1,0 +1,85 @@
+"""Workloads of an experiment on fabrics of GPUs: traffic that is replayed, and set beside its prediction."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from railyard.experiments.measures.definition import MEASURES, Counts, Measure, RunContext
+from railyard.experiments.measures.workloads.variants import variants_of
+from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.topologies.fabric_kinds import FabricPlan
+from railyard.workloads.spec import Workload
+
+if TYPE_CHECKING:
+    from railyard.experiments.predict.output import Predicted
+    from railyard.results.analysis.run_analysis import Analysis
+    from railyard.results.measured import Check
+    from railyard.results.views.report import Section
+
+
+@MEASURES.register("workloads")
+class Workloads(Measure[Any]):
+    """Traffic of training jobs and collectives is replayed, measured and set beside its prediction."""
+
+    shared_items = MappingProxyType({"workloads": Workload})
+    order = 10
+    spans_machines = True
+
+    def items(self, spec: ExperimentSpec) -> tuple[Any, ...]:
+        """Return the workloads, if the fabrics are of GPUs."""
+        return spec.workloads if spec.gpu_fabrics else ()
+
+    def repeats(self, spec: ExperimentSpec) -> int:
+        """Return how often each workload runs."""
+        return spec.repeats
+
+    def check(self, spec: ExperimentSpec, plans: Sequence[FabricPlan]) -> None:
+        """Check that each workload makes a schedule on each fabric."""
+        from railyard.experiments.measures.workloads.input_check import check_workloads
+
+        check_workloads(spec)
+
+    def steps(self, spec: ExperimentSpec) -> int:
+        """Return the number of replays."""
+        replays = 0
+        for fabric in spec.gpu_fabrics:
+            replays += len(spec.workloads) * len(variants_of(spec).variants(spec, fabric)) * spec.repeats
+        return replays
+
+    def counts(self, spec: ExperimentSpec) -> Counts:
+        """Return the number of replays."""
+        return Counts(replays=self.steps(spec))
+
+    def seconds(self, spec: ExperimentSpec) -> float | None:
+        """Return how long all replays take; None if their times follow from bytes."""
+        from railyard.experiments.measures.workloads.duration import seconds
+
+        return seconds(spec)
+
+    def dry_run(self, spec: ExperimentSpec, console: Console) -> None:
+        """Print the schedule of each workload on each fabric."""
+        from railyard.experiments.measures.workloads.dry_run import print_schedules
+
+        print_schedules(spec, console)
+
+    def predict(self, spec: ExperimentSpec) -> "Predicted":
+        """Compute the times of all workloads: by the papers' equations, unless they run in variants."""
+        return variants_of(spec).predict_workloads(spec)
+
+    def run(self, context: RunContext) -> None:
+        """Do nothing: workloads run on fabrics that faults share."""
+
+    def checks(self, analysis: "Analysis") -> "Iterable[Check]":
+        """Check that every byte was delivered, and that dense training stayed within its rails."""
+        from railyard.experiments.measures.workloads.checks import checks
+
+        return checks(analysis.run)
+
+    def sections(self) -> "Mapping[str, type[Section]]":
+        """Return its sections of the report."""
+        from railyard.experiments.measures.workloads.report.section import WorkloadsSection
+        from railyard.experiments.measures.workloads.report.uplinks_section import UplinksSection
+
+        return {"workloads": WorkloadsSection, "uplinks": UplinksSection}

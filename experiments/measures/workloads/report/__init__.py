@@ -1,0 +1,1 @@
+"""Workloads in the report and on the terminal: sections, tables, figures."""

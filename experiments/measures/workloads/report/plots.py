@@ -1,0 +1,150 @@
+"""Times of workloads in figures: fabrics beside the formulas, and measured over predicted."""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from railyard.results.analysis.aggregate import FAITHFUL_RATIO, Row, Spread, time_label
+from railyard.results.format import ratio, seconds
+from railyard.results.plots import style
+from railyard.results.plots.svg import mark
+
+MAX_BARS: Final = 14  # phases drawn of one workload, longest first; the table has all
+PREDICTED_MARK: Final = Line2D([], [], ls="none", marker="|", ms=12, mew=2, color=style.INK, label="predicted")
+
+
+def completion(rows: Sequence[Row], fabrics: Sequence[str], name: str) -> style.Plot:
+    """Bars are medians, dots the repeats, the mark what the formula predicts."""
+    longest_first = sorted(rows, key=lambda row: -max(spread.median for spread in row.by_fabric.values()))
+    chosen = longest_first[:MAX_BARS]
+    present = [fabric for fabric in fabrics if any(fabric in row.by_fabric for row in chosen)]
+    palette = style.colours(fabrics)
+    hatches = style.hatches(fabrics)
+    bar_height = 0.7 / max(1, len(present))
+    with style.drawing(0.9 + len(chosen) * (0.16 + 0.24 * len(present))) as figure:
+        axes = figure.subplots()
+        for number, row in enumerate(chosen):
+            for place, fabric in enumerate(present):
+                if fabric in row.by_fabric:
+                    y = number + (place - (len(present) - 1) / 2) * 0.8 / len(present)
+                    look = {"color": palette[fabric], "hatch": hatches[fabric]}
+                    names = (fabric, f"{time_label(row)} on {fabric}")
+                    draw_times(axes, y, bar_height, look, row.by_fabric[fabric], names)
+        axes.set_yticks(range(len(chosen)), [time_label(row) for row in chosen])
+        axes.invert_yaxis()
+        axes.xaxis.set_major_formatter(style.seconds_tick)
+        axes.set_xlim(right=axes.get_xlim()[1] * 1.12)
+        style.quiet(axes, grid="x")
+        patches = [_patch(palette[fabric], hatches[fabric], fabric) for fabric in present]
+        style.top_legend(figure, [*patches, PREDICTED_MARK])
+        alt_text = "; ".join(map(_times_text, chosen))
+        return style.finish(figure, f"times-{name}", f"Times of {name}. {alt_text}")
+
+
+def _times_text(row: Row) -> str:
+    """Return the times of a row on all fabrics in words."""
+    parts = [f"{fabric} {time_text(spread.median, spread.predicted)}" for fabric, spread in row.by_fabric.items()]
+    return f"{time_label(row)}: {', '.join(parts)}"
+
+
+def time_text(median_s: float, predicted_s: float | None) -> str:
+    """Return `4.05 s, predicted 4.01 s`."""
+    text = seconds(median_s)
+    if predicted_s:
+        text += f", predicted {seconds(predicted_s)}"
+    return text
+
+
+def _patch(colour: str, hatch: str, name: str) -> Patch:
+    """Return the legend's sample of a bar."""
+    return Patch(facecolor=colour, edgecolor=style.PAPER, linewidth=0, hatch=hatch, label=name)
+
+
+def draw_times(
+    axes: Axes, y: float, height: float, look: dict[str, Any], spread: Spread, names: tuple[str, str], note: str = ""
+) -> None:
+    """Draw the median as a bar with its figure, repeats as dots, the prediction as an upright mark.
+
+    `names`: of the series, and of what the bar shows, for its tooltip. `note`: stands behind the figure.
+    """
+    series, title = names
+    colours = {"facecolor": look["color"], "edgecolor": style.PAPER, "hatch": look.get("hatch", "")}
+    bar = axes.barh(y, spread.median, height=height, alpha=0.85, lw=0, **colours)
+    mark(bar, series, f"{title}: {time_text(spread.median, spread.predicted)}")
+    if len(spread.values) > 1:
+        dots = axes.plot(spread.values, [y] * len(spread.values), "o", ms=3.4, mfc=style.PAPER, mec=style.INK, mew=0.7)
+        tips = [f"{title}, repeat {number}: {seconds(value)}" for number, value in enumerate(spread.values)]
+        mark(dots, series, *tips)
+    if spread.predicted:
+        ends = [y - height / 2, y + height / 2]
+        line = axes.plot([spread.predicted] * 2, ends, color=style.INK, lw=2, solid_capstyle="butt")
+        mark(line, series, f"{title}: predicted {seconds(spread.predicted)}")
+    background = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5}  # of the lines behind it
+    where: dict[str, Any] = {"xytext": (7, 0), "textcoords": "offset points", "va": "center", "fontsize": 9}
+    longest = max(*spread.values, spread.predicted or 0.0)
+    axes.annotate(seconds(spread.median) + note, (longest, y), bbox=background, **where)
+
+
+def ratios(rows: Sequence[Row], fabrics: Sequence[str]) -> style.Plot | None:
+    """Measured over predicted, a dot a repeat; the band is what a faithful run reaches. None: nothing was predicted."""
+    chosen = [row for row in rows if any(spread.displayed_ratio for spread in row.by_fabric.values())]
+    if not chosen:
+        return None
+    palette = style.colours(fabrics)
+    markers = style.markers(fabrics)
+    names = [_row_name(row) for row in chosen]
+    with style.drawing(1.1 + 0.3 * len(chosen)) as figure:
+        axes = figure.subplots()
+        axes.axvspan(*FAITHFUL_RATIO, color=style.GREEN, alpha=0.15, lw=0)
+        axes.axvline(1, color=style.MUTED, lw=1)
+        for number, (name, row) in enumerate(zip(names, chosen, strict=True)):
+            for place, (fabric, spread) in enumerate(row.by_fabric.items()):
+                y = number + (place - (len(row.by_fabric) - 1) / 2) * 0.3
+                look = _RatioLook(fabric, markers[fabric], palette[fabric])
+                _draw_ratios(axes, y, spread, f"{name} on {fabric}", look)
+        axes.set_yticks(range(len(chosen)), names)
+        axes.set(ylim=(len(chosen) - 0.4, -0.6), xlabel="measured / predicted")
+        low, high = axes.get_xlim()
+        axes.set_xlim(min(low, 0.94), max(high, 1.08))
+        style.quiet(axes, grid="x")
+        handles = [Line2D([], [], marker=markers[name], ls="none", color=palette[name], label=name) for name in fabrics]
+        if any(len(spread.values) > 1 for row in chosen for spread in row.by_fabric.values()):
+            handles.append(Line2D([], [], marker="|", ls="none", ms=11, mew=2.2, color=style.INK, label="median"))
+        style.top_legend(figure, handles)
+        alt_text = "; ".join(f"{name} {_ratios_text(row)}" for name, row in zip(names, chosen, strict=True))
+        return style.finish(figure, "ratios", f"Measured over predicted: {alt_text}")
+
+
+class _RatioLook(NamedTuple):
+    """How the ratios of a fabric are drawn."""
+
+    fabric: str
+    marker: str
+    colour: str
+
+
+def _draw_ratios(axes: Axes, y: float, spread: Spread, title: str, look: _RatioLook) -> None:
+    """Draw the ratio of each repeat, and the median of several; nothing without a prediction."""
+    if not (spread.displayed_ratio and spread.predicted):
+        return
+    values = [value / spread.predicted for value in spread.values]
+    dots = axes.plot(values, [y] * len(values), look.marker, ms=5, alpha=0.7, mew=0, color=look.colour)
+    tips = [f"{title}, repeat {number}: {ratio(value)}" for number, value in enumerate(values)]
+    mark(dots, look.fabric, *tips)
+    if len(values) > 1:
+        line = axes.plot([spread.displayed_ratio], [y], "|", ms=11, mew=2.2, color=look.colour)
+        mark(line, look.fabric, f"{title}, median: {ratio(spread.displayed_ratio)}")
+
+
+def _row_name(row: Row) -> str:
+    """Return the workload, and the label of the row where that differs."""
+    label = time_label(row)
+    return row.workload if label == row.workload else f"{row.workload} · {label}"
+
+
+def _ratios_text(row: Row) -> str:
+    """Return the ratio of a row on each fabric in words."""
+    return ", ".join(f"{fabric} {ratio(spread.displayed_ratio)}" for fabric, spread in row.by_fabric.items())

@@ -1,0 +1,131 @@
+"""Traffic by GPU pair (heatmap) and by kind (shares), from delivered bytes (Rail-only Fig. 2 to 5)."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch, PathPatch
+from matplotlib.path import Path
+from matplotlib.ticker import FuncFormatter, LogLocator
+
+from railyard.experiments.measures.workloads.report.traffic import Grid, kind_bytes, matrix, one_repeat
+from railyard.results.format import percent, short, size
+from railyard.results.plots import style
+from railyard.results.plots.svg import mark
+from railyard.results.plots.traffic import byte_image, byte_limits
+from railyard.results.runs.records import Flow
+from railyard.topologies.addresses import gpu_of_name
+
+_RAMP: Final = ("#d6e6f4", "#6aaed6", "#2070b4", "#083471")
+_EMPTY_COLOUR: Final = "#f6f8fa"  # light in the dark too: no traffic must not look like the most of it
+_OUTLINED: Final = 128  # GPUs up to which each same-rail cell has an outline of its own
+
+
+def heatmap(flows: Sequence[Flow], grid: Grid, name: str, limits: tuple[float, float] | None = None) -> style.Plot:
+    """Draw bytes, sender down, receiver across, with outlines of HB domains and of pairs of one rail.
+
+    `limits`: least and most bytes of the colour scale, which heatmaps that are compared share; of these flows if None.
+    """
+    total = matrix(flows, grid)
+    with style.drawing(style.WIDTH / 2 * 0.84, style.WIDTH / 2) as figure:
+        axes = figure.subplots()
+        axes.set_facecolor(_EMPTY_COLOUR)
+        if total.any():
+            low, high = limits or byte_limits(total)
+            bar = byte_image(axes, total, _RAMP, 0.85, 9, (low, high))
+            if high / low >= 100:
+                bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0,), numticks=9))
+            bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(size(value))))
+            bar.outline.set_visible(False)
+        else:
+            axes.set(xlim=(-0.5, len(total) - 0.5), ylim=(len(total) - 0.5, -0.5), aspect="equal")
+        _outline(axes, grid)
+        step = max(1, grid.domains // 8)
+        places = [d * grid.rails + (grid.rails - 1) / 2 for d in range(0, grid.domains, step)]
+        names = [f"d{d}" for d in range(0, grid.domains, step)]
+        axes.set_xticks(places, names, fontsize=9)
+        axes.set_yticks(places, names, fontsize=9)
+        axes.spines[:].set_visible(False)
+        style.quiet(axes, xlabel="receiver, by HB domain", ylabel="sender, by HB domain")
+        most = size(float(total.max()))
+        alt = (
+            f"Heatmap of {name}: bytes delivered between pairs of {grid.gpus} GPUs, at most {most} for a pair, on a "
+            f"logarithmic colour scale; {grid.domains} HB domains outlined on the diagonal, rails beside"
+        )
+        return style.finish(figure, f"heatmap-{name}", alt, pair_shares(flows, grid))
+
+
+def _outline(axes: Axes, grid: Grid) -> None:
+    """Outline HB domains, and the cells of pairs of one rail."""
+
+    def square(x: float, y: float, side: float) -> Path:
+        return Path([(x, y), (x + side, y), (x + side, y + side), (x, y + side), (x, y)], closed=True)
+
+    k, cell = grid.rails, 250 / grid.gpus  # points across a cell, about
+    domain_outlines = [square(d * k - 0.5, d * k - 0.5, k) for d in range(grid.domains)]
+    rail_diagonals = [o * k for o in range(1 - grid.domains, grid.domains) if o]
+    if grid.gpus <= _OUTLINED:
+        rail_outlines = [
+            square(n + o - 0.44, n - 0.44, 0.88)
+            for o in rail_diagonals
+            for n in range(grid.gpus)
+            if 0 <= n + o < grid.gpus
+        ]
+    else:  # pairs of one rail lie on diagonals, K apart: one line for each
+        rail_outlines = [
+            Path([(max(o, 0), max(-o, 0)), (grid.gpus - 1 + min(o, 0), grid.gpus - 1 - max(o, 0))])
+            for o in rail_diagonals
+        ]
+    looks = ((domain_outlines, style.DOMAIN, 1.6), (rail_outlines, style.RAIL_PAIRS, min(1.1, cell / 6 + 0.1)))
+    for parts, colour, width in looks:
+        if parts:
+            path = Path.make_compound_path(*parts)
+            axes.add_patch(PathPatch(path, facecolor="none", edgecolor=colour, linewidth=width, clip_on=False))
+
+
+def pair_shares(flows: Iterable[Flow], grid: Grid) -> str:
+    """`HB domains carry 96.1% of the bytes, ...; 81.2% of GPU pairs carry none`, as Fig. 2b has it."""
+    parts: defaultdict[str, int] = defaultdict(int)
+    pairs = set()
+    for flow in one_repeat(flows):
+        a, b = gpu_of_name(flow.src), gpu_of_name(flow.dst)
+        locality = (
+            "within HB domains" if a.domain == b.domain else "within rails" if a.rank == b.rank else "across both"
+        )
+        parts[locality] += flow.delivered
+        if flow.delivered:
+            pairs.add((a, b))
+    total = sum(parts.values())
+    if not total:
+        return "Nothing was delivered."
+    shares = [f"{percent(parts[p] / total)} {p}" for p in ("within HB domains", "within rails", "across both")]
+    idle_share = 1 - len(pairs) / (grid.gpus * (grid.gpus - 1))
+    return f"{size(total)} delivered: {', '.join(shares)}. {percent(idle_share)} of GPU pairs carry nothing."
+
+
+def volumes(by_workload: Mapping[str, Sequence[Flow]]) -> style.Plot:
+    """Shares of the delivered bytes by kind, a bar a workload (Rail-only Fig. 2a and 5a)."""
+    with style.drawing(0.9 + 0.5 * len(by_workload)) as figure:
+        axes = figure.subplots()
+        totals = {name: kind_bytes(one_repeat(flows)) for name, flows in by_workload.items()}
+        kinds = style.kind_colours(kind for total in totals.values() for kind in total)
+        for row, total in enumerate(totals.values()):
+            left, total_bytes = 0.0, sum(total.values()) or 1
+            for kind, colour in kinds.items():
+                share = total.get(kind, 0) / total_bytes
+                bar = axes.barh(row, share, left=left, height=0.6, color=colour, edgecolor=style.PAPER, linewidth=1)
+                tip = f"{list(totals)[row]}, {kind}: {size(total.get(kind, 0))}, {percent(share)}"
+                mark(bar, kind, tip)
+                if share >= 0.04:
+                    where: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9}
+                    axes.text(left + share / 2, row, percent(share), color=style.ink_on(colour), **where)
+                left += share
+        axes.set_yticks(range(len(totals)), [f"{n}\n{size(sum(t.values()))}" for n, t in totals.items()])
+        axes.invert_yaxis()
+        axes.set(xlim=(0, 1))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.0%}"))
+        style.quiet(axes)
+        style.top_legend(figure, [Patch(color=colour, label=kind) for kind, colour in kinds.items()])
+        alt_text = "; ".join(f"{n}: " + ", ".join(f"{k} {size(b)}" for k, b in t.items()) for n, t in totals.items())
+        return style.finish(figure, "volumes", f"Traffic by kind. {alt_text}")
