@@ -4,7 +4,7 @@ import gc
 import importlib
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -307,41 +307,64 @@ def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -
     else:
         controller = ControllerProcess(reroute, note, user_app=run.spec.get("controller") or "")
         net = FabricNet(plan, datapath, controller, backups=reroute)
-    net.start()
-    importlib.import_module("pyroute2")  # takes 0.2 s, by which the first fault would come late
-    gc.collect()
-    gc.freeze()  # a full collection takes 0.1 s, and heartbeats and GPU replacements would wait for it
-    run.provenance["switch_buffers"] = net.switch_buffers
-    is_new = not any(fabric.label == label for fabric in run.fabrics)  # recorded once, however often it is built
-    if is_new:
-        spec = plan.spec
-        same = {name: getattr(spec, name) for name in ("kind", "domains", "rails", "mtu", "platform")}
-        row = FabricRun(
-            **same,
-            label=label,
-            policy=spec.chosen_policy,
-            rail_bps=plan.rail_bps,
-            hb_bps=plan.hb_bps,
-            spines=spec.spine_count,
-            uplink_bps=plan.uplink_bps if plan.uplinks else 0,
-            switches=tuple(switch.name for switch in plan.switches),
-            datapath=net.datapath,
-            build_s=net.build_s,
-            stop_s=0.0,
-            optics=tuple(plan.optics),
-            cables=_cables(plan),
-        )
-        run.fabrics.append(row)
-    try:
+    with ExitStack() as stack:
+        stack.callback(_record_stop, label, net, run)
+        stack.enter_context(built_net(label, net, run))
+        # importing it takes 0.2 s, by which the first fault would come late
+        importlib.import_module("pyroute2")
+        gc.collect()
+        # a full collection takes 0.1 s, and heartbeats and GPU replacements would wait for it
+        gc.freeze()
+        run.provenance["switch_buffers"] = net.switch_buffers
+        if not any(fabric.label == label for fabric in run.fabrics):
+            run.fabrics.append(_fabric_record(label, net))
         if controller.user_app:
             introduce(plan, Path(controller.user_app).name)
         with observers.fabric(label, net, run.events):
             yield FabricSession(label, net, controller, received, recorded=run.events, cluster=cluster)
+
+
+@contextmanager
+def built_net(label: str, net: EmulatedNet, run: Run) -> Iterator[None]:
+    """Start the network of a fabric, and stop it; record which processes died or were stopped meanwhile."""
+    net.start()
+    try:
+        yield
     finally:
         record_interruptions(run, IntervalId(label))
         net.stop()
-        if is_new:
-            run.fabrics[run.fabrics.index(row)] = replace(row, stop_s=net.stop_s)
+
+
+def _fabric_record(label: str, net: FabricNet) -> FabricRun:
+    """Return the record of a fabric that was started."""
+    plan = net.plan
+    spec = plan.spec
+    return FabricRun(
+        label=label,
+        policy=spec.chosen_policy,
+        kind=spec.kind,
+        domains=spec.domains,
+        rails=spec.rails,
+        rail_bps=plan.rail_bps,
+        hb_bps=plan.hb_bps,
+        mtu=spec.mtu,
+        platform=spec.platform,
+        spines=spec.spine_count,
+        uplink_bps=plan.uplink_bps if plan.uplinks else 0,
+        switches=tuple(switch.name for switch in plan.switches),
+        datapath=net.datapath,
+        build_s=net.build_s,
+        stop_s=0.0,
+        optics=tuple(plan.optics),
+        cables=_cables(plan),
+    )
+
+
+def _record_stop(label: str, net: FabricNet, run: Run) -> None:
+    """Record how long the fabric took to stop; of one that is built several times, the first time."""
+    for number, fabric in enumerate(run.fabrics):
+        if fabric.label == label and not fabric.stop_s:
+            run.fabrics[number] = replace(fabric, stop_s=net.stop_s)
 
 
 def introduce(plan: Plan, user_app: str) -> None:

@@ -12,6 +12,7 @@ from railyard.core.errors import MissingRequirement
 from railyard.experiments.measures.allreduce import faults as allreduce_faults
 from railyard.experiments.measures.allreduce import run as allreduce_run
 from railyard.experiments.measures.allreduce.session import AllreduceSession
+from railyard.experiments.measures.definition import RunContext
 from railyard.experiments.run import progress
 from railyard.experiments.run import runner as common_runner
 from railyard.experiments.run import session as common_session
@@ -126,7 +127,7 @@ class Runs:
         carries = Capacity(2, batched_s=2 / 90_000)
         monkeypatch.setattr("railyard.topologies.measure.capacity.measure_batched", lambda *_: carries)
         monkeypatch.setattr(common_runner, "provenance", lambda *_: {"seed": 1})
-        monkeypatch.setattr(allreduce_run, "built", self.built)
+        monkeypatch.setattr(allreduce_run, "calibrated_session", self.session)
         monkeypatch.setattr(AllreduceSession, "engine", lambda _, policy: Ranks(policy, self))
         monkeypatch.setattr(common_session, "count", lambda _: Counters(0, 0, 0))
         monkeypatch.setattr(allreduce_faults, "Ranks", lambda _, policy: Ranks(policy, self))
@@ -163,12 +164,13 @@ class Runs:
         return 3 * MS
 
     @contextmanager
-    def built(
-        self, label: str, plan: MultirailPlan, _: object, run: Run, steps: Steps, *numbers: int
-    ) -> Iterator[AllreduceSession]:
-        with steps.step(f"{label}: building"):
+    def session(self, context: RunContext, number: int, plan: MultirailPlan) -> Iterator[AllreduceSession]:
+        label = context.spec.labels[number]
+        with context.steps.step(f"{label}: building"):
             self.did.append(f"build {plan.dilation:g} times slower" if plan.dilation > 1 else "build")
-        yield AllreduceSession(label, Net(plan), run, steps, *numbers)  # type: ignore[arg-type]
+        net: Any = Net(plan)
+        spec = context.spec
+        yield AllreduceSession(label, net, context.run, context.steps, number, spec.seed, spec.repeats)
         self.did.append("take down")
 
 

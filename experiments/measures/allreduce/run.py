@@ -7,7 +7,7 @@ from railyard.core.errors import BadInput
 from railyard.core.records import IntervalId
 from railyard.core.units import format_rate
 from railyard.experiments.measures.allreduce.faults import run_fault
-from railyard.experiments.measures.allreduce.session import built
+from railyard.experiments.measures.allreduce.session import calibrated_session
 from railyard.experiments.measures.allreduce.spec import dilations_on, faults_on, workloads_on
 from railyard.experiments.measures.definition import RunContext
 from railyard.experiments.run.session import surviving_interruptions
@@ -32,16 +32,7 @@ def run_allreduces(context: RunContext) -> None:
         for dilation in dilations_on(spec, number):
             with (
                 surviving_interruptions(run, IntervalId(label)),
-                built(
-                    label,
-                    plan.dilated(dilation),
-                    context.datapath,
-                    run,
-                    context.steps,
-                    number,
-                    spec.seed,
-                    spec.repeats,
-                ) as session,
+                calibrated_session(context, number, plan.dilated(dilation)) as session,
             ):
                 if label not in {rails.label for rails in run.rails}:
                     run.rails.append(rails_record(label, plan, session.net.build_s))

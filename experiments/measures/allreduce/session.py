@@ -12,15 +12,15 @@ from functools import cached_property
 from typing import Final
 
 from railyard.core.errors import MissingRequirement, RailyardError
-from railyard.core.host import Datapath
 from railyard.core.records import IntervalId
 from railyard.core.units import size_name
 from railyard.experiments.measures.allreduce.engines import EnginePool, MonitoredEngine, engine_name
 from railyard.experiments.measures.allreduce.records import LostRails, Skipped, allreduce_interval
 from railyard.experiments.measures.allreduce.reports import lost_rails, merge_turns, point
+from railyard.experiments.measures.definition import RunContext
 from railyard.experiments.run import observers
 from railyard.experiments.run.progress import Steps, measure_undisturbed
-from railyard.experiments.run.session import Session, record_interruptions
+from railyard.experiments.run.session import Session, built_net
 from railyard.results.runs.records import LinkCheck, Measurement, Run
 from railyard.topologies.build.shaping import IP_TCP, idle_credit_s
 from railyard.topologies.measure.rates import calibration_s, measured_bps, start_flow
@@ -110,26 +110,36 @@ class AllreduceSession(Session):
 
 
 @contextmanager
-def built(
-    label: str, plan: MultirailPlan, datapath: Datapath, run: Run, steps: Steps, number: int, seed: int, repeats: int
-) -> Iterator[AllreduceSession]:
-    """Build a fabric, measure a NIC of each rail, and take it down again."""
-    net = MultirailNet(plan, datapath)
+def calibrated_session(context: RunContext, number: int, plan: MultirailPlan) -> Iterator[AllreduceSession]:
+    """Build a fabric, measure a NIC of each rail, and take it down again.
+
+    `number`: of the fabric in the experiment. `plan`: of the fabric, with the dilation in which it is built.
+    """
+    spec = context.spec
+    run = context.run
+    label = spec.labels[number]
+    net = MultirailNet(plan, context.datapath)
     slower = f", time {plan.dilation:g} times slower" if plan.dilation > 1 else ""
-    with ExitStack() as cleanup:
-        with steps.step(f"{label}: building and calibrating{slower}"):
-            net.start()
-            cleanup.callback(net.stop)
-            cleanup.callback(record_interruptions, run, IntervalId(label))
-            # all rails at once by iperf3 from node 1 to node 0 (2 s, more below 7 Mbit/s)
-            rates = [plan.payload_bps(rail) for rail in range(len(plan.rails))]
-            flows = [start_flow("n1", "n0", Nic(n, 0).ip, calibration_s(bps)) for n, bps in enumerate(rates)]
-            for rail, bps, flow in zip(plan.rails, rates, flows, strict=True):
-                name = f"rail {rail.name}{slower}"
-                measured = measured_bps(flow)
-                run.links.append(LinkCheck(label, name, "n1 -> n0", bps, measured, plan.dilation))
+    with ExitStack() as stack:
+        with context.steps.step(f"{label}: building and calibrating{slower}"):
+            stack.enter_context(built_net(label, net, run))
+            run.links += _link_checks(label, plan, slower)
         with observers.fabric(label, net, run.events):
-            yield AllreduceSession(label, net, run, steps, number, seed, repeats)
+            yield AllreduceSession(label, net, run, context.steps, number, spec.seed, spec.repeats)
+
+
+def _link_checks(label: str, plan: MultirailPlan, slower: str) -> list[LinkCheck]:
+    """Measure all rails at once by iperf3 from node 1 to node 0, for 2 s, or more below 7 Mbit/s.
+
+    `slower`: added to the names of rails in slow motion.
+    """
+    rates = [plan.payload_bps(rail) for rail in range(len(plan.rails))]
+    flows = [start_flow("n1", "n0", Nic(n, 0).ip, calibration_s(bps)) for n, bps in enumerate(rates)]
+    checks = []
+    for rail, bps, flow in zip(plan.rails, rates, flows, strict=True):
+        name = f"rail {rail.name}{slower}"
+        checks.append(LinkCheck(label, name, "n1 -> n0", bps, measured_bps(flow), plan.dilation))
+    return checks
 
 
 @dataclass

@@ -8,7 +8,6 @@ import pytest
 from rich.console import Console
 
 from railyard.core.errors import BadInput, CheckFailed
-from railyard.experiments.commands.dry_run import print_all
 from railyard.experiments.measures.replacement.job import ReplacementJob, replacement_job
 from railyard.experiments.measures.replacement.measure import ReplacementMeasure
 from railyard.experiments.measures.replacement.planning import planned_replacements
@@ -236,7 +235,7 @@ def test_job_without_a_copy_of_its_state_is_refused() -> None:
 def test_dry_run_shows_replacements_and_sources_of_state() -> None:
     console = Console(width=140, record=True, file=io.StringIO())
     cases = [{"case": case, "failed": FAILED[case], "workload": SHORT} for case in FAILED]
-    print_all(spec_of(*cases, replacement_repeats=2), console)
+    ReplacementMeasure().dry_run(spec_of(*cases, replacement_repeats=2), console)
     lines = [line.split() for line in console.export_text().splitlines()]
     rows = {line[0]: line for line in lines if line and line[0] in FAILED}
     assert {case: row[1:3] for case, row in rows.items()} == {
