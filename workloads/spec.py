@@ -265,10 +265,13 @@ def _largest_count(data: Mapping[str, Any], field: str) -> tuple[str, Any]:
 
     A number of bytes is none of them: larger transfers aren't more. Nor is that of transfers at the same time.
     """
-    found = [(f"{field}.kind", data.get("kind"), 0)]
+    counts = [(f"{field}.kind", data.get("kind"), 0)]
     for key, value in data.items():
         if isinstance(value, Mapping):
-            found += [(path, number, number) for path, number in [_largest_count(value, f"{field}.{key}")] if number]
+            path, number = _largest_count(value, f"{field}.{key}")
+            if number:
+                counts.append((path, number, number))
         elif isinstance(value, int) and "bytes" not in key and key not in ("bucket", "in_flight"):
-            found.append((f"{field}.{key}", value, value))
-    return max(found, key=lambda item: item[2])[:2]
+            counts.append((f"{field}.{key}", value, value))
+    path, value, _ = max(counts, key=lambda item: item[2])
+    return path, value

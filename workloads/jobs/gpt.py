@@ -20,7 +20,7 @@ from railyard.workloads.collectives.algorithm import run, whole_phase
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, check_heads
 from railyard.workloads.placement.layout import Layout, Parallelism, place
-from railyard.workloads.schedule import Factor, Iteration, Program, Scale, Schedule
+from railyard.workloads.schedule import Factor, Iteration, Phase, Program, Scale, Schedule
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Job, Setting, TrafficKind, Training
 
 
@@ -34,21 +34,29 @@ class Pass(NamedTuple):
     @property
     def name(self) -> str:
         """What people call it."""
-        chunk = f", chunk {self.chunk}" if self.chunk else ""
-        return f"{'forward' if self.forward else 'backward'} {self.micro_batch}{chunk}"
+        direction = "forward" if self.forward else "backward"
+        name = f"{direction} {self.micro_batch}"
+        if self.chunk:
+            name += f", chunk {self.chunk}"
+        return name
 
 
 def one_forward_one_backward(stage: int, stages: int, micro_batches: int, virtual_stages: int = 1) -> list[Pass]:
     """Return all passes of a stage (from 0) in order: fill the pipeline, forward and backward by turns, drain."""
     total = micro_batches * virtual_stages
     stages_after = stages - stage - 1
-    warm_up = min(total, stages_after if virtual_stages == 1 else 2 * stages_after + (virtual_stages - 1) * stages)
+    warm_up = stages_after
+    if virtual_stages > 1:
+        warm_up = 2 * stages_after + (virtual_stages - 1) * stages
+    warm_up = min(total, warm_up)
 
     def step(forward: bool, k: int) -> Pass:
         """The k-th forward (or backward) pass: chunks go up on the way forward, and down on the way back."""
         group, place = divmod(k, stages * virtual_stages)
         chunk, within = divmod(place, stages)
-        return Pass(forward, chunk if forward else virtual_stages - 1 - chunk, group * stages + within)
+        if not forward:
+            chunk = virtual_stages - 1 - chunk
+        return Pass(forward, chunk, group * stages + within)
 
     passes = [step(True, k) for k in range(warm_up)]
     for k in range(total):
@@ -120,7 +128,9 @@ def gpt_job(
     """
     p = placement.parallelism
     layers_per_pass = layers / p.virtual_stages
-    pairs = round(PAIRS_PER_LAYER * layers_per_pass) if pairs_per_pass is None else pairs_per_pass
+    pairs = pairs_per_pass
+    if pairs is None:
+        pairs = round(PAIRS_PER_LAYER * layers_per_pass)
     gather_bytes = model.gathered_bytes(p.micro_batch) * PAIRS_PER_LAYER * layers_per_pass / pairs
     boundary_bytes = model.gathered_bytes(p.micro_batch) / p.tensor
     sync_bytes = FP16_BYTES * layers * model.layer_parameters / p.tensor
@@ -135,16 +145,24 @@ def gpt_iteration(job: GptJob) -> Iteration:
     tensor, data, _ = job.placement.splits.values()
     form = "ring" if tensor.network == 1 else "hierarchical"
     reducing = "all-reduce-ring" if data.hb == 1 else "all-reduce-hierarchical"
-    each = [whole_phase(f"tp-{op}", "TP", f"{op}-{form}", *tensor, job.gather_bytes) for op in TENSOR_COLLECTIVES]
-    boundary = whole_phase("pp", "PP", "point-to-point", 1, 2, job.boundary_bytes)
+    each_micro_batch: list[Phase] = []
+    for op in TENSOR_COLLECTIVES:
+        phase = whole_phase(f"tp-{op}", "TP", f"{op}-{form}", *tensor, job.gather_bytes)
+        each_micro_batch.append(replace(phase, repeats=runs))
+    boundary = None
+    if p.pipeline > 1:
+        boundary = whole_phase("pp", "PP", "point-to-point", 1, 2, job.boundary_bytes)
+    sync: list[Phase] = []
+    if p.data > 1:
+        sync.append(whole_phase("dp-all-reduce", "DP", reducing, *data, job.sync_bytes))
     return Iteration(
         stages=p.pipeline,
         micro_batches=p.micro_batches,
         virtual_stages=p.virtual_stages,
         compute_s=job.compute_s,
-        each_micro_batch=tuple(replace(phase, repeats=runs) for phase in each),
-        boundary=boundary if p.pipeline > 1 else None,
-        sync=(whole_phase("dp-all-reduce", "DP", reducing, *data, job.sync_bytes),) if p.data > 1 else (),
+        each_micro_batch=tuple(each_micro_batch),
+        boundary=boundary,
+        sync=tuple(sync),
     )
 
 
@@ -167,7 +185,8 @@ def gpt_schedule(job: GptJob) -> Schedule:
     for phase in iteration.sync:
         for stage in range(p.pipeline):
             named = replace(phase, stage=f"stage {stage}", step="gradients")
-            run(program, named, *(place.data_grid(stage, rank) for rank in range(p.tensor)))
+            grids = [place.data_grid(stage, rank) for rank in range(p.tensor)]
+            run(program, named, *grids)
     return program.schedule(job.name, iteration)
 
 
@@ -176,7 +195,7 @@ def _emit_replica(program: Program, iteration: Iteration, job: GptJob, replica: 
     stages = iteration.stages
     m = iteration.micro_batches
     v = iteration.virtual_stages
-    all_gather, reduce_scatter = (replace(phase, repeats=1) for phase in iteration.each_micro_batch)
+    all_gather, reduce_scatter = [replace(phase, repeats=1) for phase in iteration.each_micro_batch]
     groups = job.placement.gpus[:, replica].tolist()
     grids = [job.placement.tensor_grid(stage, replica) for stage in range(stages)]
     # for a (stage, pass), the transfers that bring its input, one for each GPU; the model's own input is there
@@ -190,7 +209,8 @@ def _emit_replica(program: Program, iteration: Iteration, job: GptJob, replica: 
             program.wait_for(gpu, (*program.last(gpu), transfer))
         seconds = iteration.compute_s / v * (FORWARD if step.forward else 1 - FORWARD)
         where = f"stage {stage}, replica {replica}"
-        gather, scatter = (replace(phase, stage=where, step=step.name) for phase in (all_gather, reduce_scatter))
+        gather = replace(all_gather, stage=where, step=step.name)
+        scatter = replace(reduce_scatter, stage=where, step=step.name)
         for _ in range(job.pairs_per_pass):
             run(program, gather, grids[stage])
             # the computing counts to the phase of the ReduceScatter
@@ -206,11 +226,11 @@ def _emit_replica(program: Program, iteration: Iteration, job: GptJob, replica: 
 
     orders = [deque(one_forward_one_backward(stage, stages, m, v)) for stage in range(stages)]
     while any(orders):
-        left = sum(map(len, orders))
+        remaining = sum(map(len, orders))
         for stage, order in enumerate(orders):
             if order and (stage, order[0]) in inputs:
                 emit(stage, order.popleft())
-        if sum(map(len, orders)) == left:
+        if sum(map(len, orders)) == remaining:
             raise ValueError(f"1F1B of {stages} stages, {m} micro-batches and {v} chunks stands still")
 
 
@@ -239,10 +259,12 @@ class GptSpec(Training):
         return batch
 
     def traits(self) -> dict[str, str]:
-        return {
-            "global_batch": f"batch {self.global_batch}" if self.global_batch else "",
-            "micro_batch": f"micro-batch {self.micro_batch}" if self.micro_batch else "",
-        }
+        traits = {"global_batch": "", "micro_batch": ""}
+        if self.global_batch:
+            traits["global_batch"] = f"batch {self.global_batch}"
+        if self.micro_batch:
+            traits["micro_batch"] = f"micro-batch {self.micro_batch}"
+        return traits
 
     def state_parameters(self, scale: Scale) -> float:
         layers = scale.shape["layers_per_stage"].emulated
@@ -265,8 +287,8 @@ class GptSpec(Training):
 
         def job(placement: Layout, layers: int, pairs_per_pass: int | None = None) -> GptJob:
             flops = setting.platform.flops * self.efficiency
-            found = gpt_job(model, self.label(), placement, layers, flops, pairs_per_pass)
-            return replace(found, compute_s=found.compute_s * self.compute)
+            whole_job = gpt_job(model, self.label(), placement, layers, flops, pairs_per_pass)
+            return replace(whole_job, compute_s=whole_job.compute_s * self.compute)
 
         emulated_job = job(placement, layers, self.pairs_per_pass)
         published_domains = model.training.gpus // model.domain_gpus

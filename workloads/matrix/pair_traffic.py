@@ -140,8 +140,10 @@ class Uniform:
             )
         src = np.concatenate([np.repeat(row, max(0, row.size - 1)) for row in rows])
         dst = np.concatenate([np.tile(row, (row.size, 1))[~np.eye(row.size, dtype=bool)] for row in rows])
-        found = Pairs(src, dst, np.full(src.size, self.bytes_per_pair))
-        return found if self.scope is None else found.at(self.scope, self.rails)
+        pairs = Pairs(src, dst, np.full(src.size, self.bytes_per_pair))
+        if self.scope is None:
+            return pairs
+        return pairs.at(self.scope, self.rails)
 
 
 def _count_equal_pairs(labels: Numbers) -> int:
@@ -230,14 +232,14 @@ def _collective_rings(groups: Numbers, rails: int, data_bytes: float) -> list[Pa
 
     A group that is no grid has one ring, in the order of its ranks.
     """
-    grid_arrays, rest = grids(groups, rails)
+    grid_arrays, irregular_groups = grids(groups, rails)
     n = groups.shape[1]
-    found = _rings(rest, (n - 1) * data_bytes / n)
+    rings = _rings(irregular_groups, (n - 1) * data_bytes / n)
     for grid in grid_arrays:
         _, y, x = grid.shape
-        found += _rings(grid.reshape(-1, x), (x - 1) * data_bytes / x)
-        found += _rings(grid.transpose(0, 2, 1).reshape(-1, y), (y - 1) * data_bytes / (x * y))
-    return found
+        rings += _rings(grid.reshape(-1, x), (x - 1) * data_bytes / x)
+        rings += _rings(grid.transpose(0, 2, 1).reshape(-1, y), (y - 1) * data_bytes / (x * y))
+    return rings
 
 
 def _pipeline_transfers(layout: Layout, boundary_bytes: float) -> list[Pairs]:
@@ -249,15 +251,14 @@ def _pipeline_transfers(layout: Layout, boundary_bytes: float) -> list[Pairs]:
     if p.pipeline < 2:
         return []
     stages = layout.pipelines
-    hops = [
-        (stages[:, :-1].ravel(), stages[:, 1:].ravel(), p.virtual_stages),
-        (stages[:, -1], stages[:, 0], p.virtual_stages - 1),
-    ]
-    found = []
-    for src, dst, passes in hops[: 1 + (p.virtual_stages > 1)]:
+    hops = [(stages[:, :-1].ravel(), stages[:, 1:].ravel(), p.virtual_stages)]
+    if p.virtual_stages > 1:
+        hops.append((stages[:, -1], stages[:, 0], p.virtual_stages - 1))
+    transfers = []
+    for src, dst, passes in hops:
         size = np.full(src.size, p.micro_batches * passes * boundary_bytes, dtype=float)
-        found += [Pairs(src, dst, size), Pairs(dst, src, size)]
-    return found
+        transfers += [Pairs(src, dst, size), Pairs(dst, src, size)]
+    return transfers
 
 
 def _merged(parts: Sequence[Pairs], layout: Layout) -> Pairs:

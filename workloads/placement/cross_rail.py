@@ -8,6 +8,7 @@ hierarchical (section III-B).
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -33,17 +34,23 @@ class Finding:
 def lint(layout: Layout, experts: int = 0) -> tuple[Finding, ...]:
     """Return what crosses rails. `experts`: of the model, which exchange tokens in `expert_groups`; 0: dense."""
     p = layout.parallelism
-    found = list(_group_findings("TP", layout.tensor_groups, "stage {}, replica {}", p.data, layout))
-    found += _group_findings("DP", layout.data_groups, "stage {}, tensor rank {}", p.tensor, layout)
-    found += _boundary_findings(layout)
-    for number, group in enumerate(expert_groups(layout, experts) if experts > 1 else ()):
+    findings = list(_group_findings("TP", layout.tensor_groups, "stage {}, replica {}", p.data, layout))
+    findings += _group_findings("DP", layout.data_groups, "stage {}, tensor rank {}", p.tensor, layout)
+    findings += _boundary_findings(layout)
+    if experts > 1:
+        findings += _expert_findings(layout, experts)
+    return tuple(findings)
+
+
+def _expert_findings(layout: Layout, experts: int) -> Iterator[Finding]:
+    """A finding for each group of experts whose all-to-all crosses rails."""
+    for number, group in enumerate(expert_groups(layout, experts)):
         crossing = crosses(group[:, None], group[None, :], layout.rails)
         if crossing.any():
             count = f"{int(crossing.sum()):,} of {group.size * (group.size - 1):,} pairs of its all-to-all"
             forwarding = "on rail-only these are forwarded in HB domains (two-phase, Eq. 3)"
             reason = f"{count} change domain and rail; {forwarding}"
-            found.append(_finding("EP", f"experts' group {number}", group, reason, layout))
-    return tuple(found)
+            yield _finding("EP", f"experts' group {number}", group, reason, layout)
 
 
 def lint_schedule(schedule: Schedule) -> tuple[Finding, ...]:
@@ -53,13 +60,13 @@ def lint_schedule(schedule: Schedule) -> tuple[Finding, ...]:
         phase = schedule.phases[t.phase]
         if crosses(t.src, t.dst, schedule.rails):
             crossing[phase.kind, phase.name].add((t.src, t.dst))
-    found = []
+    findings = []
     for (kind, name), pairs in crossing.items():
-        gpus = tuple(sorted({gpu for pair in pairs for gpu in pair}))
+        gpus = tuple(sorted(set(chain.from_iterable(pairs))))
         names = tuple(Gpu(*divmod(gpu, schedule.rails)).name for gpu in gpus)
         reason = f"{len(pairs):,} of its pairs change domain and rail: {_pair_names(sorted(pairs), schedule.rails)}"
-        found.append(Finding(kind, f"step {name}", gpus, names, reason))
-    return tuple(found)
+        findings.append(Finding(kind, f"step {name}", gpus, names, reason))
+    return tuple(findings)
 
 
 def crosses(src: Any, dst: Any, rails: int) -> Any:
@@ -70,7 +77,9 @@ def crosses(src: Any, dst: Any, rails: int) -> Any:
 def _group_findings(kind: str, groups: Numbers, name_format: str, per_stage: int, layout: Layout) -> Iterator[Finding]:
     """A finding for each ring, in the order of ranks, that crosses rails and can't be hierarchical."""
     rails = layout.rails
-    grid_starts = {int(start) for grid_gpus in grids(groups, rails)[0] for start in grid_gpus[:, 0, 0]}
+    grid_starts: set[int] = set()
+    for grid_gpus in grids(groups, rails)[0]:
+        grid_starts.update(grid_gpus[:, 0, 0].tolist())
     next_gpus = np.roll(groups, -1, axis=1)
     crossing = crosses(groups, next_gpus, rails)
     for row in np.flatnonzero(crossing.any(axis=1)):
@@ -109,17 +118,26 @@ def _grid_mismatch(group: Numbers, rails: int) -> str:
     ranks_by_domain: defaultdict[int, list[int]] = defaultdict(list)
     for gpu in np.sort(group).tolist():
         ranks_by_domain[gpu // rails].append(gpu % rails)
-    (first, first_ranks), *others = ranks_by_domain.items()
-    other, other_ranks = next((d, ranks) for d, ranks in others if ranks != first_ranks)
-    both = (first_ranks, other_ranks)
-    names = [_listed([f"rail{rank}" for rank in ranks[:MAX_LISTED]], len(ranks)) for ranks in both]
-    return f"on {names[0]} in d{first} but on {names[1]} in d{other}"
+    first, first_ranks = next(iter(ranks_by_domain.items()))
+    for domain, ranks in ranks_by_domain.items():
+        if ranks != first_ranks:
+            return f"on {_rail_names(first_ranks)} in d{first} but on {_rail_names(ranks)} in d{domain}"
+    raise AssertionError("in a group that is no grid, two domains differ")
+
+
+def _rail_names(ranks: Sequence[int]) -> str:
+    return _listed([f"rail{rank}" for rank in ranks[:MAX_LISTED]], len(ranks))
 
 
 def _listed(names: Sequence[str], count: int) -> str:
-    return ", ".join(names) + (f" and {count - len(names):,} more" if count > len(names) else "")
+    text = ", ".join(names)
+    if count > len(names):
+        text += f" and {count - len(names):,} more"
+    return text
 
 
 def _pair_names(pairs: Sequence[Sequence[int]], rails: int) -> str:
-    first = pairs[:MAX_LISTED]
-    return _listed([" to ".join(Gpu(*divmod(gpu, rails)).name for gpu in pair) for pair in first], len(pairs))
+    names: list[str] = []
+    for src, dst in pairs[:MAX_LISTED]:
+        names.append(f"{Gpu(*divmod(src, rails)).name} to {Gpu(*divmod(dst, rails)).name}")
+    return _listed(names, len(pairs))

@@ -60,8 +60,11 @@ def windows_for_links(hb_bps: int, rail_bps: int, mtu: int) -> Windows:
     Acknowledgements wait in the queues of the other direction: with windows of less than a slice, a sender has used up
     those of all its receivers at times, and its link falls idle.
     """
-    hb, rail = (min(MAX_WINDOW_BYTES, max(MIN_WINDOW_BYTES, round(bps / 8 * WINDOW_S))) for bps in (hb_bps, rail_bps))
-    return Windows(hb, rail, MIN_FRAMES * mtu)
+    return Windows(_window_bytes(hb_bps), _window_bytes(rail_bps), MIN_FRAMES * mtu)
+
+
+def _window_bytes(rate_bps: int) -> int:
+    return min(MAX_WINDOW_BYTES, max(MIN_WINDOW_BYTES, round(rate_bps / 8 * WINDOW_S)))
 
 
 class Job(Message):
@@ -124,15 +127,22 @@ def owner(task: Task) -> int:
 
 def connections(tasks: Sequence[Task]) -> list[Channel]:
     """Return the connections that tasks need, in order."""
-    return [Channel(*ends) for ends in sorted({(t.src, t.dst, t.stripe) for t in tasks if isinstance(t, Transfer)})]
+    transfers = [task for task in tasks if isinstance(task, Transfer)]
+    ends = {(transfer.src, transfer.dst, transfer.stripe) for transfer in transfers}
+    return [Channel(*each) for each in sorted(ends)]
 
 
 def shares(schedule: "Schedule", workers: int, domains: Sequence[int]) -> list[frozenset[int]]:
     """Return the GPU numbers of each worker. Domains are dealt in turn, to no more workers than domains."""
     count = min(workers, len(domains))
     rails = schedule.rails
-    dealt = [domains[n::count] for n in range(count)]
-    return [frozenset(d * rails + rank for d in mine for rank in range(rails)) for mine in dealt]
+    gpus_of_workers: list[frozenset[int]] = []
+    for worker in range(count):
+        gpus: set[int] = set()
+        for domain in domains[worker::count]:
+            gpus.update(range(domain * rails, (domain + 1) * rails))
+        gpus_of_workers.append(frozenset(gpus))
+    return gpus_of_workers
 
 
 def jobs(
@@ -170,30 +180,32 @@ class Dependents(NamedTuple):
 
 def dependents(job: Job) -> Dependents:
     """Return what the local tasks wait for; of own transfers in other phases or to other GPUs, their departure."""
-    found = Dependents({}, {}, {}, {})
+    result = Dependents({}, {}, {}, {})
     for number, task in enumerate(job.tasks):
         owner_gpu = owner(task)
         if owner_gpu not in job.local_gpus:
             continue
-        found.counts[number] = len(task.after)
+        result.counts[number] = len(task.after)
         for dependency in task.after:
-            other = job.tasks[dependency]
-            if isinstance(other, Compute):
-                frees = found.on_done
-            elif other.dst == owner_gpu:
-                frees = found.on_receipt
+            earlier = job.tasks[dependency]
+            if isinstance(earlier, Compute):
+                frees = result.on_done
+            elif earlier.dst == owner_gpu:
+                frees = result.on_receipt
+            elif _departs(task, earlier):
+                frees = result.on_departure
             else:
-                frees = found.on_departure if _departs(task, other) else found.on_done
+                frees = result.on_done
             frees.setdefault(dependency, []).append(number)
-    return found
+    return result
 
 
-def _departs(task: Task, other: Transfer) -> bool:
+def _departs(task: Task, earlier: Transfer) -> bool:
     """Return whether a task waits until an earlier transfer of its GPU has left it, not only until the kernel has it.
 
     Only the next transfer to the same GPU in the same phase doesn't: it goes out after the earlier one anyway.
     """
-    follows_it_out = isinstance(task, Transfer) and other.dst == task.dst and other.phase == task.phase
+    follows_it_out = isinstance(task, Transfer) and earlier.dst == task.dst and earlier.phase == task.phase
     return not follows_it_out
 
 

@@ -36,8 +36,12 @@ class Arguments(ConfigModel):
 
     def options(self) -> list[str]:
         """Return them as a command line has them; those that aren't given are left out."""
-        given = {name: getattr(self, name) for name in type(self).model_fields}
-        return [f"--{name.replace('_', '-')}={value:g}" for name, value in given.items() if value is not None]
+        options = []
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if value is not None:
+                options.append(f"--{name.replace('_', '-')}={value:g}")
+        return options
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +90,11 @@ class Line:
     @classmethod
     def parse(cls, text: str, rank: int) -> "Line | None":
         """Return what a line says; None for any other line. `rank`: of the process, unless the line names it."""
-        if (found := _LINE.fullmatch(text.strip())) is None:
+        match = _LINE.fullmatch(text.strip())
+        if match is None:
             return None
-        own, what, step, detail = found.groups()
-        return cls(int(own or rank), what, int(step), detail)  # type: ignore[arg-type]
+        named_rank, event, step, detail = match.groups()
+        return cls(int(named_rank or rank), event, int(step), detail)  # type: ignore[arg-type]
 
 
 class TrainingProgram:

@@ -106,8 +106,8 @@ class Group:
         data = flat(array)
         length = len(data)
         out = np.empty(length * self.size, data.dtype)
-        own = slice(self.rank * length, (self.rank + 1) * length)
-        self._run(Call("all_gather", length, str(data.dtype)), data, out, len(out), own=own)
+        place = slice(self.rank * length, (self.rank + 1) * length)
+        self._run(Call("all_gather", length, str(data.dtype)), data, out, len(out), place=place)
         return out
 
     def broadcast(self, array: Array, root: int) -> None:
@@ -115,8 +115,8 @@ class Group:
         data = flat(array)
         if not 0 <= root < self.size:
             raise BadInput("root", root, f"must be from 0 to {self.size - 1}")
-        own = slice(None) if self.rank == root else None
-        self._run(Call("broadcast", len(data), str(data.dtype), root), data, data, len(data), own=own)
+        place = slice(None) if self.rank == root else None
+        self._run(Call("broadcast", len(data), str(data.dtype), root), data, data, len(data), place=place)
 
     def call(self, collective: str, array: Array, root: int = 0) -> Array:
         """Return the result of a collective by its name; of an allreduce or a broadcast it is the array."""
@@ -124,12 +124,17 @@ class Group:
             return self.reduce_scatter(array)
         if collective == "all_gather":
             return self.all_gather(array)
-        self.allreduce(array) if collective == "allreduce" else self.broadcast(array, root)
+        if collective == "allreduce":
+            self.allreduce(array)
+        else:
+            self.broadcast(array, root)
         return array
 
     def abandon(self, why: str) -> None:
         """Let the call that runs, and all later ones, end with GroupBroken at once; called from another thread."""
-        if (node := self._node) is not None:
+        # read once: another thread may close the group meanwhile
+        node = self._node
+        if node is not None:
             node.abandon(why)
 
     def close(self, leave_at_once: bool = False) -> None:
@@ -147,11 +152,11 @@ class Group:
         node.close()
 
     def _run(
-        self, call: Call, data: Array, out: Array, length: int, own: slice | None = None, part: slice = slice(None)
+        self, call: Call, data: Array, out: Array, length: int, place: slice | None = None, part: slice = slice(None)
     ) -> None:
         """Run a collective into a result of `length` elements, and copy `part` of it to `out`.
 
-        `own`: where `data` belongs in the result, which a gather or a broadcast's root begins with.
+        `place`: where `data` belongs in the result, which a gather or a broadcast's root begins with.
         """
         result = data
         if self._node is not None:
@@ -160,8 +165,8 @@ class Group:
             memory = self._results.pop(0)
             self._results.append(memory if len(memory) >= size else np.empty(size, np.uint8))
             result = self._results[-1][:size].view(data.dtype)
-            if own is not None:
-                result[own] = data
+            if place is not None:
+                result[place] = data
                 self.copies.own_part += data.nbytes
             self._node.run(call, data, result)
         if result is not out:

@@ -7,7 +7,7 @@ one input and one result, each with a range of elements (Nezha sections 3.2 and 
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, cycle, pairwise
+from itertools import cycle, pairwise
 from math import floor
 from typing import Any, Final, NamedTuple
 
@@ -93,15 +93,19 @@ def partition(length: int, shares: Sequence[float]) -> tuple[Segment, ...]:
     exact = [length * share / total for share in shares]
     counts = [floor(part) for part in exact]
     order = sorted((i for i in range(len(shares)) if shares[i] > 0), key=lambda i: counts[i] - exact[i])
+    # float rounding of huge lengths may be off by more than one
     for index in cycle(order):
-        if (left := length - sum(counts)) == 0:
-            # float rounding of huge lengths may be off by more than one
+        remaining = length - sum(counts)
+        if remaining == 0:
             break
-        counts[index] = max(0, counts[index] + (1 if left > 0 else -1))
-    starts = accumulate(counts, initial=0)
-    return tuple(
-        Segment(rail, start, count) for rail, (start, count) in enumerate(zip(starts, counts, strict=False)) if count
-    )
+        counts[index] = max(0, counts[index] + (1 if remaining > 0 else -1))
+    segments: list[Segment] = []
+    start = 0
+    for rail, count in enumerate(counts):
+        if count:
+            segments.append(Segment(rail, start, count))
+        start += count
+    return tuple(segments)
 
 
 def split_evenly(start: int, length: int, count: int) -> list[Span]:
@@ -133,13 +137,13 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 def missing(start: int, end: int, done: Iterable[Span]) -> list[Span]:
     """Return the parts of `start` to `end` that are not in `done`."""
-    left = []
+    gaps: list[Span] = []
     at = start
-    for a, b in merged(done):
-        if a > at:
-            left.append((at, min(a, end)))
-        at = max(at, b)
-    return merged([*left, (at, end)])
+    for done_start, done_end in merged(done):
+        if done_start > at:
+            gaps.append((at, min(done_start, end)))
+        at = max(at, done_end)
+    return merged([*gaps, (at, end)])
 
 
 class Piece(NamedTuple):
@@ -184,10 +188,10 @@ class Ring:
 
     def begin(self) -> Iterator[Piece]:
         """Yield all of this node's own chunk, from the input."""
-        own = self.source if self.reduces else self.result
+        data = self.source if self.reduces else self.result
         for number in range(self._pieces):
             start, end = self._span(self._first - 1, number)
-            yield Piece(self._first * self._pieces + number, octets(own, start, end), number == 0)
+            yield Piece(self._first * self._pieces + number, octets(data, start, end), number == 0)
 
     def buffer_for(self, seq: int) -> memoryview:
         """Return the scratch buffer for a piece that is added up, else its place in the result."""

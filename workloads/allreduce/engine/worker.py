@@ -212,8 +212,10 @@ def serve(parent: Parent, program: Program, task: jobs.RankConfig) -> None:
         engine = program.make(task)
     except Exception as problem:
         # also another library's
-        own = isinstance(problem, RailyardError)
-        parent.send(Failed(why=str(problem) if own else f"{type(problem).__name__}: {problem}"))
+        reason = str(problem)
+        if not isinstance(problem, RailyardError):
+            reason = f"{type(problem).__name__}: {problem}"
+        parent.send(Failed(why=reason))
         return
     parent.send(Ready())
     gc.collect()
@@ -243,20 +245,21 @@ def _serve_other_engine(module: str, path: str, ranks: Sequence[str]) -> None:
     program: Program = importlib.import_module(module).PROGRAM
     program.load()
     rank, *other_ranks = ranks or [os.environ["OMPI_COMM_WORLD_RANK"]]
-    others: list[int] = []
-    for other in other_ranks:
-        others.append(os.fork())
-        if others[-1] == 0:
-            rank = other
-            others = []
+    children: list[int] = []
+    for child_rank in other_ranks:
+        pid = os.fork()
+        if pid == 0:
+            rank = child_rank
+            children = []
             break
+        children.append(pid)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.connect(path)
     parent = Parent(jobs.Join, jobs.Leave, *program.commands, sock=sock)
     parent.send(jobs.Rank(number=int(rank)))
     serve(parent, program, parent.receive().task)
-    for process in others:
-        os.waitpid(process, 0)
+    for pid in children:
+        os.waitpid(pid, 0)
 
 
 def main() -> None:

@@ -36,12 +36,14 @@ class Ranks(Group):
         self._join_timeout_s = group_timeouts.join_s + engine_kind.SLACK_S
         self._answer_timeout_s = group_timeouts.operation_s + engine_kind.SLACK_S
         place = partial(engine_kind.placement, net.plan)
-        self._tasks = [
-            jobs.RankConfig(node, self.layout, place(node, nics=channels), group_timeouts, policy)
-            for node in range(net.plan.spec.nodes)
-        ]
-        rails = [rail for rail, address in enumerate(self.layout.aggregators) if address]
-        self._aggregator_tasks = [jobs.AggregatorTask(rail, self.layout, place(None, rail)) for rail in rails]
+        self._tasks: list[jobs.RankConfig] = []
+        for node in range(net.plan.spec.nodes):
+            placement = place(node, nics=channels)
+            self._tasks.append(jobs.RankConfig(node, self.layout, placement, group_timeouts, policy))
+        self._aggregator_tasks: list[jobs.AggregatorTask] = []
+        for rail, address in enumerate(self.layout.aggregators):
+            if address:
+                self._aggregator_tasks.append(jobs.AggregatorTask(rail, self.layout, place(None, rail)))
         self.processes: list[Worker] = []
         self._aggregators: list[Worker] = []
 
@@ -96,10 +98,12 @@ class Ranks(Group):
                 except RailyardError as problem:
                     reports[rank] = jobs.RankReport(rank, errors=[str(problem)])
             if not ready:
-                for pipe in [pipe for pipe, rank in pending.items() if self.processes[rank].watched.problem]:
-                    rank = pending.pop(pipe)
-                    reports[rank] = jobs.RankReport(rank, errors=[self.processes[rank].watched.problem])
-                    deadline = min(deadline, time.monotonic() + self._answer_timeout_s)
+                for pipe, rank in list(pending.items()):
+                    problem_of_process = self.processes[rank].watched.problem
+                    if problem_of_process:
+                        del pending[pipe]
+                        reports[rank] = jobs.RankReport(rank, errors=[problem_of_process])
+                        deadline = min(deadline, time.monotonic() + self._answer_timeout_s)
         for rank in pending.values():
             reports[rank] = jobs.RankReport(rank, errors=[f"rank {rank} didn't answer in {self._answer_timeout_s:g} s"])
         return [reports[rank] for rank in sorted(reports)]
@@ -123,8 +127,8 @@ class RailyardEngine(AllreduceEngine):
 
     def check(self, policy: str, field: str, fabric: MultirailSpec) -> None:
         """Raise BadInput for `field` unless `policy` is an allreduce policy of these rails."""
-        others = [name for name, engine in ALLREDUCE_ENGINES.items() if not engine.runs_policies]
-        find_policy(policy, [rail.name for rail in fabric.rails], field, others)
+        other_engines = [name for name, engine in ALLREDUCE_ENGINES.items() if not engine.runs_policies]
+        find_policy(policy, [rail.name for rail in fabric.rails], field, other_engines)
 
     def definition(self, policy: str) -> AllreducePolicy:
         """Return the definition of the policy."""
@@ -137,4 +141,5 @@ class RailyardEngine(AllreduceEngine):
     def seconds(self, rails: Sequence[Rail], nodes: int, size: int, rail: int, policy: str = "") -> float:
         """Predict the seconds of a policy."""
         definition, argument = find_policy(policy, [each.name for each in rails])
-        return definition.seconds(rails, [allreduce_cost(each, nodes) for each in rails], argument, size)
+        costs = [allreduce_cost(each, nodes) for each in rails]
+        return definition.seconds(rails, costs, argument, size)

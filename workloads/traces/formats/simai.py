@@ -76,17 +76,17 @@ class _Header:
 
     def group(self, rank: int, domain: str) -> tuple[int, ...]:
         """The ranks with which a rank shares a collective."""
-        neighbours = tuple(range(rank - rank % self.group_size, rank - rank % self.group_size + self.group_size))
+        first = rank - rank % self.group_size
+        neighbours = tuple(range(first, first + self.group_size))
         stride = self.group_size * self.stages
-        others = tuple(range(rank % stride, self.ranks, stride))
-        if domain == "model":
-            return others if self.policy == "HYBRID_MODEL_DATA" else neighbours
-        if domain == "data":
-            return neighbours if self.policy == "HYBRID_MODEL_DATA" else others
-        offset = others.index(rank)
+        across = tuple(range(rank % stride, self.ranks, stride))
+        if domain in ("model", "data"):
+            neighbouring_domain = "data" if self.policy == "HYBRID_MODEL_DATA" else "model"
+            return neighbours if domain == neighbouring_domain else across
+        offset = across.index(rank)
         if domain == "EP":
-            return others[offset - offset % self.experts :][: self.experts]
-        return others[offset % self.experts :: self.experts]
+            return across[offset - offset % self.experts :][: self.experts]
+        return across[offset % self.experts :: self.experts]
 
 
 class _Item(NamedTuple):
@@ -116,15 +116,15 @@ class SimAi(common.TraceFormat):
         header = _header(lines[0].split() if lines else [], f"{name}: line 1", on.gpus, on.rails)
         items = _items(header, _layers(lines, name))
         common.check_operations(name, header.ranks, len(items))
-        ranks = tuple(
-            tuple(
-                common.Node(f"{name}: line {i.line}, {i.part}", _action(i.action, header, rank), i.after) for i in items
-            )
-            for rank in range(header.ranks)
-        )
-        return common.Trace(
-            files.name, ranks, partial(_rewrite, files.name, items, header.ranks), _notes(header, items)
-        )
+        ranks: list[tuple[common.Node, ...]] = []
+        for rank in range(header.ranks):
+            nodes: list[common.Node] = []
+            for item in items:
+                where = f"{name}: line {item.line}, {item.part}"
+                nodes.append(common.Node(where, _action(item.action, header, rank), item.after))
+            ranks.append(tuple(nodes))
+        rewrite = partial(_rewrite, files.name, items, header.ranks)
+        return common.Trace(files.name, tuple(ranks), rewrite, _notes(header, items))
 
 
 def _notes(header: _Header, items: "list[_Item]") -> tuple[str, ...]:
@@ -164,11 +164,14 @@ def _header(columns: list[str], where: str, gpus: int, rails: int) -> _Header:
     def number(key: str, default: int, minimum: int = 1) -> int:
         if key not in columns:
             return default
-        return common.parse_whole(where, key, (columns[columns.index(key) + 1 :] or ["nothing"])[0], minimum)
+        following = columns[columns.index(key) + 1 :] or ["nothing"]
+        return common.parse_whole(where, key, following[0], minimum)
 
     def numbers(key: str) -> tuple[int, ...]:
         count = number(key, 0, 0)
-        listed = columns[columns.index(key) + 2 :][:count] if key in columns else []
+        listed: list[str] = []
+        if key in columns:
+            listed = columns[columns.index(key) + 2 :][:count]
         if len(listed) < count:
             raise BadInput(where, f"{key} {count}", f"announces {count} layers, and {len(listed)} follow")
         return tuple(common.parse_whole(where, key, word) for word in listed)
@@ -194,8 +197,11 @@ def _header(columns: list[str], where: str, gpus: int, rails: int) -> _Header:
 def _layers(lines: list[str], name: str) -> list[_Layer]:
     number = lines[1].strip() if len(lines) > 1 else "nothing"
     announced = common.parse_whole(f"{name}: line 2", "number of layers", number, 1)
-    found = []
-    for line, columns in [(number, text.split()) for number, text in enumerate(lines[2:], 3) if text.strip()]:
+    layers = []
+    for line, text in enumerate(lines[2:], 3):
+        columns = text.split()
+        if not columns:
+            continue
         where = f"{name}: line {line}"
         if len(columns) != COLUMNS:
             allowed = f"must have {COLUMNS} columns and has {len(columns)}: the file is cut off or damaged"
@@ -206,11 +212,11 @@ def _layers(lines: list[str], name: str) -> list[_Layer]:
             gaps[part] = _gap(common.parse_whole(where, f"time of {part} in ns", time))
             comms[part] = _comm(kind, common.parse_whole(where, f"size of {part} in bytes", size), part, where)
         update = _gap(common.parse_whole(where, "update time in ns", columns[11]))
-        found.append(_Layer(line, columns[0], gaps, comms, update))
-    if len(found) != announced:
-        allowed = f"layers are announced in line 2, and {len(found)} follow: the file is cut off or damaged"
+        layers.append(_Layer(line, columns[0], gaps, comms, update))
+    if len(layers) != announced:
+        allowed = f"layers are announced in line 2, and {len(layers)} follow: the file is cut off or damaged"
         raise BadInput(name, announced, allowed)
-    return found
+    return layers
 
 
 def _gap(time_ns: int) -> common.Gap | None:
@@ -225,61 +231,87 @@ def _comm(kind: str, size: int, part: str, where: str) -> _Comm | None:
     if base not in OPS or group not in ("", "EP", "DP_EP"):
         allowed = f"{unknown_name_hint(base, [*OPS, 'NONE'])}, each but the last alone or with _EP or _DP_EP"
         raise BadInput(where, kind, allowed.replace("known", "a known collective", 1))
-    return _Comm(OPS[base], group or ("data" if part == "wg" else "model"), size) if size else None
+    if not size:
+        return None
+    domain = "data" if part == "wg" else "model"
+    return _Comm(OPS[base], group or domain, size)
+
+
+class _Program:
+    """What every rank runs, item after item; each item waits for the last blocking one."""
+
+    def __init__(self, header: _Header) -> None:
+        self.items: list[_Item] = []
+        self._header = header
+        self._dependencies: tuple[int, ...] = ()  # of the next item
+
+    def add(
+        self,
+        layer: _Layer,
+        part: str,
+        action: Action | None,
+        blocking: bool = True,
+        after: tuple[int, ...] | None = None,
+    ) -> tuple[int, ...]:
+        """Append what a layer has of a part; return its number, or nothing if it has none."""
+        if action is None:
+            return ()
+        if after is None:
+            after = self._dependencies
+        self.items.append(_Item(layer.line, layer.name, part, action, after))
+        added = (len(self.items) - 1,)
+        if blocking:
+            self._dependencies = added
+        return added
+
+    def wait_for(self, numbers: tuple[int, ...]) -> None:
+        """Let the next item wait for these items too."""
+        self._dependencies = tuple(dict.fromkeys((*self._dependencies, *numbers)))
+
+    def add_forward(self, layers: list[_Layer]) -> None:
+        """Append the forward passes of layers."""
+        for layer in layers:
+            self.add(layer, "fwd", layer.gaps["fwd"])
+            if self._header.policy != "DATA":
+                self.add(layer, "fwd", layer.comms["fwd"])
+
+    def add_weight_gradient(self, layer: _Layer) -> None:
+        """Append the weight gradient of a layer; nothing waits for its collective but the update."""
+        self.add(layer, "wg", layer.gaps["wg"])
+        if self._header.policy != "MODEL":
+            reduced = self.add(layer, "wg", layer.comms["wg"], blocking=False)
+            if reduced:
+                self.add(layer, "update", layer.update, blocking=False, after=reduced)
 
 
 def _items(header: _Header, layers: list[_Layer]) -> list[_Item]:
     """Return what every rank runs, in order."""
-    items: list[_Item] = []
-    dependencies: tuple[int, ...] = ()  # of the next item
-
-    def add(
-        layer: _Layer, part: str, action: Action | None, blocking: bool = True, after: tuple[int, ...] | None = None
-    ) -> tuple[int, ...]:
-        """Append what a layer has of a part; return its number, or nothing if it has none."""
-        nonlocal dependencies
-        if action is None:
-            return ()
-        items.append(_Item(layer.line, layer.name, part, action, dependencies if after is None else after))
-        added = (len(items) - 1,)
-        if blocking:
-            dependencies = added
-        return added
-
-    def forward(passed: list[_Layer]) -> None:
-        for layer in passed:
-            add(layer, "fwd", layer.gaps["fwd"])
-            if header.policy != "DATA":
-                add(layer, "fwd", layer.comms["fwd"])
-
-    def weight_gradient(layer: _Layer) -> None:
-        add(layer, "wg", layer.gaps["wg"])
-        if header.policy != "MODEL" and (reduced := add(layer, "wg", layer.comms["wg"], blocking=False)):
-            add(layer, "update", layer.update, blocking=False, after=reduced)
-
+    program = _Program(header)
     if header.policy == "MICRO":
         for layer in layers:
-            add(layer, "wg", layer.comms["wg"], blocking=False)
-        return items
-    forward(layers)
+            program.add(layer, "wg", layer.comms["wg"], blocking=False)
+        return program.items
+    program.add_forward(layers)
     is_transformer = header.policy.startswith("HYBRID_TRANSFORMER")
     for index, layer in reversed(list(enumerate(layers))):
         if index in header.initiates:
             # recompute from the last checkpoint on
-            forward(layers[max((c for c in header.checkpoints if c <= index), default=0) : index])
+            checkpoint = max((number for number in header.checkpoints if number <= index), default=0)
+            program.add_forward(layers[checkpoint:index])
         if header.policy == "DATA":
             # has the weight gradient first
-            weight_gradient(layer)
+            program.add_weight_gradient(layer)
             if index > 0:
-                add(layer, "ig", layer.gaps["ig"])
+                program.add(layer, "ig", layer.gaps["ig"])
             continue
         # the plain hybrids compute the weight gradient beside the input gradient's collective
-        add(layer, "ig", layer.gaps["ig"])
-        has_collective = index > 0 or is_transformer
-        overlapped = add(layer, "ig", layer.comms["ig"], blocking=is_transformer) if has_collective else ()
-        weight_gradient(layer)
-        dependencies = tuple(dict.fromkeys((*dependencies, *overlapped)))
-    return items
+        program.add(layer, "ig", layer.gaps["ig"])
+        overlapped: tuple[int, ...] = ()
+        if index > 0 or is_transformer:
+            overlapped = program.add(layer, "ig", layer.comms["ig"], blocking=is_transformer)
+        program.add_weight_gradient(layer)
+        program.wait_for(overlapped)
+    return program.items
 
 
 def _rewrite(name: str, items: list[_Item], ranks: int, measured: common.AllMeasured) -> dict[str, bytes]:
@@ -288,7 +320,11 @@ def _rewrite(name: str, items: list[_Item], ranks: int, measured: common.AllMeas
     writer = csv.writer(sink, lineterminator="\n")
     writer.writerow(["line", "layer", "part", "operation", "group", "bytes", "longest_ns", "shortest_ns"])
     for position, item in enumerate(items):
-        times = [round(m.seconds * NANOSECONDS) for r in range(ranks) if (m := measured.get((r, position))) is not None]
+        times: list[int] = []
+        for rank in range(ranks):
+            operation_of_rank = measured.get((rank, position))
+            if operation_of_rank is not None:
+                times.append(round(operation_of_rank.seconds * NANOSECONDS))
         if times:
             operation = ("compute", "", "") if isinstance(item.action, common.Gap) else item.action
             writer.writerow([*item[:3], *operation, max(times), min(times)])
