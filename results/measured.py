@@ -116,6 +116,9 @@ class MeasuredResults:
         """Return an Outcome for each target of the measure and fabric; one without samples if nothing was measured."""
         return ()
 
+    def add_tracks(self, root: Any, run: Any) -> None:
+        """Add to the timeline of a Run what the measure recorded with a time, below the Track `root`."""
+
     def sections(self) -> Mapping[str, type[Any]]:
         """Return its sections of the report, each a subclass of results.views.report.Section, by their id in it."""
         return {}

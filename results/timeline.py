@@ -17,14 +17,14 @@ from railyard.core.errors import RailyardError
 from railyard.core.records import IntervalId, Recovery
 from railyard.failure.faults import Fault
 from railyard.failure.scenario.pairs import broken_by
-from railyard.results.analysis.aggregate import grouped, labels
-from railyard.results.analysis.link_rates import delivered, fabric_specs, link_rates
+from railyard.results.analysis.link_rates import fabric_specs
 from railyard.results.analysis.recovery import FROM_REPAIR, STEP_NAMES
 from railyard.results.analysis.recovery_states import first_packet
-from railyard.results.format import size, workload_label
-from railyard.results.runs.records import RUN, STEP, Choice, Event, Flow, Run
+from railyard.results.format import workload_label
+from railyard.results.measured import MEASURED
+from railyard.results.runs.records import RUN, STEP, Event, Run
 from railyard.results.views.tracks import Slice, Track
-from railyard.topologies.addresses import Gpu, gpu_of_name
+from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import FabricSpec
 
@@ -41,30 +41,16 @@ _ENDS: Final = {"started": "finished", "on": "off"}
 def timeline(run: Run) -> Track:
     """Return everything that a run recorded with a time, as one track with others below it."""
     root = Track(run.name)
-    names = labels(run)
     faults, controller, routes = (root.child(name) for name in ("faults", "controller", "routes"))
     events = sorted(run.events, key=lambda e: e.monotonic_ns)
     arrows = _faults(faults, run.recoveries, _times(events))
     _controller(controller, routes, [e for e in events if e.source == CONTROLLER], arrows)
     _events(root, [e for e in events if e.source != CONTROLLER])
     _checks(root.child("connectivity checks"), run)
-    by_choice = grouped(run.choices, "interval")
-    specs = fabric_specs(run)
-    for interval, flows in grouped(run.flows, "interval").items():
-        fabric = names.get((interval.fabric, interval.policy), interval.fabric)
-        work = root.child(f"{fabric} · {workload_label(interval)} · repeat {interval.repeat}")
-        done = [flow for flow in flows if flow.end_ns]
-        _workload(work, done)
-        # where nothing changes the paths meanwhile
-        if interval.fabric in specs and not interval.script and interval not in by_choice:
-            _links(work.child("links"), done, specs[interval.fabric])
-        _paths(work.child("paths"), by_choice.get(interval, ()), max(flow.end_ns for flow in flows))
-    _detours(root.child("detours"), run.recoveries, specs)
+    for measure in MEASURED.values():
+        measure.add_tracks(root, run)
+    _detours(root.child("detours"), run.recoveries, fabric_specs(run))
     _goodput(root.child("goodput around faults"), run)
-    for sample in run.health:
-        element = f"{sample.element} {sample.index}"
-        root.child("health scores").child(element).samples.append((sample.monotonic_ns, sample.score))
-        root.child("load of links").child(element, "share").samples.append((sample.monotonic_ns, sample.load))
     _machine(root.child("machine"), run)
     return root
 
@@ -179,46 +165,6 @@ def _checks(track: Track, run: Run) -> None:
         values = {name: getattr(check, name) for name in (*counts, "forwarding_failed_parts", "mismatches")}
         what = f"{result if check.done else 'not done'} after {check.last_event}"
         track.slices.append(Slice(check.monotonic_ns, None, what, values))
-
-
-def _workload(track: Track, flows: Sequence[Flow]) -> None:
-    """Draw one run of a workload: its phases, the passes of pipeline stages, the transfers of GPUs, its goodput."""
-    for phase, part in grouped(flows, "phase").items():
-        track.child("phases").slices.append(_over(phase, part))
-    for (stage, step), part in sorted(grouped([f for f in flows if f.stage], "stage", "step").items()):
-        track.child("iteration").child(stage).slices.append(_over(step, part))
-    sent = grouped(flows, "src")
-    for gpu in sorted(sent, key=gpu_of_name):
-        track.child("transfers").child(gpu).slices += [
-            Slice(
-                f.start_ns,
-                f.end_ns,
-                f"{f.kind} → {f.dst} {size(f.bytes)}",
-                {"phase": f.phase, "bytes": f.bytes, "delivered": f.delivered} | ({"step": f.step} if f.step else {}),
-            )
-            for f in sent[gpu]
-        ]
-    track.child("goodput", "bit/s").samples += delivered(flows)
-
-
-def _over(name: str, flows: Sequence[Flow]) -> Slice:
-    """Return a slice from the first transfer's start to the last one's end."""
-    return Slice(min(f.start_ns for f in flows), max(f.end_ns for f in flows), name, {"transfers": len(flows)})
-
-
-def _links(track: Track, flows: Sequence[Flow], fabric: FabricSpec) -> None:
-    """Draw the rate of each GPU's links."""
-    for gpu, link, samples in sorted(link_rates(flows, fabric), key=lambda found: (gpu_of_name(found[0]), found[1])):
-        track.child(gpu).child(link, "bit/s").samples += samples
-
-
-def _paths(track: Track, choices: Sequence[Choice], end_ns: int) -> None:
-    """Draw which paths each pair had, from one change to the next."""
-    for (src, dst), changes in grouped(choices, "src", "dst").items():
-        ends = [*(change.monotonic_ns for change in changes[1:]), max(end_ns, changes[-1].monotonic_ns)]
-        track.child(f"{src} → {dst}").slices += [
-            Slice(change.monotonic_ns, end, change.paths) for change, end in zip(changes, ends, strict=True)
-        ]
 
 
 def _detours(track: Track, recoveries: Iterable[Recovery], specs: Mapping[str, FabricSpec]) -> None:

@@ -22,6 +22,7 @@ from railyard.experiments.live.paths import ALL_PAIRS_GPUS, Links
 from railyard.experiments.live.phases import MAX_NAMED
 from railyard.experiments.live.recorded import PAGE, page_of
 from railyard.experiments.live.sampler import structure
+from railyard.experiments.measures.steering.records import HEALTH
 from railyard.experiments.run.observers import FIRST_PACKET
 from railyard.experiments.run.words import sentences_of_measures
 from railyard.experiments.spec.experiment import ExperimentSpec
@@ -149,7 +150,7 @@ class _Fabric:
                 yield {"ns": row.t_fault + round(row.first_packet_ms * 1e6), "what": FIRST_PACKET, "detail": detail}
 
     def _health(self) -> Iterator[tuple[str, Message]]:
-        own = [row for row in self.run.health if row.fabric == self.label]
+        own = [row for row in self.run.rows(HEALTH) if row.fabric == self.label]
         for ns, rows in groupby(own, key=lambda row: row.monotonic_ns):
             found = defaultdict[str, list[tuple[float, int]]](list)
             for row in sorted(rows, key=lambda row: row.index):

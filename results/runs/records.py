@@ -238,33 +238,6 @@ class ByteCheck(Record):
     cross_rail_bytes: int  # payload sent over the rails' uplinks, or between rails, by the matrix and the policy
 
 
-@dataclass(frozen=True, slots=True)
-class HealthSample(Record):
-    """A row of health.parquet: what the controller thought of a rail, an HB domain or the spine layer at a moment.
-
-    `load` is the used share of its links (0 to 1), `score` the h-score (100 idle, 0 blocked) that all sources saw.
-    """
-
-    monotonic_ns: int
-    element: str  # "rail", "domain" or "spine"
-    index: int
-    load: float
-    score: int
-
-
-@dataclass(frozen=True, slots=True)
-class Choice(Record):
-    """A row of choices.parquet: the paths that a source chose for a pair from this moment on.
-
-    `paths`: as `topologies.forwarding.path_names` has them ("drd by rail 4"), several joined by " + ".
-    """
-
-    monotonic_ns: int
-    src: str
-    dst: str
-    paths: str
-
-
 @dataclass(frozen=True)
 class FabricRun:
     """One fabric that was built: what it was, and how long building and taking down took (s).
@@ -313,8 +286,6 @@ class Run:
     recoveries: list[Recovery] = field(default_factory=list)
     connectivity_checks: list[ConnectivityCheck] = field(default_factory=list)
     goodput: list[GoodputTrace] = field(default_factory=list)
-    health: list[HealthSample] = field(default_factory=list)
-    choices: list[Choice] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     links: list[LinkCheck] = field(default_factory=list)
     loads: list[Load] = field(default_factory=list)
@@ -394,8 +365,6 @@ KERNEL_KINDS: Final[tuple[RecordKind[Any], ...]] = (
     RecordKind("connectivity_checks", ConnectivityCheck, "connectivity.csv"),
     MEASUREMENTS,
     RecordKind("flows", Flow, "flows.parquet", in_every_run=True),
-    RecordKind("health", HealthSample, "health.parquet"),
-    RecordKind("choices", Choice, "choices.parquet", is_linked=False),
     RecordKind("machine", MachineSample, "machine.parquet", is_linked=False),
     EVENTS,
 )

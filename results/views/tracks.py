@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
+from railyard.core.records import IntervalId
+from railyard.results.format import workload_label
+
 
 @dataclass(frozen=True, slots=True)
 class Slice:
@@ -65,3 +68,9 @@ class Track:
             lanes[lane].append(each)
             heappush(busy, (each.end_ns, lane))
         return lanes
+
+
+def interval_track(root: Track, labels: Mapping[tuple[str, str], str], interval: IntervalId) -> Track:
+    """Return the track of what ran in an interval. `labels`: of fabrics, by fabric and policy (aggregate.labels)."""
+    fabric = labels.get((interval.fabric, interval.policy), interval.fabric)
+    return root.child(f"{fabric} · {workload_label(interval)} · repeat {interval.repeat}")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from railyard.experiments.measures.steering.records import CHOICES, HEALTH
 from railyard.results import run_folder
 from railyard.results.runs.records import Run
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT, Program, as_root
@@ -30,13 +31,13 @@ def run(tmp_path_factory: pytest.TempPathFactory, slow: float) -> Run:
 
 
 def test_agents_route_by_the_policy_of_a_plugin(run: Run) -> None:
-    chosen = {policy: {c.paths for c in run.choices if c.policy == policy} for policy in ("dr", "widest")}
+    chosen = {policy: {c.paths for c in run.rows(CHOICES) if c.policy == policy} for policy in ("dr", "widest")}
     assert {path.split()[0] for path in chosen["dr"]} <= {"dr", "r"}
     assert {"drd by rail 2", "drd by rail 3"} & chosen["widest"]  # the idle rails
 
 
 def test_scores_follow_from_the_estimator_of_a_plugin(run: Run) -> None:
-    rails = [sample for sample in run.health if sample.element == "rail"]
+    rails = [sample for sample in run.rows(HEALTH) if sample.element == "rail"]
     assert rails
     assert all(abs(sample.score - 100 * (1 - sample.load**3)) <= 1.01 for sample in rails)
     assert any(sample.load > 0.5 for sample in rails)

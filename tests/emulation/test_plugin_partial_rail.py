@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from railyard.experiments.measures.steering.records import HEALTH
 from railyard.results import run_folder
 from tests.emulation.programs import run_with_plugin
 
@@ -23,4 +24,4 @@ def test_plugin_background_loads_the_listed_links_only(tmp_path: Path, slow: flo
     (on,) = (event for event in run.events if (event.source, event.what) == ("background", "on"))
     assert on.detail["text"] == "rail 0 of domains 0, 1"
     assert {name for name in on.detail if name.startswith("partial")} == {"partial-rail"}
-    assert {float(s.load) > 0.3 for s in run.health if (s.element, s.index) == ("rail", 0)} >= {True}
+    assert {float(s.load) > 0.3 for s in run.rows(HEALTH) if (s.element, s.index) == ("rail", 0)} >= {True}

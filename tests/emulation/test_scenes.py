@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from railyard.experiments.measures.steering.records import CHOICES, HEALTH
 from railyard.experiments.measures.steering.spine_condition import Cell
 from railyard.results import run_folder
 from railyard.results.runs.records import Run
@@ -47,7 +48,7 @@ def test_each_policy_runs_in_each_scene_and_every_byte_arrives(run: Run) -> None
 
 
 def test_messages_go_by_their_policys_way(run: Run) -> None:
-    chosen = {(c.policy, c.paths) for c in run.choices if (c.src, c.dst) == ("d0g0", "d1g1")}
+    chosen = {(c.policy, c.paths) for c in run.rows(CHOICES) if (c.src, c.dst) == ("d0g0", "d1g1")}
     assert chosen == {("dr", "dr by rail 1"), ("ecmp", "spine")}
 
 
@@ -57,7 +58,7 @@ def test_background_is_its_scenes_alone(run: Run, by_load: Mapping[float, Cell])
     assert by_load[0].scores.spine > 0.9
     assert by_load[0].scores.rail > 0.9  # of the scene before, nothing is left
     seen = defaultdict(set)
-    for sample in run.health:
+    for sample in run.rows(HEALTH):
         seen[sample.interval.scene].add(sample.policy)
     assert dict(seen) == {FULL: {"dr", "ecmp"}, IDLE: {"dr", "ecmp"}}
 

@@ -4,13 +4,12 @@ import random
 from dataclasses import dataclass, field
 
 from railyard.core.records import IntervalId
+from railyard.experiments.measures.steering.records import CHOICES, HEALTH, Choice, HealthSample
 from railyard.results.runs.records import (
     ByteCheck,
-    Choice,
     Event,
     FabricRun,
     Flow,
-    HealthSample,
     LinkCheck,
     Load,
     Measurement,
@@ -119,22 +118,22 @@ def add_scores(s: Sample, where: IntervalId, at: int, begun: int, leaves: bool) 
         warm = min(1.0, (at - begun) / (6 * PERIOD))
         load = BUSY * warm if rail in s.busy else (0.6 if at > begun + SETTLE and leaves else 0.05)
         load = min(1.0, load * s.dice.uniform(0.97, 1.0))
-        s.run.health.append(HealthSample(where, at, "rail", rail, load, round(100 * (1 - load))))
+        s.run.rows(HEALTH).append(HealthSample(where, at, "rail", rail, load, round(100 * (1 - load))))
     for domain in range(s.domains):
         load = 0.1 * s.dice.random() if at > begun + SETTLE else 0.0
-        s.run.health.append(HealthSample(where, at, "domain", domain, load, round(100 * (1 - load))))
+        s.run.rows(HEALTH).append(HealthSample(where, at, "domain", domain, load, round(100 * (1 - load))))
 
 
 def add_choices(s: Sample, where: IntervalId, src: str, dst: str, begun: int) -> None:
     """Under any policy first the fabric's own path; then away from the busy rails, and once back and forth."""
     own, to = int(src.partition("g")[2]), int(dst.partition("g")[2])
     path = f"r by rail {own}" if own == to else f"dr by rail {to}"
-    s.run.choices.append(Choice(where, begun + 1, src, dst, path))
+    s.run.rows(CHOICES).append(Choice(where, begun + 1, src, dst, path))
     if where.policy.startswith("health") and to in s.busy:
         other = f"drd by rail {s.rails - 1 - to}"
         paths = f"{other} + drd by rail 2" if "spray" in where.policy else other
         for after, what in ((4, paths), (26, path), (31, paths)):
-            s.run.choices.append(Choice(where, begun + after * PERIOD + to, src, dst, what))
+            s.run.rows(CHOICES).append(Choice(where, begun + after * PERIOD + to, src, dst, what))
 
 
 def add_measured(s: Sample, where: IntervalId, took: float, predicted: float, started: int) -> None:

@@ -17,9 +17,10 @@ import pandas as pd
 
 from railyard.core.records import IntervalId, Record
 from railyard.experiments.measures.steering.recorded import is_steered, recorded_dwell_s, recorded_policies
+from railyard.experiments.measures.steering.records import CHOICES, HEALTH, Choice, HealthSample
 from railyard.results.analysis.aggregate import TIME_METRICS, grouped, none_if_nan
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs.records import Choice, Event, FabricRun, HealthSample, Run, Verdict, worst_verdict
+from railyard.results.runs.records import Event, FabricRun, Run, Verdict, worst_verdict
 from railyard.topologies.addresses import gpu_of_name
 from railyard.topologies.forwarding import Fabric, path_names, policy_shares
 
@@ -59,8 +60,8 @@ def intervals(run: Run) -> tuple[MeasurementInterval, ...]:
     """Return the steered intervals in the order in which they were run. Empty unless policies steered."""
     if not is_steered(run):
         return ()
-    health = grouped(sorted(run.health, key=_time), "interval")
-    choices = grouped(sorted(run.choices, key=_time), "interval")
+    health = grouped(sorted(run.rows(HEALTH), key=_time), "interval")
+    choices = grouped(sorted(run.rows(CHOICES), key=_time), "interval")
     spans = _workload_spans(run.events)
     times = _record_times(run, health, choices, spans)
     built = {fabric.label: fabric for fabric in run.fabrics}

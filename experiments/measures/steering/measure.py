@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 
 from railyard.experiments.measures.definition import MEASURES, Counts, Measure, RunContext
+from railyard.experiments.measures.steering.records import CHOICES, HEALTH
 from railyard.experiments.measures.steering.spec import RoutingSpec
 from railyard.experiments.measures.workloads.turn import Turn, Variant
 from railyard.experiments.measures.workloads.variants import Measurer, WorkloadVariants
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from railyard.results.measured import Check
     from railyard.results.runs.records import Run
     from railyard.results.views.report import Section
+    from railyard.results.views.tracks import Track
 
 
 NEEDS_ROUTING: Final = "is for experiments with routing: add {policies: [dr]}"
@@ -44,6 +46,7 @@ class Steering(WorkloadVariants, Measure[Any]):
     shared_items = MappingProxyType({"routing": RoutingSpec})
     dependent_keys = MappingProxyType(dict.fromkeys(("background", "grid"), NEEDS_ROUTING))
     order = 15
+    records = (HEALTH, CHOICES)
 
     def items(self, spec: ExperimentSpec) -> tuple[Any, ...]:
         """Return the section, if there is one."""
@@ -133,6 +136,12 @@ class Steering(WorkloadVariants, Measure[Any]):
         from railyard.experiments.measures.steering.checks import checks
 
         return checks(analysis)
+
+    def add_tracks(self, root: "Track", run: "Run") -> None:
+        """Add the paths of pairs, h-scores and loads to the timeline."""
+        from railyard.experiments.measures.steering.tracks import add_tracks
+
+        add_tracks(root, run)
 
     def sections(self) -> "Mapping[str, type[Section]]":
         """Return its sections of the report."""

@@ -17,10 +17,10 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
 from railyard.experiments.measures.steering.analysis import MeasurementInterval, path_shares, rail_of
+from railyard.experiments.measures.steering.records import HealthSample
 from railyard.results.format import percent, workload_label
 from railyard.results.plots import style as plots
 from railyard.results.plots.svg import mark
-from railyard.results.runs.records import HealthSample
 
 _MAX_NAMED: Final = 8  # areas up to which each is named
 _MAX_POINTS: Final = 400  # of a line: a screen has no more

@@ -11,11 +11,12 @@ from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.controller.processes.clients import AgentsProcess
 from railyard.core.wait import sleep_until
 from railyard.experiments.measures.steering import expected_times
+from railyard.experiments.measures.steering.records import CHOICES, HEALTH, Choice, HealthSample
 from railyard.experiments.measures.steering.spec import RoutingSpec
 from railyard.experiments.measures.workloads.replay import run_workload
 from railyard.experiments.measures.workloads.turn import Turn
 from railyard.experiments.run.session import ControllerEvent, FabricSession
-from railyard.results.runs.records import BACKGROUND_SENT, PROCESS, Choice, Event, HealthSample
+from railyard.results.runs.records import BACKGROUND_SENT, PROCESS, Event
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Shares
 from railyard.workloads.background.flows import Background, reserved
@@ -150,9 +151,9 @@ class SteeredTurn:
             if name == "health":
                 for element in ELEMENTS:
                     for index, (load, score) in enumerate(detail[element]):
-                        run.health.append(HealthSample(interval, at_ns, element, index, load, score))
+                        run.rows(HEALTH).append(HealthSample(interval, at_ns, element, index, load, score))
             elif name == "choice":
-                run.choices.append(Choice(interval, at_ns, detail["src"], detail["dst"], detail["paths"]))
+                run.rows(CHOICES).append(Choice(interval, at_ns, detail["src"], detail["dst"], detail["paths"]))
 
     def _record_changes(self, received: list[ControllerEvent], steered_ns: int) -> None:
         """Record each change of routes that followed from scores of this turn, and how long it took."""

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from railyard.experiments.predict.output import Predicted
     from railyard.results.analysis.run_analysis import Analysis
     from railyard.results.measured import Check
+    from railyard.results.runs.records import Run
     from railyard.results.views.report import Section
+    from railyard.results.views.tracks import Track
 
 
 @MEASURES.register("workloads")
@@ -76,6 +78,12 @@ class Workloads(Measure[Any]):
         from railyard.experiments.measures.workloads.checks import checks
 
         return checks(analysis.run)
+
+    def add_tracks(self, root: "Track", run: "Run") -> None:
+        """Add each replay to the timeline."""
+        from railyard.experiments.measures.workloads.tracks import add_tracks
+
+        add_tracks(root, run)
 
     def sections(self) -> "Mapping[str, type[Section]]":
         """Return its sections of the report."""

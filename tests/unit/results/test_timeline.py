@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.records import IntervalId
+from railyard.experiments.measures.steering.records import CHOICES, HEALTH
 from railyard.results.analysis.link_rates import delivered, link_rates
 from railyard.results.runs.records import Event, Flow, MachineSample, Run
 from railyard.results.timeline import add_links, timeline
@@ -223,13 +224,13 @@ def test_counters_have_scores_load_and_the_machine() -> None:
     found = Decoded(perfetto.encode(timeline(run)))
     scores = [event.double_counter_value for *_, event in found.named("health scores", "rail 0")]
     assert scores == [
-        s.score for s in sorted(run.health, key=lambda s: s.monotonic_ns) if (s.element, s.index) == ("rail", 0)
+        s.score for s in sorted(run.rows(HEALTH), key=lambda s: s.monotonic_ns) if (s.element, s.index) == ("rail", 0)
     ]
     assert [event.double_counter_value for *_, event in found.named("machine", "CPU busy")] == [50, 50, 50]
     units = {path[-1]: found.described[uuid].counter.unit_name for uuid, path in found.paths.items()}
     assert (units["CPU busy"], units["scheduling lag"]) == ("%", "ms")
     pairs = {path[3] for path in found.paths.values() if path[2:3] == ("paths",) and len(path) == 4}
-    assert pairs == {f"{c.src} → {c.dst}" for c in run.choices}
+    assert pairs == {f"{c.src} → {c.dst}" for c in run.rows(CHOICES)}
 
 
 def test_links_come_from_the_record_of_the_live_page() -> None:

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from railyard.core.records import IntervalId
+from railyard.experiments.measures.steering.records import HEALTH, HealthSample
 from railyard.results.runs.records import (
     ByteCheck,
     Event,
     FabricRun,
     Flow,
-    HealthSample,
     LinkCheck,
     Load,
     Measurement,
@@ -71,7 +71,7 @@ def add_interval(run: Run, scene: Scene, policy: str, repeat: int, begun: int, f
         elements = zip(("domain", "rail", "spine", "rail"), (0, 0, 0, 1), here.scores, strict=True)
         for element, index, score in (*elements, ("domain", 1, 100)):
             seen = 100 if fresh else max(1, score - own)
-            run.health.append(HealthSample(where, at, element, index, 1 - seen / 100, seen))
+            run.rows(HEALTH).append(HealthSample(where, at, element, index, 1 - seen / 100, seen))
     what = where.as_dict()
     run.events += [Event(started, "workload", "started", what), Event(ended, "workload", "finished", what)]
     for number in range(ROUNDS):

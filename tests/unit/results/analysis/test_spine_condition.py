@@ -12,6 +12,7 @@ from rich.console import Console
 from railyard.controller.health import policy as health
 from railyard.experiments.measures.steering.comparison_section import finding, reason_text, spine_table
 from railyard.experiments.measures.steering.expected_times import Pattern, expected_scores
+from railyard.experiments.measures.steering.records import HEALTH
 from railyard.experiments.measures.steering.spine_condition import Cell, Rates, Scores
 from railyard.experiments.measures.workloads.report.figures import flows_by_work
 from railyard.results.runs.records import Run
@@ -131,7 +132,7 @@ def test_run_without_grid_or_scores_has_no_comparison() -> None:
     one_way.flows = [f for f in one_way.flows if f.policy == "dr"]
     assert cells(one_way) == ()
     blind = scenes_run({})
-    blind.health = [s for s in blind.health if s.element != "spine"]
+    blind = blind.with_rows(HEALTH, [s for s in blind.rows(HEALTH) if s.element != "spine"])
     assert cells(blind) == ()
     cut = scenes_run({})
     cut.flows = [replace(f, delivered=0) for f in cut.flows]

@@ -21,10 +21,11 @@ from railyard.experiments.measures.steering.analysis import (
     most_changed_pair,
     path_shares,
 )
+from railyard.experiments.measures.steering.records import CHOICES, HEALTH, Choice
 from railyard.results.analysis.aggregate import pairs, slowdowns
 from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs.records import Choice, Event, Measurement, Run
+from railyard.results.runs.records import Event, Measurement, Run
 from tests.unit.results_sample import sample_run
 from tests.unit.shown import policy_rows, print_summary, summarise
 from tests.unit.steered_sample import PERIOD, SECOND, SETTLE, steered_run
@@ -130,8 +131,8 @@ def flapping(gap_s: float, count: int) -> MeasurementInterval:
     """One pair that changes every `gap_s`."""
     run = small(policies=("health-drd",))
     where = IntervalId("rail-only", "transfers", "health-drd")
-    begun = run.health[0].monotonic_ns
-    run.choices = [
+    begun = run.rows(HEALTH)[0].monotonic_ns
+    run.rows(CHOICES)[:] = [
         Choice(where, begun + round(n * gap_s * SECOND), "d0g0", "d1g1", f"drd by rail {2 + n % 2}")
         for n in range(count)
     ]
@@ -157,10 +158,9 @@ def checked(run: Run) -> dict[str, bool]:
 def test_flapping_fails_the_run_and_names_the_pair() -> None:
     run = small()
     assert checked(run)[LIMIT] is True
-    last = [choice for choice in run.choices if choice.policy != "oracle"][-1]
-    run.choices += [
-        replace(last, monotonic_ns=last.monotonic_ns - n, paths=f"drd by rail {n % 2}") for n in range(1, 60)
-    ]
+    last = [choice for choice in run.rows(CHOICES) if choice.policy != "oracle"][-1]
+    for n in range(1, 60):
+        run.rows(CHOICES).append(replace(last, monotonic_ns=last.monotonic_ns - n, paths=f"drd by rail {n % 2}"))
     assert checked(run)[LIMIT] is False
     (message,) = (c["detail"] for c in summarise(run)["checks"] if c["name"] == LIMIT)
     assert f"{last.src} to {last.dst}" in message
@@ -246,8 +246,8 @@ def test_tables_that_the_screen_has_no_room_for_are_counted() -> None:
 
 def test_partial_runs_have_a_screen() -> None:
     changes: list[Callable[[Run], Any]] = [
-        lambda run: run.measurements.clear(), lambda run: run.events.clear(), lambda run: run.health.clear(),
-        lambda run: run.choices.clear(), lambda run: run.flows.clear(), lambda run: run.fabrics.clear(),
+        lambda run: run.measurements.clear(), lambda run: run.events.clear(), lambda run: run.rows(HEALTH).clear(),
+        lambda run: run.rows(CHOICES).clear(), lambda run: run.flows.clear(), lambda run: run.fabrics.clear(),
     ]  # fmt: skip
     for change in changes:
         run = small()
@@ -285,7 +285,7 @@ def test_an_event_of_another_fabric_is_not_taken_for_ones_own() -> None:
         "ms": inf,
         "version": 1,
     }
-    run.events.append(Event(run.health[10].monotonic_ns, "steering", "changed", detail))
+    run.events.append(Event(run.rows(HEALTH)[10].monotonic_ns, "steering", "changed", detail))
     assert rows(run)["health-drd"].worst_reaction_ms == 12.5
 
 
@@ -301,5 +301,5 @@ def test_reaction_lasts_until_the_last_batch() -> None:
 
 def test_the_oracle_is_under_no_dwell_limit() -> None:
     run = small(policies=("oracle",))
-    assert run.choices
+    assert run.rows(CHOICES)
     assert "route changes stay under the dwell limit" not in checked(run)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from railyard.core.records import IntervalId, Recovered
+from railyard.experiments.measures.steering.records import CHOICES, HEALTH
 from railyard.experiments.measures.workloads.report import plots as plot_times
 from railyard.experiments.measures.workloads.report import traffic_plots
 from railyard.experiments.measures.workloads.report.tables import others_table
@@ -103,7 +104,8 @@ def test_partial_runs_have_a_page() -> None:
     ):
         run = sample_run(2, 2, 1)
         for part in parts:
-            setattr(run, part, [])
+            rows = run.records[part] if part in run.records else getattr(run, part)
+            rows.clear()
         assert "Fidelity:" in shown.render(run)
 
 
@@ -366,7 +368,9 @@ def test_fabrics_that_steered_runs_vary_are_a_sweep_a_policy() -> None:
     run.spec["fabrics"] = [{"kind": "rail-only", "domains": 2, "rails": k} for k in (2, 4, 8)]
     run.fabrics = [replace(f, label=f"f{k}", rails=k) for k in (2, 4, 8) for f in run.fabrics]
     run.measurements = [replaced(m, fabric=f"f{k}", value=float(k)) for k in (2, 4, 8) for m in whole]
-    run.flows, run.choices, run.health, run.events = [], [], [], []
+    run.flows, run.events = [], []
+    run.rows(CHOICES).clear()
+    run.rows(HEALTH).clear()
     message = "predicted \\S+ s, f4 \\S+ 4.000 s".replace(" s", "\xa0s")
     assert re.findall(rf"(rail-only [a-z-]+): f2 \S+ 2\.000\xa0s, {message}", shown.render(run)) == [
         "rail-only dr", "rail-only health-drd",
@@ -378,7 +382,8 @@ def test_partial_steered_runs_have_a_page() -> None:
     for parts in (("measurements", "goodput"), ("health", "events"), ("choices", "flows"), ("fabrics", "links")):
         run = steered_run(2, 4, 1, ("dr", "health-drd", "oracle"))
         for part in parts:
-            setattr(run, part, [])
+            rows = run.records[part] if part in run.records else getattr(run, part)
+            rows.clear()
         assert "Fidelity:" in shown.render(run)
 
 
