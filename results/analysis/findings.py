@@ -8,7 +8,6 @@ from typing import Any
 from railyard.core.records import IntervalId, Record
 from railyard.results.analysis.aggregate import grouped, unexplained
 from railyard.results.analysis.limits import (
-    BACKGROUND,
     BYTES,
     CLOCKS,
     CPU_BUSY,
@@ -35,8 +34,8 @@ from railyard.results.analysis.limits import (
 )
 from railyard.results.format import digits, percent, rate, size
 from railyard.results.runs.records import (
-    BACKGROUND_SENT,
     INJECTED_LATE,
+    INTERRUPTIONS,
     PROCESS,
     RUN,
     ByteCheck,
@@ -219,14 +218,9 @@ def is_not_compared(row: Measurement) -> bool:
 
 
 def event_findings(event: Event) -> Iterator[Finding]:
-    """Yield an interrupted process, a fault that was injected late, or background that was not sent."""
+    """Yield an interrupted process, or a fault that was injected late."""
     where = IntervalId.of(event.detail)
-    if event.source == PROCESS and event.what != BACKGROUND_SENT:
+    if event.source == PROCESS and event.what in INTERRUPTIONS:
         yield Finding(where, PROCESS_MISSING, 1.0, str(event.detail["text"]))
     elif (event.source, event.what) == (RUN, INJECTED_LATE):
         yield Finding(where, FAULT_LATE, float(event.detail["seconds"]), str(event.detail["text"]))
-    elif event.source == PROCESS:
-        sent = event.detail["sent"]
-        requested = event.detail["requested"]
-        missing = max(0.0, 1 - sent / requested) if requested else 0.0
-        yield Finding(where, BACKGROUND, missing, f"{size(sent)} of background sent of {size(requested)}")

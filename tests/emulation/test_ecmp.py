@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+from railyard.experiments.measures.workloads.records import UPLINK_BYTES, UPLINK_IMBALANCE
 from railyard.results import run_folder
 from railyard.results.analysis.fidelity import judge
-from railyard.results.runs.records import UPLINK_BYTES, UPLINK_IMBALANCE, Run
+from railyard.results.runs.records import Run
 from tests.emulation.programs import RUN_EXPERIMENT, Program
 
 FABRIC = {"kind": "rail-optimized", "domains": 2, "rails": 3, "rail_rate": "7Mbit"}

@@ -22,6 +22,7 @@ from railyard.workloads.background.spec import BackgroundSpec
 if TYPE_CHECKING:
     from railyard.experiments.predict.output import Predicted
     from railyard.experiments.run.session import FabricSession
+    from railyard.results.analysis.findings import Finding
     from railyard.results.analysis.run_analysis import Analysis
     from railyard.results.measured import Check
     from railyard.results.runs.records import Run
@@ -130,6 +131,12 @@ class Steering(WorkloadVariants, Measure[Any]):
         from railyard.experiments.measures.steering.recorded import recorded_policies
 
         return recorded_policies(run)
+
+    def findings(self, run: "Run") -> "Iterator[Finding]":
+        """Yield how much of the background of each interval was not sent."""
+        from railyard.experiments.measures.steering.findings import findings
+
+        return findings(run)
 
     def checks(self, analysis: "Analysis") -> "Iterable[Check]":
         """Check that no pair changed its paths more often than its dwell time allows."""

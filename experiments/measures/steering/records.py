@@ -34,5 +34,7 @@ class Choice(Record):
     paths: str
 
 
+BACKGROUND_SENT: Final = "background-sent"
+"""The event that has the bytes `requested` of the background load in an interval, and those `sent`."""
 HEALTH: Final = RecordKind("health", HealthSample, "health.parquet", before="machine")
 CHOICES: Final = RecordKind("choices", Choice, "choices.parquet", before="machine", is_linked=False)

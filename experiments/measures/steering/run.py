@@ -11,12 +11,12 @@ from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.controller.processes.clients import AgentsProcess
 from railyard.core.wait import sleep_until
 from railyard.experiments.measures.steering import expected_times
-from railyard.experiments.measures.steering.records import CHOICES, HEALTH, Choice, HealthSample
+from railyard.experiments.measures.steering.records import BACKGROUND_SENT, CHOICES, HEALTH, Choice, HealthSample
 from railyard.experiments.measures.steering.spec import RoutingSpec
 from railyard.experiments.measures.workloads.replay import run_workload
 from railyard.experiments.measures.workloads.turn import Turn
 from railyard.experiments.run.session import ControllerEvent, FabricSession
-from railyard.results.runs.records import BACKGROUND_SENT, PROCESS, Event
+from railyard.results.runs.records import PROCESS, Event
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Shares
 from railyard.workloads.background.flows import Background, reserved

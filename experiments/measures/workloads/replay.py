@@ -11,6 +11,7 @@ import numpy as np
 
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.workloads.predictions import Prediction, ReplayConditions, predictions_of
+from railyard.experiments.measures.workloads.records import UPLINK_BYTES, UPLINK_IMBALANCE
 from railyard.experiments.measures.workloads.turn import Turn, Workload
 from railyard.experiments.run import observers
 from railyard.experiments.run.session import FabricSession
@@ -18,8 +19,6 @@ from railyard.results.runs.records import (
     CLOCK_UNCERTAINTY,
     THROUGHPUT,
     UNDERLAY_BYTES,
-    UPLINK_BYTES,
-    UPLINK_IMBALANCE,
     ByteCheck,
     Event,
     Flow,

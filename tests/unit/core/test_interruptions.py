@@ -11,9 +11,10 @@ import pytest
 from railyard.core import watch
 from railyard.core.records import IntervalId
 from railyard.core.watch import ProcessMissing
+from railyard.experiments.measures.steering.records import BACKGROUND_SENT
 from railyard.experiments.run.session import record_interruptions, surviving_interruptions
 from railyard.results.analysis.fidelity import judge
-from railyard.results.runs.records import BACKGROUND_SENT, PROCESS, Event
+from railyard.results.runs.records import PROCESS, Event
 from tests.unit.results_sample import sample_run
 from tests.unit.stand_ins import run_of
 

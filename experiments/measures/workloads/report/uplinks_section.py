@@ -10,11 +10,12 @@ from matplotlib.lines import Line2D
 from rich.console import Console
 
 from railyard.core.records import IntervalId
+from railyard.experiments.measures.workloads.records import UPLINK_BYTES, UPLINK_IMBALANCE
 from railyard.results.analysis.aggregate import TIME_METRICS
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.format import ratio, workload_label
 from railyard.results.plots import style
-from railyard.results.runs.records import UPLINK_BYTES, UPLINK_IMBALANCE, Measurement, Run
+from railyard.results.runs.records import Measurement, Run
 from railyard.results.views.report import Section
 from railyard.results.views.table import Column, Table, text
 

@@ -6,9 +6,10 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from railyard.experiments.measures.workloads.records import UPLINK_BYTES, UPLINK_IMBALANCE
+from railyard.experiments.measures.workloads.report.uplinks_section import UplinksSection
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs.records import UPLINK_BYTES, UPLINK_IMBALANCE, Event, Measurement, Run
-from railyard.results.views.report import SECTIONS
+from railyard.results.runs.records import Event, Measurement, Run
 from tests.unit.results_sample import sample_run
 from tests.unit.shown import print_summary, render, summarise
 
@@ -55,5 +56,5 @@ def test_a_run_without_spines_has_no_uplinks_to_show(run: Run) -> None:
 def test_collisions_on_cables_of_a_graph_are_named(run: Run) -> None:
     graph = replace(run, measurements=[m for m in run.measurements if m.metric != UPLINK_IMBALANCE])
     sentence = "moe on rail-optimized: flows collide on cables between switches. So the time is expected to be 1.250 of"
-    (found,) = SECTIONS["uplinks"]().headline(Analysis(graph))
+    (found,) = UplinksSection().headline(Analysis(graph))
     assert str(found).startswith(sentence)
