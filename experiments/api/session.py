@@ -14,12 +14,13 @@ from railyard.core.provenance import provenance
 from railyard.core.records import IN_FLIGHT_NS, Recovered, Recovery
 from railyard.core.wait import poll
 from railyard.experiments.api.messages import FabricInfo, Ping
+from railyard.experiments.measures.faults.measure import FaultsMeasure
 from railyard.experiments.measures.workloads.replay import run_faulted_workload, run_workload
 from railyard.experiments.measures.workloads.run import make_workloads
 from railyard.experiments.measures.workloads.turn import Turn, Workload
 from railyard.experiments.run import observers
-from railyard.experiments.run.fault_script import heartbeats_running
 from railyard.experiments.run.gpu_fabrics import check_rate
+from railyard.experiments.run.heartbeats import heartbeats_running
 from railyard.experiments.run.progress import measure_undisturbed
 from railyard.experiments.run.session import RESTORE_S, FabricSession, built, check_links
 from railyard.experiments.spec.experiment import ExperimentSpec
@@ -150,11 +151,12 @@ class LiveFabric:
 
         BadInput for a fault that doesn't fit the fabric.
         """
-        spec = self._experiment(faults=[data]).faults[0]
+        experiment = self._experiment(faults=[data])
+        (spec,) = FaultsMeasure().faults(experiment)
         session = self._session
         script = spec.script(session.plan, 0)
         selection = replace(monitored_pairs(spec.fault, session.plan), streams=(), affected=frozenset())
-        run = self._new_run(self._experiment(faults=[data]))
+        run = self._new_run(experiment)
         if not self._faults and self._reroute:
             self._heartbeats.enter_context(heartbeats_running(session, HeartbeatsSpec(), self._new_run(self._spec)))
             time.sleep(SETTLE_S)

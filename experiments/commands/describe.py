@@ -96,11 +96,9 @@ def scalar(value: object) -> str:
 def shown(spec: "ExperimentSpec") -> dict[str, Any]:
     """Return all keys with their defaults, but none without effect on this experiment."""
     idle = {"title", "topic", "takes", "description", *spec.family.without}
-    idle |= set() if spec.faults else {"fault_repeats"}
-    idle |= set() if spec.scripts else {"script_repeats"}
-    used = measures_of(spec)
-    idle |= {measure.repeats_key for measure in MEASURES.values() if measure not in used}
-    if not (spec.faults or spec.scripts or any(measure.injects_faults for measure in used)):
+    for measure in MEASURES.values():
+        idle |= {section.repeats_key for section in measure.spec_sections if not getattr(spec, section.key)}
+    if not any(measure.injects_faults for measure in measures_of(spec)):
         idle |= {"reroute", "heartbeats"}
     shown = {key: value for key, value in spec.resolved().items() if key not in idle and value != []}
     if spec.background:

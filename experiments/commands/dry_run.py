@@ -3,14 +3,13 @@
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from railyard.core.errors import BadInput
 from railyard.core.memory import keep_freed_memory
-from railyard.core.units import format_time
 from railyard.experiments import options
 from railyard.experiments.measures.definition import measures_of
 from railyard.experiments.options import (
@@ -25,15 +24,11 @@ from railyard.experiments.options import (
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.experiments.spec.parsing import parse
-from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
-from railyard.failure.analysis.evaluate import AFTER_S
 from railyard.topologies import from_mininet
-from railyard.topologies.spec import FabricSpec
 from railyard.topologies.topology_kind import TopologyKind
 from railyard.workloads.traces.common import is_trace_prefix
 
 PURPOSE = "Compute and check, without packets"
-FAULTS_ORDER: Final = 20
 
 
 @shows_progress
@@ -54,7 +49,7 @@ def command(
     """Print what would be sent, by which GPUs and over which links, without sending it. Needs no root."""
     keep_freed_memory()
     spec = experiment(experiment_of(name, topo), overrides, topo)
-    if not (spec.workloads or spec.fault_runs or measures_of(spec)):
+    if not (spec.workloads or measures_of(spec)):
         raise BadInput("NAME", spec.name, "has no workloads and no faults: what it does depends on time")
     print_all(spec, options.console())
     return 0
@@ -102,60 +97,7 @@ def _print_topologies(spec: ExperimentSpec, console: Console) -> None:
 
 
 def print_all(spec: ExperimentSpec, console: Console) -> None:
-    """Print the topologies of Mininet, and what each measure does, with faults in their place among these."""
+    """Print the topologies of Mininet, and what each measure does."""
     _print_topologies(spec, console)
-    used = measures_of(spec)
-    for measure in used:
-        if measure.order < FAULTS_ORDER:
-            measure.dry_run(spec, console)
-    if spec.gpu_fabrics:
-        _print_faults(spec, console)
-    for measure in used:
-        if measure.order >= FAULTS_ORDER:
-            measure.dry_run(spec, console)
-
-
-def _size(fabric: FabricSpec) -> str:
-    return f"{fabric.domains} domains x {fabric.rails} rails"
-
-
-def _print_faults(spec: ExperimentSpec, console: Console) -> None:
-    """Print a table of faults and scripts for each fabric that has any, and the least time that all of them take."""
-    for number, (label, fabric) in enumerate(zip(spec.labels, spec.gpu_fabrics, strict=True)):
-        if not spec.scripts_on(number):
-            continue
-        table = plain_table("script", "at", "fault", "target", "for", "", "times", right=("at", "for", "times"))
-        for script in spec.scripts_on(number):
-            drawn = script.script(nominal_plan(fabric), spec.seed)
-            title = drawn.name + (f" during {script.during}" if script.during else "")
-            times = str(spec.times(script))
-            if isinstance(script, ScriptSpec):
-                table.add_section()
-                title += f" (seed {spec.seed})" if script.random_faults else ""
-            for timed in drawn.faults:
-                data = fault_dict(timed)
-                at = f"{timed.after} + {data['at']}" if timed.after else data["at"]
-                parameters = ", ".join(f"{key} {data[key]}" for key in type(timed.fault.parameters).model_fields)
-                table.add_row(title, at, data["kind"], data["target"], data["repair"], parameters, times)
-                title = times = ""  # once for each script
-        console.print(f"[bold]faults[/] on {label}, {_size(fabric)}", highlight=False)
-        console.print(table, "")
-    if spec.fault_runs:
-        counts = ((spec.injections, "injection"), (spec.fault_runs, "run"))
-        total = " in ".join(f"{n:,} {what}{'' if n == 1 else 's'}" for n, what in counts)
-        least = format_time(round(min_duration_s(spec)))
-        console.print(f"{total}, reroute {' and '.join(spec.reroute)}: {least} or more", highlight=False)
-
-
-def min_duration_s(spec: ExperimentSpec) -> float:
-    """Return the seconds from the first traffic to the last of each run, added up; building comes on top.
-
-    A fault that waits for a phase counts from that phase on.
-    """
-    total = 0.0
-    for number, plan in enumerate(map(nominal_plan, spec.gpu_fabrics)):
-        for script in spec.scripts_on(number):
-            for repeat in range(spec.times(script)):
-                faults = script.script(plan, spec.seed + repeat).faults
-                total += max(timed.at_s + timed.repair_s for timed in faults) + AFTER_S
-    return total * len(spec.reroute)
+    for measure in measures_of(spec):
+        measure.dry_run(spec, console)

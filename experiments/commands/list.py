@@ -116,7 +116,7 @@ def facts(spec: "ExperimentSpec") -> "tuple[list[str], list[int], Counts]":
     kinds = dict.fromkeys(fabric.kind for fabric in spec.fabrics)
     gpus = dict.fromkeys([fabric.gpus for fabric in spec.gpu_fabrics] + [fabric.nodes for fabric in spec.rail_fabrics])
     replays = 0
-    faults = spec.injections if spec.gpu_fabrics else 0
+    faults = 0
     for measure in measures_of(spec):
         counts = measure.counts(spec)
         replays += counts.replays

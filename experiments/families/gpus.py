@@ -1,22 +1,16 @@
 """Family of fabrics of GPUs in HB domains: schedules that are replayed, routing policies, failover."""
 
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from railyard.core.errors import BadInput
 from railyard.core.host import Datapath, Machine, datapath_choice
 from railyard.core.units import format_rate, format_size
-from railyard.experiments.spec.experiment import FAMILIES, ExperimentSpec, FabricFamily, nominal_plan, nominal_plans
-from railyard.experiments.spec.faults import check_faults
+from railyard.experiments.spec.experiment import FAMILIES, ExperimentSpec, FabricFamily, nominal_plan
 from railyard.experiments.spec.hosts import UnderlaySpec
-from railyard.experiments.spec.scripts import check_script
-from railyard.failure.faults import FAULTS, fault_kinds
 from railyard.topologies.capacity import Capacity, needs_batched, rails_cores
 from railyard.topologies.fabric_kinds import BaseFabricSpec, FabricPlan
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import MIN_RAIL_BPS, FabricSpec
-from railyard.workloads.schedule import Schedule
-from railyard.workloads.spec import build
 
 if TYPE_CHECKING:
     from railyard.topologies.build.network import EmulatedNet
@@ -51,8 +45,6 @@ class Gpus(FabricFamily):
                 raise BadInput(f"fabrics.{i}.hb_rate", rate, allowed)
         _check_controller(spec)
         _check_hosts(spec)
-        check_faults(spec.faults, nominal_plans(spec))
-        _check_scripts(spec)
 
     def check_budget(self, spec: ExperimentSpec, machine: Machine) -> None:
         """Raise BadInput for a fabric that needs too much memory, or whose links are together faster than all cores."""
@@ -112,13 +104,15 @@ class Gpus(FabricFamily):
         return FabricNet(plan, datapath, ControllerProcess(on_event=show, user_app=user_app))
 
     def step_count(self, spec: ExperimentSpec) -> int:
-        """Return the number of builds, calibrations, and faults."""
-        if not spec.has_load:
+        """Return the number of builds and calibrations of shared fabrics."""
+        from railyard.experiments.measures.definition import shared_reroutes, sharing_measures
+
+        if not sharing_measures(spec):
             return 0
         fabrics = len(spec.fabrics)
-        builds = sum(len(spec.reroutes_on(n)) for n in range(fabrics))
+        builds = sum(len(shared_reroutes(spec, number)) for number in range(fabrics))
         calibrations = fabrics
-        return builds + calibrations + spec.fault_runs
+        return builds + calibrations
 
     def measure(self, spec: ExperimentSpec, *context: Any) -> None:
         """Run workloads, inject faults, and run all measures."""
@@ -149,7 +143,6 @@ def _check_hosts(spec: ExperimentSpec) -> None:
         if given := getattr(spec, key):
             count = len(given) if isinstance(given, tuple) else 1
             raise BadInput(key, count, "can't be given together with hosts: it needs all GPUs on one machine")
-    _check_faults_over_hosts(spec)
     for i, fabric in enumerate(spec.gpu_fabrics):
         if fabric.spine_count or fabric.optical or fabric.definition.is_graph:
             what = "optical switches" if fabric.optical else "links between switches"
@@ -157,46 +150,3 @@ def _check_hosts(spec: ExperimentSpec) -> None:
         if fabric.domains < spec.machine_count:
             allowed = f"must be {fabric.domains} or less: HB domains are whole on a machine, fabrics.{i} has no more"
             raise BadInput("hosts", spec.machine_count, allowed)
-
-
-def _check_faults_over_hosts(spec: ExperimentSpec) -> None:
-    """Raise BadInput for faults that need all GPUs on one machine, and for heartbeats."""
-    if (spec.faults or spec.scripts) and spec.heartbeats != "off" and "on" in spec.reroute:
-        keys = spec.heartbeats.model_dump(mode="json")
-        raise BadInput("heartbeats", keys, "must be off together with hosts: they need all GPUs on one machine")
-    # other machines have no plugins
-    ours = [kind for kind in fault_kinds() if type(FAULTS[kind]).__module__.startswith("railyard.")]
-    possible = [kind for kind in ours if FAULTS[kind].spans_machines]
-    allowed = "can't be used together with hosts: it needs all GPUs on one machine; those that can are "
-    allowed += ", ".join(possible)
-    given = [(f"faults.{i}.kind", fault.kind) for i, fault in enumerate(spec.faults)]
-    for i, script in enumerate(spec.scripts):
-        given += [(f"scripts.{i}.faults.{n}.kind", fault.kind) for n, fault in enumerate(script.faults)]
-        if script.random_faults:
-            mix = script.random_faults.mix
-            if not mix:
-                kinds = ", ".join(possible)
-                raise BadInput(f"scripts.{i}.random_faults.mix", "", f"must be given together with hosts, of {kinds}")
-            given += [(f"scripts.{i}.random_faults.mix", kind) for kind in mix]
-    for field, kind in given:
-        if kind not in possible:
-            raise BadInput(field, kind, allowed)
-
-
-def _check_scripts(spec: ExperimentSpec) -> None:
-    names = [script.name for script in spec.scripts]
-    plans = [nominal_plan(fabric) for fabric in spec.gpu_fabrics]
-
-    @cache
-    def schedules(label: str) -> list[Schedule]:
-        n = spec.workload_labels.index(label)
-        return [
-            build(spec.workloads[n], plan.spec, plan.rail_bps, plan.hb_bps, f"workloads.{n}", spec.seed)[0]
-            for plan in plans
-        ]
-
-    for i, script in enumerate(spec.scripts):
-        if script.name in names[:i]:
-            raise BadInput(f"scripts.{i}.name", script.name, "is the name of another one too")
-        seeds = range(spec.seed, spec.seed + spec.times(script))
-        check_script(script, f"scripts.{i}", plans, spec.workload_labels, schedules, seeds)

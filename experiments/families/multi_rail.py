@@ -25,7 +25,7 @@ class MultiRail(FabricFamily):
 
     Fabric = MultirailSpec
     without = (
-        "routing", "background", "grid", "scripts", "heartbeats", "reroute", "hosts", "underlay",
+        "routing", "background", "grid", "heartbeats", "reroute", "hosts", "underlay",
         "controller",
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from railyard.core.config import dump_yaml
 from railyard.core.installation import RUN
 from railyard.experiments.api.specs import class_name
 from railyard.experiments.live.traffic import STARTABLE
-from railyard.experiments.spec.scripts import fault_dict
+from railyard.experiments.spec.faults import fault_dict
 from railyard.failure.active import ActiveFault
 from railyard.failure.faults import Fault, FaultScope
 from railyard.failure.scenario.random_faults import idle_s

@@ -20,7 +20,7 @@ from railyard.core.errors import RailyardError
 from railyard.core.host import Datapath
 from railyard.core.records import Record
 from railyard.core.registry import Registry
-from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.experiments.spec.experiment import ExperimentSpec, Reroute
 from railyard.results.measured import MEASURED, MeasuredResults, RecordKind
 from railyard.results.runs.records import KERNEL_KINDS, RESULTS_CSV, Run
 from railyard.topologies.capacity import Capacity
@@ -31,6 +31,7 @@ from railyard.topologies.spec import FabricSpec
 if TYPE_CHECKING:
     from railyard.experiments.predict.output import Predicted
     from railyard.experiments.run.progress import Steps
+    from railyard.experiments.run.session import FabricSession
 
 Item = TypeVar("Item", bound=OnFabrics)
 
@@ -58,10 +59,38 @@ class RunContext:
     steps: "Steps"
 
 
+@dataclass(frozen=True)
+class SharedFabric:
+    """A built fabric on which several measures run, one after another.
+
+    `number`: of the fabric in the experiment. `reroute`: "on" if its controller reroutes pairs, else "off".
+    `is_first`: whether it is the first one that is built for the fabric of this number: measures that need no mode of
+    `reroute` run on that one alone.
+    """
+
+    context: RunContext
+    session: "FabricSession"
+    number: int
+    reroute: Reroute
+    is_first: bool
+
+
+class SpecSection(NamedTuple):
+    """A section of an experiment's file: a list of items of a measure.
+
+    `key`: in the file, such as `trainings`. `Spec`: its pydantic type, a tuple of items. `repeats_key`: the
+    experiment's key that says how often each item is repeated; "" if there is none.
+    """
+
+    key: str
+    Spec: Any
+    repeats_key: str = ""
+
+
 class Measure(MeasuredResults, Generic[Item]):
     """Base of measures. `Item`: an item of its section, which names the fabrics that it runs on.
 
-    To be given: `key`, `Spec`, `run`, and what the results need (MeasuredResults).
+    To be given: `key`, `Spec`, `run` (or `shares_fabric` and `run_on`), and what the results need (MeasuredResults).
     """
 
     key: ClassVar[str] = ""
@@ -85,10 +114,32 @@ class Measure(MeasuredResults, Generic[Item]):
     """
     injects_faults: ClassVar[bool] = False
     """Whether `reroute` and `heartbeats` have an effect on it."""
+    excludes: ClassVar[frozenset[str]] = frozenset()
+    """Keys of an experiment that can't be given together with its sections."""
+    shares_fabric: ClassVar[bool] = False
+    """Whether it runs, by `run_on` in place of `run`, on fabrics that are built once for all measures that share."""
+
+    @property
+    def spec_sections(self) -> tuple[SpecSection, ...]:
+        """Its sections of an experiment's file: the one of `key`, unless it has several, or none of its own."""
+        if not self.key:
+            return ()
+        return (SpecSection(self.key, self.Spec, self.repeats_key),)
+
+    def short_keys_by_section(self) -> Mapping[str, frozenset[str]]:
+        """Return the keys of items that `-o` may give without their section."""
+        return {self.key: self.short_keys} if self.key else {}
+
+    def is_for(self, spec: ExperimentSpec) -> bool:
+        """Return whether the experiment has fabrics on which the measure runs."""
+        return isinstance(spec.fabrics[0], self.fabric_spec)
 
     def items(self, spec: ExperimentSpec) -> tuple[Item, ...]:
-        """Return the items of its section."""
-        return cast(tuple[Item, ...], getattr(spec, self.key, ()))
+        """Return the items of its sections, one section after another."""
+        items: list[Item] = []
+        for section in self.spec_sections:
+            items += getattr(spec, section.key, ())
+        return tuple(items)
 
     def items_on(self, spec: ExperimentSpec, fabric: int) -> tuple[Item, ...]:
         """Return the items for a fabric, by its number."""
@@ -155,29 +206,56 @@ class Measure(MeasuredResults, Generic[Item]):
         """Measure all items, in a sandbox, and add the records to the run."""
         raise NotImplementedError
 
+    def reroutes(self, spec: ExperimentSpec, fabric: int) -> Sequence[Reroute]:
+        """Return the modes of `reroute` in which it needs a shared fabric; none if it has no need of any."""
+        return ()
+
+    def run_on(self, shared: SharedFabric) -> None:
+        """Measure the items for a shared fabric, in a sandbox, and add the records to the run.
+
+        It is called for each mode of `reroute` that any measure needs. The fabric must be left as it was.
+        """
+        raise NotImplementedError
+
     def problems(self, registered: Mapping[str, MeasuredResults]) -> Iterator[str]:
         """Yield parts that are missing, and keys that are taken or can't be keys."""
         parts = {"run(context)": type(self).run is not Measure.run}
+        if self.shares_fabric:
+            parts = {"run_on(shared)": type(self).run_on is not Measure.run_on}
         if not self.shared_items:
             parts |= {"key": bool(self.key), "Spec": bool(self.Spec)}
         missing = [part for part, value in parts.items() if not value]
         yield from (f"{part} is missing" for part in missing)
         if missing:
             return
-        if self.key and not _has_items(self.Spec):
-            yield "Spec must be a tuple of items, each of a subclass of OnFabrics: tuple[MySpec, ...]"
-        taken = dict.fromkeys(ExperimentSpec.model_fields, "a key of every experiment")
-        for name, measure in registered.items():
-            if isinstance(measure, Measure):
-                taken[measure.key] = taken[measure.repeats_key] = f"a key of the measure {name!r}"
-        for key in filter(None, (self.key, self.repeats_key)):
-            if not re.fullmatch(r"[a-z]+(_[a-z]+)*", key):
-                yield f"{key!r} can't be a key: words of lower-case letters, joined by _"
-            elif key in taken:
-                yield f"{key!r} is taken: it is {taken[key]}"
-        if self.key and self.key == self.repeats_key:
-            yield f"{self.key!r} is both key and repeats_key"
+        for section in self.spec_sections:
+            if not _has_items(section.Spec):
+                yield "Spec must be a tuple of items, each of a subclass of OnFabrics: tuple[MySpec, ...]"
+            if section.key == section.repeats_key:
+                yield f"{section.key!r} is both key and repeats_key"
+        yield from _key_problems(self, registered)
         yield from _record_problems(self.records, registered.values())
+
+
+def _keys_of(measure: Measure[Any]) -> list[str]:
+    """Return the keys of an experiment's file that a measure has."""
+    keys: list[str] = []
+    for section in measure.spec_sections:
+        keys += filter(None, (section.key, section.repeats_key))
+    return keys
+
+
+def _key_problems(measure: Measure[Any], earlier: Mapping[str, MeasuredResults]) -> Iterator[str]:
+    """Yield keys of a measure that are taken or can't be keys. `earlier`: the measures before it, by name."""
+    taken = dict.fromkeys(ExperimentSpec.model_fields, "a key of every experiment")
+    for name, other in earlier.items():
+        if isinstance(other, Measure):
+            taken |= dict.fromkeys(_keys_of(other), f"a key of the measure {name!r}")
+    for key in _keys_of(measure):
+        if not re.fullmatch(r"[a-z]+(_[a-z]+)*", key):
+            yield f"{key!r} can't be a key: words of lower-case letters, joined by _"
+        elif key in taken:
+            yield f"{key!r} is taken: it is {taken[key]}"
 
 
 def _record_problems(kinds: Iterable[RecordKind[Any]], earlier: Iterable[MeasuredResults]) -> Iterator[str]:
@@ -205,7 +283,10 @@ def _has_items(section_type: Any) -> bool:
     arguments = typing.get_args(section_type)
     if typing.get_origin(section_type) is not tuple or len(arguments) != 2 or arguments[1] is not Ellipsis:
         return False
-    return isinstance(arguments[0], type) and issubclass(arguments[0], OnFabrics)
+    item = arguments[0]
+    if typing.get_origin(item) is Annotated:
+        item = typing.get_args(item)[0]
+    return isinstance(item, type) and issubclass(item, OnFabrics)
 
 
 MEASURES: Final = cast("Registry[Measure[Any]]", MEASURED)
@@ -214,9 +295,17 @@ MEASURES: Final = cast("Registry[Measure[Any]]", MEASURED)
 
 def measures_of(spec: ExperimentSpec) -> list[Measure[Any]]:
     """Return the measures that the experiment has items of, in the order in which they run."""
-    return [measure for measure in MEASURES.values() if measure.items(spec)]
+    return [measure for measure in MEASURES.values() if measure.is_for(spec) and measure.items(spec)]
 
 
-def section_keys() -> Mapping[str, "Measure[Any]"]:
-    """Return every measure by the key of its section."""
-    return {measure.key: measure for measure in MEASURES.values() if measure.key}
+def sharing_measures(spec: ExperimentSpec) -> list[Measure[Any]]:
+    """Return those of the experiment's measures that run on shared fabrics, in the order in which they run."""
+    return [measure for measure in measures_of(spec) if measure.shares_fabric]
+
+
+def shared_reroutes(spec: ExperimentSpec, fabric: int) -> tuple[Reroute, ...]:
+    """Return the modes of `reroute` in which a fabric is built for the measures that share it, by its number."""
+    needed: set[Reroute] = set()
+    for measure in sharing_measures(spec):
+        needed.update(measure.reroutes(spec, fabric))
+    return tuple(mode for mode in spec.reroute if mode in needed) or ("on",)

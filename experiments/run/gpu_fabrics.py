@@ -1,8 +1,7 @@
-"""Measures an experiment on fabrics of GPUs: builds and calibrates each, runs the workloads, injects the faults."""
+"""Runs the measures of an experiment on fabrics of GPUs, and builds those that measures share."""
 
 import sys
 from contextlib import ExitStack
-from functools import partial
 from math import inf
 from typing import Final
 
@@ -10,9 +9,13 @@ from railyard.core.errors import BadInput
 from railyard.core.host import Datapath
 from railyard.core.records import IntervalId
 from railyard.core.units import format_rate
-from railyard.experiments.measures.definition import RunContext, measures_of
-from railyard.experiments.measures.workloads.run import make_workloads, run_workloads
-from railyard.experiments.run.fault_script import inject_faults
+from railyard.experiments.measures.definition import (
+    RunContext,
+    SharedFabric,
+    measures_of,
+    shared_reroutes,
+    sharing_measures,
+)
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.session import (
     built,
@@ -43,13 +46,14 @@ def measure(spec: ExperimentSpec, datapath: Datapath, capacity: Capacity | None,
         checked_plans += each.plans(spec, capacity)
     for number, plan in checked_plans:
         check_rate(plan, number, capacity)
-    if spec.has_load:
-        for number, plan in enumerate(plans):
-            with surviving_interruptions(run, IntervalId(spec.labels[number])):
-                _load_and_break(spec, number, plan, datapath, run, steps)
     context = RunContext(spec, plans, datapath, capacity, run, steps)
+    if sharing_measures(spec):
+        for number in range(len(plans)):
+            with surviving_interruptions(run, IntervalId(spec.labels[number])):
+                run_on_shared_fabrics(context, number)
     for each in measures_of(spec):
-        each.run(context)
+        if not each.shares_fabric:
+            each.run(context)
     for s in Analysis(run).slowdowns:
         run.measurements.append(Measurement(s.interval, s.row.phase, SLOWDOWN, s.measured, "ratio", s.predicted))
 
@@ -63,16 +67,24 @@ def check_rate(plan: Plan, number: int, capacity: Capacity | None) -> None:
         raise BadInput(f"fabrics.{number}.rail_rate", value, f"is more than this machine carries: {most}")
 
 
-def _load_and_break(spec: ExperimentSpec, number: int, plan: Plan, datapath: Datapath, run: Run, steps: Steps) -> None:
-    """Build a fabric for each `reroute`; run the workloads on the first, before anything is broken; inject faults."""
+def run_on_shared_fabrics(context: RunContext, number: int) -> None:
+    """Build a fabric for each mode of `reroute` that a measure needs, and run the measures that share it.
+
+    `number`: of the fabric in the experiment. Its links are calibrated once.
+    """
+    spec = context.spec
+    plan = context.plans[number]
     label = spec.labels[number]
-    make = partial(make_workloads, spec, plan, label, run)
-    for reroute in spec.reroutes_on(number):
+    modes = shared_reroutes(spec, number)
+    for reroute in modes:
+        is_first = reroute == modes[0]
         with ExitStack() as stack:
-            with steps.step(f"{label}: building"):
-                session = stack.enter_context(built(label, plan, datapath, reroute == "on", run))
-            if reroute == spec.reroutes_on(number)[0]:
-                with steps.step(f"{label}: calibrating links"):
-                    check_links(session, run)
-                run_workloads(session, spec, run, steps)
-            inject_faults(session, number, reroute, make, spec, run, steps)
+            with context.steps.step(f"{label}: building"):
+                fabric = built(label, plan, context.datapath, reroute == "on", context.run)
+                session = stack.enter_context(fabric)
+            if is_first:
+                with context.steps.step(f"{label}: calibrating links"):
+                    check_links(session, context.run)
+            shared = SharedFabric(context, session, number, reroute, is_first)
+            for measure in sharing_measures(spec):
+                measure.run_on(shared)

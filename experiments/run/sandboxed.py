@@ -133,7 +133,7 @@ def check_machine(spec: ExperimentSpec) -> Machine:
     for measure in measures_of(spec):
         for error in measure.missing_requirements(spec):
             raise error
-    if spec.needs_etcd and not machine.programs.get("etcd"):
+    if spec.routing and spec.routing.health.registry == "etcd" and not machine.programs.get("etcd"):
         raise MissingRequirement("this machine lacks etcd, for the registry", INSTALL)
     return machine
 

@@ -6,19 +6,14 @@ interval that is measured again because the machine was busy comes on top.
 
 from typing import Final
 
-from railyard.experiments.measures.definition import measures_of
+from railyard.experiments.measures.definition import measures_of, shared_reroutes, sharing_measures
 from railyard.experiments.spec.experiment import ExperimentSpec
-from railyard.experiments.spec.faults import FaultSpec
-from railyard.experiments.spec.scripts import ScriptSpec
 from railyard.workloads.spec import Workload
 
 START_S: Final = 3.0  # to measure what the machine carries
 FABRIC_S: Final = 4.0  # to build a fabric and calibrate its links
 GPU_S: Final = 0.02  # more for each GPU
 INTERVAL_S: Final = 0.65  # to connect, and to record
-AFTER_S: Final = 1.2  # of a fault's traffic after its repair (failure/analysis/evaluate.py, which takes long to import)
-FAULT_S: Final = 0.7  # to start streams and probes, and to evaluate them
-RANDOM_FAULT_S: Final = 1.2  # between two random faults, where connectivity is checked in between
 WORKLOAD_S: Final = 5.0  # of a workload that states neither time nor bytes
 
 
@@ -26,12 +21,8 @@ def duration_s(spec: ExperimentSpec) -> float | None:
     """Return about how many seconds a run takes; None where that follows from bytes and not from stated times."""
     total_s = START_S
     for number, fabric in enumerate(spec.gpu_fabrics):
-        scripts = spec.scripts_on(number)
-        builds = int(bool(spec.workloads))
-        if scripts:
-            builds = len(spec.reroute)
-        total_s += builds * (FABRIC_S + GPU_S * fabric.gpus)
-        total_s += len(spec.reroute) * sum(spec.times(script) * _script_s(script, spec) for script in scripts)
+        if sharing_measures(spec):
+            total_s += len(shared_reroutes(spec, number)) * (FABRIC_S + GPU_S * fabric.gpus)
     for measure in measures_of(spec):
         measure_s = measure.seconds(spec)
         if measure_s is None:
@@ -43,19 +34,6 @@ def duration_s(spec: ExperimentSpec) -> float | None:
 def stated_duration_s(workload: Workload) -> float:
     """Return the duration that a workload states, s, or a guess."""
     return getattr(workload, "duration", None) or WORKLOAD_S
-
-
-def _script_s(script: FaultSpec | ScriptSpec, spec: ExperimentSpec) -> float:
-    """Return how long a fault or a script takes, from the first stream to the last record."""
-    if isinstance(script, FaultSpec):
-        return script.at + script.repair + AFTER_S + FAULT_S
-    if script.random_faults:
-        interval_s = script.random_faults.mean_interval or RANDOM_FAULT_S
-        return script.random_faults.count * interval_s + AFTER_S + FAULT_S
-    last_s = max(fault.at + fault.repair for fault in script.faults)
-    if script.during:
-        last_s += max(map(stated_duration_s, spec.workloads), default=0.0)
-    return last_s + AFTER_S + FAULT_S
 
 
 def about(seconds: float | None) -> str:

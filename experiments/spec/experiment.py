@@ -14,10 +14,9 @@ from railyard.core.input_paths import InputPath
 from railyard.core.registry import Registry
 from railyard.core.units import Time
 from railyard.experiments.measures.steering.spec import RoutingSpec
-from railyard.experiments.spec.faults import ATTEMPTS, MAX_ATTEMPTS, FaultSpec, Repeats
+from railyard.experiments.spec.faults import ATTEMPTS, MAX_ATTEMPTS, Repeats
 from railyard.experiments.spec.heartbeats import Heartbeats, HeartbeatsSpec
 from railyard.experiments.spec.hosts import Hosts, UnderlaySpec
-from railyard.experiments.spec.scripts import ScriptSpec
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, BaseFabricSpec, FabricPlan
 from railyard.topologies.multirail.spec import MultirailSpec
 from railyard.topologies.plan import Plan, make_plan
@@ -51,6 +50,10 @@ NOMINAL_RAIL_BPS: Final = 100_000_000
 """What an `auto` rail is taken to be where no machine is measured: shapes, ratios and durations don't depend on it."""
 
 
+Reroute = Literal["on", "off"]
+"""Whether the controller reroutes pairs of GPUs."""
+
+
 def _switches(value: object) -> object:
     """Accept a single value, and `on` and `off`, which YAML 1.1 reads as booleans."""
     items = value if isinstance(value, list) else [value]
@@ -58,15 +61,13 @@ def _switches(value: object) -> object:
 
 
 class ExperimentSpec(ConfigModel):
-    """Every workload runs `repeats` times on every fabric, then every fault `fault_repeats` times and every script
-    `script_repeats` times, for each `reroute`.
+    """Every workload runs `repeats` times on every fabric, then everything in the sections of measures.
 
     An interval is measured up to `attempts` times, until no other program keeps the machine busy meanwhile.
 
     `reroute` off leaves routes as they are, as the papers have it; on lets the controller find detours, and GPUs send
-    `heartbeats` while things break. The random faults of repeat n are drawn from seed + n. With `routing`,
-    workloads run for each of its policies, beside the `background` (or in each scene of `grid`), and repeat n has
-    seed + n.
+    `heartbeats` while things break. With `routing`, workloads run for each of its policies, beside the `background` (or
+    in each scene of `grid`), and repeat n has seed + n.
     The fabrics are built over `hosts` machines (a number, or their names), which the `underlay` joins.
     `controller` is the file of an app of os-ken or Ryu that decides how switches forward.
     `topic` groups it in `list`; `takes` is about how long a run takes where its times don't say so (duration.py). What
@@ -85,15 +86,11 @@ class ExperimentSpec(ConfigModel):
     routing: RoutingSpec | None = None
     background: Annotated[tuple[BackgroundSpec, ...], Items] = ()
     grid: GridSpec | None = None
-    faults: Annotated[tuple[SerializeAsAny[FaultSpec], ...], Items] = ()
-    scripts: Annotated[tuple[ScriptSpec, ...], Items] = ()
     heartbeats: Heartbeats = HeartbeatsSpec()
     reroute: Annotated[
-        tuple[Literal["on", "off"], ...], BeforeValidator(_switches), Field(min_length=1, max_length=2, strict=False)
+        tuple[Reroute, ...], BeforeValidator(_switches), Field(min_length=1, max_length=2, strict=False)
     ] = ("on", "off")
     repeats: Repeats = 1
-    fault_repeats: Repeats = 1
-    script_repeats: Repeats = 1
     attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] = ATTEMPTS
     hosts: Hosts = 1
     underlay: UnderlaySpec = UnderlaySpec()
@@ -119,7 +116,7 @@ class ExperimentSpec(ConfigModel):
                 raise BadInput(f"fabrics.{i}.kind", fabric.kind, allowed)
         return found
 
-    @field_validator("faults", mode="before")
+    @field_validator("faults", mode="before", check_fields=False)
     @classmethod
     def _faults_by_fabric(cls, data: object, info: ValidationInfo) -> object:
         """Parse faults with the keys that they have on fabrics of this class."""
@@ -184,55 +181,10 @@ class ExperimentSpec(ConfigModel):
         traits: list[Mapping[str, str]] = [{} if w.name else w.traits() for w in self.workloads]
         return distinct_labels([w.result_name for w in self.workloads], traits)
 
-    def faults_on(self, fabric: int) -> tuple[FaultSpec, ...]:
-        """Return the faults of a fabric, by its number."""
-        return tuple(fault for fault in self.faults if fault.is_on(fabric))
-
-    def scripts_on(self, fabric: int) -> tuple[FaultSpec | ScriptSpec, ...]:
-        """Return the faults, then the scripts of a fabric, by its number: a fault by itself is a script of one."""
-        return *self.faults_on(fabric), *(script for script in self.scripts if script.is_on(fabric))
-
-    def reroutes_on(self, fabric: int) -> tuple[Literal["on", "off"], ...]:
-        """Return the modes that need a fabric of their own; without faults they don't differ, and one is enough."""
-        has_faults = self.gpu_fabrics and self.scripts_on(fabric)
-        return self.reroute if has_faults else ("on",)
-
-    def times(self, what: FaultSpec | ScriptSpec) -> int:
-        """Return how often a fault or script is run on a fabric."""
-        limit = self.fault_repeats if isinstance(what, FaultSpec) else self.script_repeats
-        return min(what.repeats or limit, limit)
-
     @property
     def machine_count(self) -> int:
         """Number of machines that the fabrics are built over."""
         return self.hosts if isinstance(self.hosts, int) else len(self.hosts)
-
-    @property
-    def has_load(self) -> bool:
-        """True if there are workloads, faults or scripts: measures build fabrics of their own."""
-        return bool(self.workloads or self.faults or self.scripts)
-
-    @property
-    def needs_etcd(self) -> bool:
-        """True if any registry of health scores is etcd."""
-        steered = self.routing.health.registry if self.routing else None
-        broken = [*(fault.registry for fault in self.faults), *(script.registry for script in self.scripts)]
-        return "etcd" in (steered, *broken)
-
-    @property
-    def fault_runs(self) -> int:
-        """Number of runs of faults and scripts in all."""
-        fabrics = range(len(self.fabrics))
-        return sum(self.times(what) * len(self.reroutes_on(n)) for n in fabrics for what in self.scripts_on(n))
-
-    @property
-    def injections(self) -> int:
-        """Number of faults that are injected in all."""
-        return sum(
-            self.times(what) * what.injections * len(self.reroutes_on(n))
-            for n in range(len(self.fabrics))
-            for what in self.scripts_on(n)
-        )
 
 
 def nominal_plan(fabric: FabricSpec) -> Plan:

@@ -1,4 +1,4 @@
-"""Faults in an experiment's file: what breaks, when and for how long, and which targets are allowed."""
+"""Faults in an experiment's file: their kinds and targets, when and for how long. Several measures inject them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final
@@ -14,9 +14,9 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from railyard.controller.health.estimator import RegistryKind
-from railyard.core.config import ConfigModel, OnFabrics, check_numbers, field_error, find_problems
+from railyard.core.config import ConfigModel, OnFabrics, field_error, find_problems
 from railyard.core.errors import BadInput, unknown_name_hint
-from railyard.core.units import Time, time_between
+from railyard.core.units import Time, format_time, time_between
 from railyard.failure.faults import FAULTS, Fault
 from railyard.failure.faults.definition import NoParameters
 from railyard.failure.scenario.script import Script, Timed
@@ -118,6 +118,11 @@ class FaultSpec(OnFabrics, BaseFaultSpec):
     repair: RepairTime = 2.0
     repeats: Repeats | None = None
 
+    def times(self, experiment: ConfigModel) -> int:
+        """Return how often it runs on a fabric, in each mode of `reroute`."""
+        limit: int = getattr(experiment, "fault_repeats", 1)
+        return min(self.repeats or limit, limit)
+
     def script(self, plan: Plan, seed: int) -> Script:
         """Return the script of this fault, which is the same on every fabric and for every seed."""
         return Script("", (Timed(self.fault, self.at, self.repair),))
@@ -133,10 +138,21 @@ class FaultSpec(OnFabrics, BaseFaultSpec):
         return self.kind, self.target
 
 
+class ScriptFaultSpec(BaseFaultSpec):
+    """A fault of a script. With `after`, `at` counts from the end of the first run of that phase of the workload."""
+
+    after: str | None = None
+
+    @model_validator(mode="after")
+    def _check_start(self) -> "ScriptFaultSpec":
+        if self.after is None and self.at < MIN_AT_S:
+            raise field_error("at", format_time(self.at), f"must be {format_time(MIN_AT_S)} or more: {AT_REASON}")
+        return self
+
+
 def check_faults(faults: Sequence[FaultSpec], plans: Sequence[FabricPlan]) -> None:
     """Raise BadInput for a target that a fabric doesn't have, or that another fault has too. `plans`: of all."""
     for i, fault in enumerate(faults):
-        check_numbers(fault.on, len(plans), f"faults.{i}.on")
         for number, plan in enumerate(plans):
             if not fault.is_on(number):
                 continue
@@ -146,3 +162,10 @@ def check_faults(faults: Sequence[FaultSpec], plans: Sequence[FabricPlan]) -> No
                 if other.is_on(number) and other.identity == fault.identity:
                     allowed = f"is faults.{n}'s too, of the same kind on fabric {number}: choose another target"
                     raise BadInput(f"faults.{i}.target", fault.target, allowed)
+
+
+def fault_dict(timed: Timed) -> dict[str, Any]:
+    """Return a fault as an experiment's file has it."""
+    times = {"at": format_time(timed.at_s, 15), "repair": format_time(timed.repair_s, 15), "after": timed.after or None}
+    fault = {"kind": timed.fault.kind, "target": timed.fault.target, "parameters": timed.fault.parameters}
+    return dict(ScriptFaultSpec.model_validate(fault | times).model_dump(mode="json", exclude_none=True))

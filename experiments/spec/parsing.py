@@ -8,10 +8,9 @@ from pydantic import create_model
 
 from railyard.core.config import check_numbers, parse_model
 from railyard.core.errors import BadInput
-from railyard.experiments.measures.definition import MEASURES, Measure, measures_of, section_keys
+from railyard.experiments.measures.definition import MEASURES, Measure, measures_of
 from railyard.experiments.spec.experiment import ExperimentSpec, family_of, nominal_plans
-from railyard.experiments.spec.faults import FaultSpec, Repeats
-from railyard.experiments.spec.scripts import ScriptSpec
+from railyard.experiments.spec.faults import Repeats
 from railyard.failure.faults import FAULTS
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
 from railyard.topologies.spec import FabricSpec
@@ -29,21 +28,20 @@ def sections(data: Mapping[str, Any]) -> Sections:
     model = (FABRIC_KINDS[kind].Spec if kind in FABRIC_KINDS else None) or FabricSpec
     family = family_of(model)
     keys = frozenset(key for _, w in WORKLOADS.items() if w.fabric_spec is model for key in w.model_fields)
-    parameters = {key for _, fault in FAULTS.items() for key in fault.Parameters.model_fields}
-    fault_type = experiment_model().fault_types.get(model, FaultSpec)
     own = {
         "fabrics": frozenset(model.model_fields),
         # transfers have domains too, but who writes `domains=8` means the fabric's
         "workloads": keys - {"domains", "on", "dilation"},
-        "faults": (frozenset(fault_type.model_fields) | parameters) - {"on", "repeats", "parameters"},
-        # a script's faults have the keys of faults, but who writes `at=1s` means those
-        "scripts": frozenset(ScriptSpec.model_fields) - {"on", "repeats"},
-        **{key: measure.short_keys for key, measure in section_keys().items()},
     }
-    if fault_type is not FaultSpec:  # its faults repeat keys of the workloads that they interrupt
-        own["faults"] -= own["workloads"]
-    unused = {*family.without, *(key for key, measure in section_keys().items() if model is not measure.fabric_spec)}
-    own = {section: keys for section, keys in own.items() if section not in unused}
+    for measure in MEASURES.values():
+        if measure.fabric_spec is model:
+            own |= measure.short_keys_by_section()
+    fault_type = experiment_model().fault_types.get(model)
+    if fault_type is not None:
+        parameters = {key for fault in FAULTS.values() for key in fault.Parameters.model_fields}
+        of_faults = (frozenset(fault_type.model_fields) | parameters) - {"on", "repeats", "parameters"}
+        own["faults"] = of_faults - own["workloads"]  # they repeat keys of the workloads that they interrupt
+    own = {section: keys for section, keys in own.items() if section not in family.without}
     return {key: frozenset[str]() for key in experiment_model().ordered_keys()} | own
 
 
@@ -56,15 +54,15 @@ def experiment_model() -> type[ExperimentSpec]:
 def _model_with(measures: tuple[Measure[Any], ...]) -> type[ExperimentSpec]:
     fields: dict[str, Any] = {}
     for measure in measures:
-        if measure.key:
-            fields[measure.key] = (measure.Spec, ())
-        if measure.repeats_key:
-            fields[measure.repeats_key] = (Repeats, 1)
+        for section in measure.spec_sections:
+            fields[section.key] = (section.Spec, ())
+            if section.repeats_key:
+                fields[section.repeats_key] = (Repeats, 1)
     model = cast(type[ExperimentSpec], create_model("ExperimentSpec", __base__=ExperimentSpec, **fields))
     plugin_sections: dict[str, str] = {}
     for name, measure in MEASURES.items():
-        if measure.key and MEASURES.source(name).origin != "built-in":
-            plugin_sections[measure.key] = measure.repeats_key
+        if MEASURES.source(name).origin != "built-in":
+            plugin_sections |= {section.key: section.repeats_key for section in measure.spec_sections}
     model.plugin_sections = plugin_sections
     model.fault_types = {
         measure.fabric_spec: measure.shared_items["faults"] for measure in measures if "faults" in measure.shared_items
@@ -91,9 +89,9 @@ def parse(data: object) -> ExperimentSpec:
     _check_dependent_keys(spec)
     spec.family.check(spec)
     for measure in measures_of(spec):
-        if measure.key:
-            for i, item in enumerate(measure.items(spec)):
-                check_numbers(item.on, len(spec.fabrics), f"{measure.key}.{i}.on")
+        for section in measure.spec_sections:
+            for i, item in enumerate(getattr(spec, section.key)):
+                check_numbers(item.on, len(spec.fabrics), f"{section.key}.{i}.on")
         measure.check(spec, nominal_plans(spec))
     return spec
 
@@ -112,16 +110,14 @@ def _check_sections(spec: ExperimentSpec) -> None:
     for key in spec.family.without:
         if getattr(spec, key) != plain[key].default:
             raise BadInput(key, spec.model_dump(mode="json")[key], "is for fabrics of GPUs")
-    for measure in measures_of(spec):
-        if not measure.key:
-            continue
-        given = spec.model_dump(mode="json")[measure.key]
-        if not isinstance(fabric, measure.fabric_spec):
-            raise BadInput(measure.key, given, "is for fabrics of GPUs")
-        if spec.machine_count > 1 and not measure.spans_machines:
-            allowed = "can't be given together with hosts: it needs all GPUs on one machine"
-            raise BadInput(measure.key, len(measure.items(spec)), allowed)
-    if not (spec.has_load or measures_of(spec)):
+    has_items = bool(spec.workloads)
+    for measure in MEASURES.values():
+        for section in measure.spec_sections:
+            items = getattr(spec, section.key)
+            if items:
+                has_items = True
+                _check_section(spec, measure, section.key, len(items))
+    if not has_items:
         raise BadInput("workloads", [], "must have 1 or more, unless there are faults")
     if len(set(spec.reroute)) < len(spec.reroute):
         raise BadInput("reroute", list(spec.reroute), "must name on and off once each")
@@ -136,3 +132,16 @@ def _check_dependent_keys(spec: ExperimentSpec) -> None:
             value = getattr(spec, key)
             if value:
                 raise BadInput(key, len(value) if isinstance(value, tuple) else 1, allowed)
+
+
+def _check_section(spec: ExperimentSpec, measure: Measure[Any], key: str, item_count: int) -> None:
+    """Raise BadInput for a section with items that doesn't suit the fabrics, the machines or another section."""
+    if not measure.is_for(spec):
+        if any(key in other.shared_items for other in MEASURES.values() if other.is_for(spec)):
+            return
+        raise BadInput(key, spec.model_dump(mode="json")[key], "is for fabrics of GPUs")
+    for other in sorted(measure.excludes):
+        if getattr(spec, other):
+            raise BadInput(key, item_count, f"can't be given together with {other}: make two experiments of it")
+    if spec.machine_count > 1 and not measure.spans_machines:
+        raise BadInput(key, item_count, "can't be given together with hosts: it needs all GPUs on one machine")

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from railyard.experiments.measures.faults.measure import FaultsMeasure
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.experiments.spec.parsing import parse
 from tests.emulation.programs import RUN_EXPERIMENT, Program, assert_as_before, machine_state
@@ -58,7 +59,7 @@ def out() -> Iterator[Path]:
 
 
 def test_random_faults_of_the_seed_are_injected_and_recover(out: Path, spec: ExperimentSpec) -> None:
-    drawn = spec.scripts[1].script(nominal_plan(spec.gpu_fabrics[0]), 3).faults
+    drawn = FaultsMeasure().scripts(spec)[1].script(nominal_plan(spec.gpu_fabrics[0]), 3).faults
     rows = pd.read_csv(out / "recovery.csv")
     wild = rows[rows["script"] == "wild"]
     assert list(zip(wild["fault"], wild["target"], strict=True)) == [(t.fault.kind, t.fault.target) for t in drawn]
@@ -92,4 +93,4 @@ def test_records_have_heartbeat_cost_and_the_drawn_script(out: Path, spec: Exper
     (reported,) = (event for event in events if (event["source"], event["what"]) == ("script", "wild"))
     again = parse({**SPEC, "scripts": [{"name": "wild", "faults": reported["detail"]["faults"]}]})
     plan = nominal_plan(spec.gpu_fabrics[0])
-    assert again.scripts[0].script(plan, 0) == spec.scripts[1].script(plan, 3)
+    assert FaultsMeasure().scripts(again)[0].script(plan, 0) == FaultsMeasure().scripts(spec)[1].script(plan, 3)

@@ -18,7 +18,7 @@ from railyard.experiments.run import runner as common_runner
 from railyard.experiments.run import session as common_session
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.spec.experiment import ExperimentSpec
-from railyard.experiments.spec.parsing import parse
+from railyard.experiments.spec.parsing import experiment_model, parse
 from railyard.failure.active import Operator
 from railyard.failure.faults import Fault
 from railyard.results.analysis.run_analysis import Analysis
@@ -191,7 +191,7 @@ def spec_of(**keys: Any) -> ExperimentSpec:
         *({"kind": "training", **shared, **training} for training in given["trainings"]),
         *({"kind": "ddp", **ddp} for ddp in given["ddp"]),
     ]
-    names = ExperimentSpec.model_fields.keys() - {"trainings"}  # of the old form, which is a workload
+    names = experiment_model().model_fields.keys() - {"trainings"}  # of the old form, which is a workload
     own = {key: value for key, value in given.items() if key in names}
     return parse({**own, "workloads": workloads})
 

@@ -17,8 +17,6 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("core", "topologies", "controller", "workloads", "failure", "experiments")
 MAX_COMPLEXITY = 15
 ALLOWED: dict[str, int] = {
-    "_check_faults_over_hosts": 17,
-    "_check_sections": 17,
     "_gather_parameters": 18,
     "check_script": 20,
     "is_over": 21,

@@ -20,7 +20,7 @@ def print_items(spec: ExperimentSpec, console: Console) -> None:
         console.print(f"[bold]{label}[/]: {scale}; {rates} a NIC", highlight=False)
         _print_workloads(spec, number, plan, console)
         for fault in faults_on(spec, number):
-            text = f"{spec.times(fault)} x {fault.kind} {fault.target} for {fmt.seconds(fault.repair)}"
+            text = f"{fault.times(spec)} x {fault.kind} {fault.target} for {fmt.seconds(fault.repair)}"
             console.print(text, highlight=False)
 
 

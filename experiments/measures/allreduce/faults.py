@@ -28,7 +28,7 @@ def run_fault(spec: ExperimentSpec, session: AllreduceSession, fault: RailFaultS
 
     A repeat begins when the one before it has ended, with all rails in use again.
     """
-    repeats = spec.times(fault)
+    repeats = fault.times(spec)
     policy = fault.policy
     sent = sent_bytes(fault.size, session.plan.scale)
     with session.recording_skips(policy), Ranks(session.net, policy) as ranks:

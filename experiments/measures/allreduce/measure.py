@@ -10,6 +10,7 @@ from railyard.experiments.measures.allreduce.spec import (
     RailFaultSpec,
     check_items,
     dilations_on,
+    faults_of,
     faults_on,
     workloads_on,
 )
@@ -41,8 +42,7 @@ class AllreduceMeasure(Measure[Any]):
     def items(self, spec: ExperimentSpec) -> tuple[RailWorkload | RailFaultSpec, ...]:
         """Return all workloads and faults, if the fabrics are multi-rail."""
         workloads = [workload for workload in spec.workloads if isinstance(workload, RailWorkload)]
-        faults = [fault for fault in spec.faults if isinstance(fault, RailFaultSpec)]
-        return *workloads, *faults
+        return *workloads, *faults_of(spec)
 
     def check(self, spec: ExperimentSpec, plans: Sequence[FabricPlan]) -> None:
         """Check faults and workloads, and that no two workloads record the same interval."""
@@ -64,7 +64,7 @@ class AllreduceMeasure(Measure[Any]):
     def _fault_runs(self, spec: ExperimentSpec) -> int:
         """Return how often a fault is injected."""
         numbers = range(len(spec.rail_fabrics))
-        return sum(spec.times(fault) for number in numbers for fault in faults_on(spec, number))
+        return sum(fault.times(spec) for number in numbers for fault in faults_on(spec, number))
 
     def predict(self, spec: ExperimentSpec) -> "Predicted":
         """Compute the times of workloads by Nezha's equations."""

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from railyard.core.config import check_numbers
 from railyard.core.errors import BadInput
 from railyard.core.units import Size, Time
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
@@ -42,10 +43,14 @@ def workloads_on(spec: ExperimentSpec, number: int) -> list[RailWorkload]:
     return [workload for workload in workloads if workload.is_on(number)]
 
 
+def faults_of(spec: ExperimentSpec) -> list[RailFaultSpec]:
+    """Return all faults of multi-rail fabrics."""
+    return [fault for fault in getattr(spec, "faults", ()) if isinstance(fault, RailFaultSpec)]
+
+
 def faults_on(spec: ExperimentSpec, number: int) -> list[RailFaultSpec]:
     """Return the faults of a fabric, by its number."""
-    faults = [fault for fault in spec.faults if isinstance(fault, RailFaultSpec)]
-    return [fault for fault in faults if fault.is_on(number)]
+    return [fault for fault in faults_of(spec) if fault.is_on(number)]
 
 
 def dilations_on(spec: ExperimentSpec, number: int) -> list[float]:
@@ -58,15 +63,17 @@ def dilations_on(spec: ExperimentSpec, number: int) -> list[float]:
 
 def check_items(spec: ExperimentSpec) -> None:
     """Raise BadInput for items that the fabrics can't have, and for two workloads that record the same interval."""
-    check_faults(spec.faults, nominal_plans(spec))
-    for i, fault in enumerate(spec.faults):
+    faults = faults_of(spec)
+    for i, fault in enumerate(faults):
+        check_numbers(fault.on, len(spec.fabrics), f"faults.{i}.on")
+    check_faults(faults, nominal_plans(spec))
+    for i, fault in enumerate(faults):
         for number, fabric in enumerate(spec.rail_fabrics):
             if not fault.is_on(number):
                 continue
             if len(fabric.rails) < 2:
                 allowed = f"breaks the only rail of fabrics.{number}: nothing can take over"
                 raise BadInput(f"faults.{i}.target", fault.target, allowed)
-            assert isinstance(fault, RailFaultSpec)
             check_policy(fault.policy, f"faults.{i}.policy", [fabric], own_only=True)
     intervals = set[tuple[int, str, str]]()
     for i, workload in enumerate(spec.workloads):

@@ -16,8 +16,5 @@ def check_routing(spec: ExperimentSpec) -> None:
         check_background(spec.background, fabric)
         if spec.grid:
             check_patterns(spec.grid.patterns, fabric, "grid")
-    for field, items in (("faults", spec.faults), ("scripts", spec.scripts)):
-        if items:
-            raise BadInput(field, len(items), "can't be given together with routing: make two experiments of it")
     if not spec.workloads:
         raise BadInput("workloads", [], "must have 1 or more: routing is measured by what they take")

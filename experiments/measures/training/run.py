@@ -27,7 +27,7 @@ from railyard.experiments.measures.training.outcome import Report, TrainingOutco
 from railyard.experiments.measures.training.spec import TrainingSpec
 from railyard.experiments.measures.training.traffic import TrafficMeter
 from railyard.experiments.run import observers
-from railyard.experiments.run.fault_script import heartbeats_running
+from railyard.experiments.run.heartbeats import heartbeats_running
 from railyard.experiments.run.progress import Steps, measure_undisturbed
 from railyard.experiments.run.session import (
     FabricSession,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from railyard.experiments.measures.definition import MEASURES, Counts, Measure, RunContext
+from railyard.experiments.measures.definition import MEASURES, Counts, Measure, SharedFabric
 from railyard.experiments.measures.workloads.variants import variants_of
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.topologies.fabric_kinds import FabricPlan
@@ -28,6 +28,7 @@ class Workloads(Measure[Any]):
     shared_items = MappingProxyType({"workloads": Workload})
     order = 10
     spans_machines = True
+    shares_fabric = True
 
     def items(self, spec: ExperimentSpec) -> tuple[Any, ...]:
         """Return the workloads, if the fabrics are of GPUs."""
@@ -70,8 +71,13 @@ class Workloads(Measure[Any]):
         """Compute the times of all workloads: by the papers' equations, unless they run in variants."""
         return variants_of(spec).predict_workloads(spec)
 
-    def run(self, context: RunContext) -> None:
-        """Do nothing: workloads run on fabrics that faults share."""
+    def run_on(self, shared: SharedFabric) -> None:
+        """Run all workloads on the first fabric, before anything is broken."""
+        from railyard.experiments.measures.workloads.run import run_workloads
+
+        if shared.is_first:
+            context = shared.context
+            run_workloads(shared.session, context.spec, context.run, context.steps)
 
     def checks(self, analysis: "Analysis") -> "Iterable[Check]":
         """Check that every byte was delivered, and that dense training stayed within its rails."""

@@ -21,7 +21,10 @@ from railyard.core.sandbox import launcher
 from railyard.experiments import cli, signatures
 from railyard.experiments.commands import describe, ps
 from railyard.experiments.commands.list import definitions, facts
+from railyard.experiments.measures.allreduce.measure import AllreduceMeasure
 from railyard.experiments.measures.allreduce.spec import workloads_on
+from railyard.experiments.measures.definition import Measure
+from railyard.experiments.measures.faults.measure import FaultsMeasure
 from railyard.experiments.measures.replacement.measure import ReplacementMeasure
 from railyard.experiments.measures.training.measure import Training
 from railyard.experiments.run import sandboxed
@@ -291,7 +294,8 @@ def test_list_counts_what_the_whole_spec_has(name: str) -> None:
     replays = (on_rails + len(spec.gpu_fabrics) * len(spec.workloads)) * policies * spec.repeats
     sizes = [fabric.gpus for fabric in spec.gpu_fabrics] + [fabric.nodes for fabric in spec.rail_fabrics]
     gpus = list(dict.fromkeys(sizes))
-    faults = spec.injections
+    measure: Measure[Any] = FaultsMeasure() if spec.gpu_fabrics else AllreduceMeasure()
+    faults = measure.counts(spec).faults
     for number in range(len(spec.fabrics)):
         faults += len(ReplacementMeasure().items_on(spec, number)) * ReplacementMeasure().repeats(spec)
         trained = sum(len(training.faults) for training in Training().items_on(spec, number))

@@ -13,6 +13,7 @@ from mininet.topolib import TreeTopo
 from railyard.controller.openflow.flows import graph_tables
 from railyard.core import plugins
 from railyard.core.errors import BadInput
+from railyard.experiments.measures.faults.measure import FaultsMeasure
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.experiments.spec.loading import load_any
 from railyard.topologies import from_mininet
@@ -68,7 +69,7 @@ def test_topology_of_the_command_line_becomes_a_fabric(file: Path) -> None:
     assert [switch.name for switch in plan.switches] == ["edge_A", "edge_B", "s1"]
     assert [plan.rail_link(gpu).b.node for gpu in plan.gpus] == ["edge_A"] * 3 + ["edge_B"] * 3
     assert {link.name: link.rate_bps for link in plan.uplinks} == {"edge_A-s1": 20_000_000, "edge_B-s1": 20_000_000}
-    assert [fault.target for fault in spec.faults] == ["d3g0"]  # B0
+    assert [fault.target for fault in FaultsMeasure().faults(spec)] == ["d3g0"]  # B0
 
 
 def test_entry_of_topos_is_a_topology_as_for_mn(file: Path) -> None:

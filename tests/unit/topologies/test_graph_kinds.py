@@ -28,7 +28,7 @@ from railyard.topologies.routing import ON_RAIL, neighbours, source_routes
 from railyard.topologies.spec import parse_fabric
 from railyard.workloads.collectives.algorithm import Sizes
 from railyard.workloads.schedule import Phase, Rates, Schedule
-from tests.unit.experiments.run.test_script_run import fault_run
+from tests.unit.experiments.measures.faults.test_run import fault_run
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "leaf_spine.py"
 RAIL_BPS = 100_000_000

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from railyard.core.installation import RUN
 from railyard.experiments.live import clicks
 from railyard.experiments.live.clicks import Click, Clicks
+from railyard.experiments.measures.faults.measure import FaultsMeasure
 from railyard.experiments.spec.experiment import ExperimentSpec
-from railyard.experiments.spec.faults import BaseFaultSpec
+from railyard.experiments.spec.faults import BaseFaultSpec, fault_dict
 from railyard.experiments.spec.loading import load_any
 from railyard.experiments.spec.parsing import parse
-from railyard.experiments.spec.scripts import fault_dict
 from railyard.failure.faults import FAULTS, Fault
 from tests.unit.stand_ins import plan_of
 
@@ -85,7 +85,7 @@ def repeated(command: str) -> ExperimentSpec:
 def test_a_saved_experiment_has_the_traffic_beside_the_clicks() -> None:
     found = clicked({"name": "two", "fabrics": [FABRIC], "workloads": ["others"]}, fault=True, workload=WORKLOAD)
     spec = parse(yaml.safe_load(found.saved(20.0)))
-    assert [(one.kind, one.target) for one in spec.scripts[0].faults] == [("link-down", "d0g1")]
+    assert [(one.kind, one.target) for one in FaultsMeasure().scripts(spec)[0].faults] == [("link-down", "d0g1")]
     assert [one.kind for one in spec.workloads] == ["collective"]
 
 
@@ -111,7 +111,7 @@ def test_a_command_repeats_each_sort_of_click(name: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "argv", ["railyard", "shell", name, "--live", "control"])
     experiment = load_any(name).resolved()
     cut = repeated(clicked(experiment, fault=True, workload=WORKLOAD).commands(20.0))
-    assert [one.kind for one in cut.scripts[0].faults] == ["link-down"]
+    assert [one.kind for one in FaultsMeasure().scripts(cut)[0].faults] == ["link-down"]
     assert [one.kind for one in cut.workloads] == ["collective"]
     loaded = repeated(clicked(experiment, background=BACKGROUND).commands(20.0))
     assert loaded.background

@@ -20,6 +20,7 @@ from railyard.experiments.live.launch import opened_page
 from railyard.experiments.live.paths import Links, describe_path
 from railyard.experiments.live.phases import PhaseProgress
 from railyard.experiments.live.sampler import link_sample, structure
+from railyard.experiments.measures.faults.measure import FaultsMeasure
 from railyard.experiments.run import observers
 from railyard.experiments.spec.loading import load_any
 from railyard.results.analysis.run_analysis import Analysis
@@ -132,7 +133,9 @@ def test_clicks_inject_repair_and_are_saved(world: World, tmp_path: Path) -> Non
                 assert (status, answer["active"]) == (200, [CUT])
                 assert "error" in ask(task, "inject", **CUT)[1]
                 assert ask(task, "repair", **CUT)[1]["active"] == []
-                assert [fault.kind for fault in load_any(str(script)).scripts[0].faults] == ["link-down"]
+                assert [fault.kind for fault in FaultsMeasure().scripts(load_any(str(script)))[0].faults] == [
+                    "link-down"
+                ]
                 assert "has no link-down" in ask(task, "repair", **CUT)[1]["error"]
                 assert "'link-dwn' is not known" in ask(task, "inject", kind="link-dwn", target="d0g1")[1]["error"]
                 assert "is no GPU" in ask(task, "inject", kind="link-down", target="d9g9")[1]["error"]

@@ -13,16 +13,17 @@ from rich.console import Console
 
 from railyard.core.errors import BadInput, CheckFailed
 from railyard.core.units import parse_rate
+from railyard.experiments.measures.faults import run as breaks
+from railyard.experiments.measures.faults.measure import FaultsMeasure
+from railyard.experiments.measures.faults.spec import ScriptSpec
 from railyard.experiments.measures.workloads import replay as workload_replay
 from railyard.experiments.measures.workloads.turn import Turn
-from railyard.experiments.run import fault_script as breaks
 from railyard.experiments.run import gpu_fabrics, runner
 from railyard.experiments.run.runner import run_experiment
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.heartbeats import HeartbeatsSpec
 from railyard.experiments.spec.parsing import parse
-from railyard.experiments.spec.scripts import ScriptSpec
 from railyard.failure.analysis.state_snapshot import StateSnapshot
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import FabricRun, Run
@@ -185,7 +186,7 @@ def test_scripts_run_after_faults_with_a_seed_per_repeat(runs: Runs, tmp_path: P
         "two off 1 seed 8",
     ]
     assert len(runs.steps) == runs.total
-    assert (spec.fault_runs, spec.injections) == (5, 7)
+    assert (FaultsMeasure().steps(spec), FaultsMeasure().counts(spec).faults) == (5, 7)
 
 
 def test_fault_runs_only_on_the_fabrics_that_it_names(runs: Runs, tmp_path: Path) -> None:
@@ -195,7 +196,7 @@ def test_fault_runs_only_on_the_fabrics_that_it_names(runs: Runs, tmp_path: Path
     run_experiment(spec, tmp_path, None)
     assert [line.split()[0] for line in runs.did] == ["build", "calibrate", "stop", *_broken_twice()]
     assert len(runs.steps) == runs.total
-    assert spec.injections == 4
+    assert FaultsMeasure().counts(spec).faults == 4
 
 
 def _broken_twice() -> list[str]:

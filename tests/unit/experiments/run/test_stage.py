@@ -10,6 +10,7 @@ from railyard.core import provenance
 from railyard.core.errors import BadInput
 from railyard.core.host_load import LoadSample, MachineLoad
 from railyard.core.records import IntervalId
+from railyard.experiments.measures.faults.measure import FaultsMeasure
 from railyard.experiments.run import session
 from railyard.experiments.run.session import FabricSession, built
 from railyard.experiments.spec.faults import MIN_AT_S
@@ -135,7 +136,7 @@ def test_a_fault_before_anything_flows_is_refused() -> None:
     fault = {"kind": "link-down", "target": "d0g1", "at": "499ms"}
     with pytest.raises(BadInput, match=r"faults\.0\.at: '499ms' must be 500ms or more"):
         parse({**data, "faults": [fault]})
-    assert parse({**data, "faults": [{**fault, "at": "500ms"}]}).faults[0].at == MIN_AT_S > WARM_UP_S
+    assert FaultsMeasure().faults(parse({**data, "faults": [{**fault, "at": "500ms"}]}))[0].at == MIN_AT_S > WARM_UP_S
 
 
 def test_provenance_says_what_it_ran_on() -> None:

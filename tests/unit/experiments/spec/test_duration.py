@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from railyard.experiments.measures.faults.measure import AFTER_S
 from railyard.experiments.spec import loading
-from railyard.experiments.spec.duration import AFTER_S, about, duration_s
+from railyard.experiments.spec.duration import about, duration_s
 from railyard.experiments.spec.parsing import parse_keys
 from railyard.failure.analysis import evaluate
 

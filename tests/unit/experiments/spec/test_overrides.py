@@ -6,6 +6,7 @@ import pytest
 
 from railyard.core.errors import BadInput
 from railyard.core.units import parse_rate
+from railyard.experiments.measures.faults.measure import FaultsMeasure
 from railyard.experiments.spec.loading import apply
 from tests.unit.loaded_experiments import load
 
@@ -92,4 +93,4 @@ def test_overrides_reach_the_experiment() -> None:
     assert {fabric.domains for fabric in spec.gpu_fabrics} == {2}
     assert {fabric.rail_rate for fabric in spec.gpu_fabrics} == {parse_rate("20Mbit")}
     assert {workload.model_dump()["duration"] for workload in spec.workloads} == {"1s"}
-    assert (spec.faults, spec.reroute, spec.seed) == ((), ("on",), 9)
+    assert (FaultsMeasure().faults(spec), spec.reroute, spec.seed) == ((), ("on",), 9)

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from railyard.core.errors import BadInput
+from railyard.experiments.measures.faults.measure import FaultsMeasure
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import distinct_labels
 from railyard.experiments.spec.loading import load_any
@@ -168,7 +169,7 @@ def test_a_resolved_experiment_is_the_same_when_read_back(name: str) -> None:
 
 @pytest.mark.parametrize(("kind", "target"), [("link-down", "d0g1:rail0"), ("hb-port-down", "d0g1:hb0")])
 def test_a_fault_target_may_name_the_only_link_of_a_gpu(kind: str, target: str) -> None:
-    (fault,) = parse(experiment(faults=[{"kind": kind, "target": target}])).faults
+    (fault,) = FaultsMeasure().faults(parse(experiment(faults=[{"kind": kind, "target": target}])))
     assert fault.target == fault.fault.target == "d0g1"
 
 

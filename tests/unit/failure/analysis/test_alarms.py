@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from railyard.controller.processes.messages import HeartbeatCost
-from railyard.experiments.run import fault_script
+from railyard.experiments.run import heartbeats
 from railyard.experiments.spec.heartbeats import HeartbeatsSpec
 from railyard.failure.analysis.evaluate import false_alarms
 from railyard.failure.faults import Fault
@@ -109,7 +109,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeHeartbeatProcess]
         found.append(FakeHeartbeatProcess(*arguments))
         return found[-1]
 
-    monkeypatch.setattr(fault_script, "HeartbeatProcess", make)
+    monkeypatch.setattr(heartbeats, "HeartbeatProcess", make)
     yield found
     assert all(each.stopped for each in found)
 
@@ -117,7 +117,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeHeartbeatProcess]
 def test_false_alarms_are_measured_beside_cost_and_faults(made: list[FakeHeartbeatProcess]) -> None:
     run, (session, _) = run_of(), session_of(plan_of())
     session.faults.append((Fault("link-silent", "d1g0"), 2 * S, 4 * S))  # before
-    with fault_script.heartbeats_running(session, HeartbeatsSpec(), run):
+    with heartbeats.heartbeats_running(session, HeartbeatsSpec(), run):
         session.faults.append((Fault("link-silent", "d0g1"), 2 * S, 4 * S))
         for event in [*silent(2.1, LINK), *silent(2.2, ("link", "d1g0"))]:
             session.on_event(*event)
@@ -129,6 +129,6 @@ def test_false_alarms_are_measured_beside_cost_and_faults(made: list[FakeHeartbe
 
 def test_nothing_is_measured_without_heartbeats(made: list[FakeHeartbeatProcess]) -> None:
     run, (session, _) = run_of(), session_of(plan_of())
-    with fault_script.heartbeats_running(session, "off", run):
+    with heartbeats.heartbeats_running(session, "off", run):
         pass
     assert (run.measurements, made) == ([], [])

@@ -6,6 +6,7 @@ import pytest
 
 from railyard.controller.failover.detours import Broken
 from railyard.core.errors import BadInput
+from railyard.experiments.measures.faults.measure import FaultsMeasure
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.parsing import parse
@@ -49,7 +50,7 @@ def test_kind_has_only_its_own_parameter_with_a_default(
 ) -> None:
     (data,) = parse(experiment({"kind": kind, "target": target})).resolved()["faults"]
     assert data == {"kind": kind, "target": target, "at": "1s", "repair": "2s", **shown}
-    assert parse(experiment(data)).faults == (fault_of(kind, target),)
+    assert FaultsMeasure().faults(parse(experiment(data))) == (fault_of(kind, target),)
     assert dict(fault_of(kind, target).parameters) == parameters
     assert Fault.of(kind, target, **shown) == Fault(kind, target), "the same defaults without an experiment"
 
@@ -109,7 +110,7 @@ def test_bad_fault_gives_one_line(fault: dict[str, Any], message: str) -> None:
 def test_server_crash_needs_three_domains() -> None:
     with pytest.raises(BadInput, match="'hb1' can't crash on the rail-only fabric of 2 domains x 4 rails: 3 or more"):
         parse(experiment({"kind": "server-crash", "target": "hb1"}, domains=2))
-    assert parse(experiment({"kind": "server-crash", "target": "hb1"}, domains=3)).faults
+    assert FaultsMeasure().items(parse(experiment({"kind": "server-crash", "target": "hb1"}, domains=3)))
 
 
 LINK = Broken(links=frozenset({Gpu(0, 1)}))

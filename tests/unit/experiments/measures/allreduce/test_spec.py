@@ -17,7 +17,7 @@ from railyard.experiments.measures.allreduce.spec import dilations_on, workloads
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
 from railyard.experiments.spec.loading import load_any
-from railyard.experiments.spec.parsing import parse
+from railyard.experiments.spec.parsing import experiment_model, parse
 from railyard.topologies.multirail.plan import MultirailPlan, nominal_plan
 from railyard.workloads.allreduce.balancing.costs import Rail
 from railyard.workloads.allreduce.engine_kind import peer_rail, predicted_s, rails_of
@@ -131,8 +131,9 @@ def training(model: str, **keys: Any) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_invalid_spec_names_field_value_and_what_is_allowed(keys: dict[str, Any], message: str) -> None:
-    own = {key: value for key, value in keys.items() if key not in ExperimentSpec.model_fields}
-    common = {key: value for key, value in keys.items() if key in ExperimentSpec.model_fields}
+    names = experiment_model().model_fields
+    own = {key: value for key, value in keys.items() if key not in names}
+    common = {key: value for key, value in keys.items() if key in names}
     with pytest.raises(BadInput) as caught:
         spec_of({**SIZES, **own}, **common)
     assert str(caught.value).startswith(message)

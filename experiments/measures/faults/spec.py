@@ -1,16 +1,16 @@
-"""Failure scripts in an experiment file: a list of faults, or random faults drawn from the seed, beside a workload."""
+"""Sections `faults` and `scripts` of an experiment's file: single faults, and scripts of given or random faults."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from railyard.controller.health.estimator import RegistryKind
-from railyard.core.config import MISSING, OnFabrics, PlainName, check_numbers, field_error
+from railyard.core.config import MISSING, ConfigModel, OnFabrics, PlainName, field_error
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import format_time
-from railyard.experiments.spec.faults import AT_REASON, MIN_AT_S, BaseFaultSpec, Repeats
+from railyard.experiments.spec.faults import FaultSpec, Repeats, ScriptFaultSpec
 from railyard.failure.faults import FAULTS
 from railyard.failure.scenario.random_faults import MAX_FAULTS, REPAIRED_IDLE_S, RandomFaults, idle_s
 from railyard.failure.scenario.script import Script, Timed
@@ -19,18 +19,6 @@ from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.schedule import Schedule, check_gpus, payload_rates
 
 _ROUNDING_S: Final = 0.001  # random faults have rounded times, and may be repeated as a list
-
-
-class ScriptFaultSpec(BaseFaultSpec):
-    """A fault of a script. With `after`, `at` counts from the end of the first run of that phase of the workload."""
-
-    after: str | None = None
-
-    @model_validator(mode="after")
-    def _check_start(self) -> "ScriptFaultSpec":
-        if self.after is None and self.at < MIN_AT_S:
-            raise field_error("at", format_time(self.at), f"must be {format_time(MIN_AT_S)} or more: {AT_REASON}")
-        return self
 
 
 class ScriptSpec(OnFabrics):
@@ -71,6 +59,11 @@ class ScriptSpec(OnFabrics):
         """Number of faults that a run of the script injects."""
         return self.random_faults.count if self.random_faults else len(self.faults)
 
+    def times(self, experiment: ConfigModel) -> int:
+        """Return how often it runs on a fabric, in each mode of `reroute`."""
+        limit: int = getattr(experiment, "script_repeats", 1)
+        return min(self.repeats or limit, limit)
+
     @property
     def registry(self) -> RegistryKind | None:
         """Registry of health scores that runs meanwhile; None without a fault of one."""
@@ -85,11 +78,10 @@ class ScriptSpec(OnFabrics):
         return Script(self.name, tuple(Timed(f.fault, f.at, f.repair, f.after or "") for f in self.faults))
 
 
-def fault_dict(timed: Timed) -> dict[str, Any]:
-    """Return a fault as an experiment's file has it."""
-    times = {"at": format_time(timed.at_s, 15), "repair": format_time(timed.repair_s, 15), "after": timed.after or None}
-    fault = {"kind": timed.fault.kind, "target": timed.fault.target, "parameters": timed.fault.parameters}
-    return dict(ScriptFaultSpec.model_validate(fault | times).model_dump(mode="json", exclude_none=True))
+Faults = Annotated[tuple[SerializeAsAny[FaultSpec], ...], Field(max_length=100, strict=False)]
+"""The section `faults`."""
+Scripts = Annotated[tuple[ScriptSpec, ...], Field(max_length=100, strict=False)]
+"""The section `scripts`."""
 
 
 def check_script(
@@ -106,7 +98,6 @@ def check_script(
     the script's repeats. A list of faults may be longer than the workload would take on an intact fabric: the faults
     may slow it down, and those that come too late fail the run.
     """
-    check_numbers(script.on, len(plans), f"{field}.on")
     during = script.during
     random_faults = script.random_faults
     if during is not None and during not in workloads:

@@ -9,11 +9,11 @@ import pytest
 
 from railyard.core.errors import CheckFailed, RailyardError
 from railyard.core.records import ConnectivityCheck, IntervalId, Recovered, Recovery
+from railyard.experiments.measures.faults import run as fault_script
+from railyard.experiments.measures.faults.run import FaultInjector
+from railyard.experiments.measures.faults.spec import ScriptSpec
 from railyard.experiments.measures.workloads.turn import Workload
-from railyard.experiments.run import fault_script
-from railyard.experiments.run.fault_script import FaultInjector
-from railyard.experiments.spec.faults import FaultSpec
-from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
+from railyard.experiments.spec.faults import FaultSpec, fault_dict
 from railyard.failure.analysis.evaluate import FaultRun, recovered
 from railyard.failure.faults import Fault
 from railyard.failure.scenario.run import ScriptRun

@@ -1,4 +1,4 @@
-"""Faults and scripts of faults on one built fabric, with heartbeats, and their rows in the records."""
+"""Faults and failure scripts on one built fabric, and their rows in the records."""
 
 import threading
 import time
@@ -7,19 +7,22 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Final
 
-from railyard.controller.processes.clients import HeartbeatProcess
 from railyard.core.errors import CheckFailed, RailyardError
 from railyard.core.records import IntervalId
 from railyard.core.wait import poll
 from railyard.experiments.machines.faults import ClusterOperator
 from railyard.experiments.machines.faults import sites as cluster_sites
 from railyard.experiments.machines.faults import snapshot as cluster_snapshot
+from railyard.experiments.measures.definition import SharedFabric
+from railyard.experiments.measures.faults.spec import ScriptSpec
 from railyard.experiments.measures.workloads.replay import record_faulted, time_limit_s
+from railyard.experiments.measures.workloads.run import make_workloads
 from railyard.experiments.measures.workloads.turn import Workload
 from railyard.experiments.run import observers
-from railyard.experiments.run.progress import Steps, measure_undisturbed
+from railyard.experiments.run.heartbeats import heartbeats_running
+from railyard.experiments.run.progress import measure_undisturbed
 from railyard.experiments.run.session import (
     RESTORE_S,
     FabricSession,
@@ -27,12 +30,8 @@ from railyard.experiments.run.session import (
     repeat_suffix,
     surviving_interruptions,
 )
-from railyard.experiments.spec.experiment import ExperimentSpec
-from railyard.experiments.spec.faults import FaultSpec
-from railyard.experiments.spec.heartbeats import HeartbeatsSpec
-from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
+from railyard.experiments.spec.faults import FaultSpec, fault_dict
 from railyard.failure.active import Operator
-from railyard.failure.analysis.evaluate import false_alarms
 from railyard.failure.analysis.recovery_times import BIN_MS
 from railyard.failure.analysis.state_snapshot import StateSnapshot, snapshot_state, state_differences, summarize
 from railyard.failure.connectivity.check import ConnectivityChecker
@@ -233,77 +232,44 @@ class Machines:
         run.provenance["machines"] = self._cluster.provenance()
 
 
-WORKLOAD: Final = "heartbeats"  # what records call them
-HEARTBEAT_BYTES: Final = 46  # on a link, with headers: Ethernet 14, IP 20, UDP 8, the round's number 4
-
-
-@contextmanager
-def heartbeats_running(session: FabricSession, heartbeats: HeartbeatsSpec | Literal["off"], run: Run) -> Iterator[None]:
-    """Send heartbeats between GPUs while entered, and report silent components to the controller.
-
-    Over all of it, their cost and false alarms are measured: packets a second of all GPUs, their share of a rail link
-    in each direction, and the share of a core that makes them.
-    """
-    if heartbeats == "off":
-        yield
+def inject_faults(shared: SharedFabric, items: Sequence[FaultSpec | ScriptSpec]) -> None:
+    """Run faults, then scripts, of a fabric. CheckFailed also if the fabric isn't as before at the end."""
+    if not items:
         return
-
-    def relay(_: int, what: str, detail: dict[str, Any]) -> None:
-        if what == "silence":
-            session.controller.on_heartbeats(detail)
-
-    plan = session.plan
-    earlier = len(session.faults)
-    heartbeat_process = HeartbeatProcess(plan, heartbeats.period, heartbeats.multiplier, relay)
-    try:
-        yield
-        cost = heartbeat_process.cost()
-        packets = cost.sent / cost.seconds
-        link_packets = packets / 2 / len(plan.gpus)  # half of them cross rails: their sender's and receiver's links
-        measured = (
-            ("packets", packets, "1/s"),
-            ("rail_link_share", link_packets * HEARTBEAT_BYTES * 8 / plan.rail_bps, "share"),
-            ("core_share", cost.cpu_s / cost.seconds, "share"),
-            ("false_alarms", false_alarms(session.events(), session.faults[earlier:], plan), "1"),
-        )
-        run.measurements += [Measurement(session.interval(WORKLOAD), WHOLE, *values) for values in measured]
-    finally:
-        heartbeat_process.stop()
-
-
-def inject_faults(
-    session: FabricSession,
-    number: int,
-    reroute: str,
-    make: Callable[[int], list[Workload]],
-    spec: ExperimentSpec,
-    run: Run,
-    steps: Steps,
-) -> None:
-    """Run the faults of a fabric, then its scripts. `make` returns its workloads, from a seed.
-
-    CheckFailed also if the fabric isn't as before at the end.
-    """
-    scripts = spec.scripts_on(number)
-    if not scripts:
-        return
+    session = shared.session
+    run = shared.context.run
     machines = Machines(session)
-    heartbeats = spec.heartbeats if reroute == "on" else "off"
+    heartbeats = shared.context.spec.heartbeats if shared.reroute == "on" else "off"
     with (
-        ConnectivityChecker(session.net, reroute == "on", machines.sites) as connectivity,
+        ConnectivityChecker(session.net, shared.reroute == "on", machines.sites) as connectivity,
         heartbeats_running(session, heartbeats, run),
     ):
-        injector = FaultInjector(session, reroute, connectivity, run)
+        injector = FaultInjector(session, shared.reroute, connectivity, run)
         before = machines.snapshot()
-        for script in scripts:
-            for repeat in range(times := spec.times(script)):
-                seed = spec.seed + repeat
-                what = f"{session.label}: {script.label}, reroute {reroute}"
-                beside = next((w for w in make(seed) if w.label == script.during), None) if script.during else None
-                with (
-                    steps.step(what + repeat_suffix(repeat, times), total=2 * script.injections),
-                    surviving_interruptions(run, IntervalId(session.label)),
-                ):
-                    inject = partial(injector.inject, script, repeat, seed, beside, steps.reached)
-                    measure_undisturbed(run, inject)
+        for item in items:
+            _inject_item(shared, injector, item)
         injector.check_restored(before)
+
+
+def _inject_item(shared: SharedFabric, injector: FaultInjector, item: FaultSpec | ScriptSpec) -> None:
+    """Run a fault or a script as often as it is repeated, each time as a step of the run."""
+    spec = shared.context.spec
+    session = shared.session
+    run = shared.context.run
+    times = item.times(spec)
+    for repeat in range(times):
+        seed = spec.seed + repeat
+        title = f"{session.label}: {item.label}, reroute {shared.reroute}" + repeat_suffix(repeat, times)
+        beside = _workload_beside(shared, item.during, seed) if item.during else None
+        with (
+            shared.context.steps.step(title, total=2 * item.injections),
+            surviving_interruptions(run, IntervalId(session.label)),
+        ):
+            inject = partial(injector.inject, item, repeat, seed, beside, shared.context.steps.reached)
+            measure_undisturbed(run, inject)
+
+
+def _workload_beside(shared: SharedFabric, label: str, seed: int) -> Workload | None:
+    """Return the workload that a script runs beside, by its label."""
+    workloads = make_workloads(shared.context.spec, shared.session.plan, shared.session.label, shared.context.run, seed)
+    return next((workload for workload in workloads if workload.label == label), None)

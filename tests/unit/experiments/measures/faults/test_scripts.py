@@ -7,12 +7,15 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railyard.core import host
 from railyard.core.errors import BadInput
+from railyard.experiments.measures.faults.measure import FaultsMeasure
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
+from railyard.experiments.spec.faults import fault_dict
 from railyard.experiments.spec.parsing import parse
-from railyard.experiments.spec.scripts import fault_dict
 from railyard.failure.faults import Fault
 from railyard.failure.scenario.script import Script, Timed
+from tests.unit.core.test_machine import FULL
 
 BOTH = """
 name: mine
@@ -191,14 +194,18 @@ def test_a_resolved_experiment_is_the_same_when_read_back() -> None:
     assert spec_of("heartbeats: off").resolved()["heartbeats"] == "off"
 
 
+def counts(spec: ExperimentSpec) -> tuple[int, int]:
+    """Return the numbers of runs and of injections."""
+    return FaultsMeasure().steps(spec), FaultsMeasure().counts(spec).faults
+
+
 def test_scripts_are_counted_by_fabric_and_by_fault() -> None:
     spec = spec_of(ALL)
-    assert [[script.label for script in spec.scripts_on(n)] for n in (0, 1)] == [
+    assert [[script.label for script in FaultsMeasure().items_on(spec, n)] for n in (0, 1)] == [
         ["cut", "away", "wild"],
         ["away", "wild"],
     ]
-    assert spec.fault_runs == (3 + 2) * 2 * 2
-    assert spec.injections == (1 + 2 + 7 + 2 + 7) * 2 * 2
+    assert counts(spec) == ((3 + 2) * 2 * 2, (1 + 2 + 7 + 2 + 7) * 2 * 2)
 
 
 def test_some_are_run_fewer_times_than_others() -> None:
@@ -209,14 +216,14 @@ def test_some_are_run_fewer_times_than_others() -> None:
         "reroute": ["on"],
     }
     data = {"name": "mine", "fabrics": [{"kind": "rail-only"}], **keys}
-    assert (parse(data).fault_runs, parse(data).injections) == (3, 5)
+    assert counts(parse(data)) == (3, 5)
     many = parse({**data, "fault_repeats": 20, "script_repeats": 20})
-    assert (many.fault_runs, many.injections) == (20 + 5 + 2, 20 + 5 + 2 * 3)
+    assert counts(many) == (20 + 5 + 2, 20 + 5 + 2 * 3)
 
 
 def test_faults_become_a_script_with_their_times() -> None:
     spec = spec_of(ALL)
-    cut, away, _ = spec.scripts
+    cut, away, _ = FaultsMeasure().scripts(spec)
     plan = nominal_plan(spec.gpu_fabrics[0])
     assert cut.script(plan, 1) == Script("cut", (Timed(Fault("link-down", "d0g1"), 0.01, 2.0, "moe-a2a"),))
     assert [timed.fault.kind for timed in away.script(plan, 1).faults] == ["controller-crash", "registry-crash"]
@@ -225,7 +232,7 @@ def test_faults_become_a_script_with_their_times() -> None:
 
 def test_a_storm_is_drawn_from_its_seed_and_its_mix() -> None:
     spec = spec_of(ALL)
-    wild, plan = spec.scripts[2], nominal_plan(spec.gpu_fabrics[0])
+    wild, plan = FaultsMeasure().scripts(spec)[2], nominal_plan(spec.gpu_fabrics[0])
     drawn = wild.script(plan, 3)
     assert (drawn.name, len(drawn.faults), wild.injections) == ("wild", 7, 7)
     assert {timed.fault.kind for timed in drawn.faults} <= {"link-down", "gpu-crash"}
@@ -239,9 +246,9 @@ def test_what_a_storm_breaks_can_be_played_as_a_list_of_faults(seed: int, every:
     data: dict[str, Any] = {"name": "mine", "fabrics": [{"kind": "rail-only"}]}
     short = {"count": 30, "duration": ["200ms", "200ms"], "mean_interval": every, "max_concurrent": 8}
     spec = parse({**data, "scripts": [{"name": "a", "random_faults": short}]})
-    drawn = spec.scripts[0].script(nominal_plan(spec.gpu_fabrics[0]), seed)
+    drawn = FaultsMeasure().scripts(spec)[0].script(nominal_plan(spec.gpu_fabrics[0]), seed)
     listed = parse({**data, "scripts": [{"name": "a", "faults": [fault_dict(timed) for timed in drawn.faults]}]})
-    played = listed.scripts[0].script(nominal_plan(spec.gpu_fabrics[0]), seed)
+    played = FaultsMeasure().scripts(listed)[0].script(nominal_plan(spec.gpu_fabrics[0]), seed)
     assert [timed.fault for timed in played.faults] == [timed.fault for timed in drawn.faults]
     assert [timed.repair_s for timed in played.faults] == [timed.repair_s for timed in drawn.faults]
 
@@ -249,7 +256,7 @@ def test_what_a_storm_breaks_can_be_played_as_a_list_of_faults(seed: int, every:
 def test_a_storm_is_the_same_however_its_kinds_are_ordered() -> None:
     plan = nominal_plan(spec_of("").gpu_fabrics[0])
     one, other = (
-        scripts_of("{name: a, random_faults: {mix: " + mix + "}}").scripts[0].script(plan, 3)
+        FaultsMeasure().scripts(scripts_of("{name: a, random_faults: {mix: " + mix + "}}"))[0].script(plan, 3)
         for mix in ("{link-silent: 1, gpu-hang: 1}", "{gpu-hang: 1, link-silent: 1}")
     )
     assert one == other
@@ -257,14 +264,17 @@ def test_a_storm_is_the_same_however_its_kinds_are_ordered() -> None:
 
 def test_a_storm_whose_mix_breaks_a_registry_has_one() -> None:
     spec = scripts_of("{name: a, random_faults: {mix: {registry-crash: 1}}}")
-    assert spec.scripts[0].registry == "embedded"
+    assert FaultsMeasure().scripts(spec)[0].registry == "embedded"
 
 
 @pytest.mark.parametrize("where", ["faults: [%s]", "scripts: [{name: a, faults: [%s]}]"])
-def test_who_breaks_an_etcd_needs_one(where: str) -> None:
+def test_who_breaks_an_etcd_needs_one(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "detect", lambda: FULL)
+    monkeypatch.delitem(FULL.programs, "etcd")
     etcd = "{kind: registry-crash, target: registry, registry: etcd}"
-    assert spec_of(where % etcd).needs_etcd
-    assert not spec_of(where % "{kind: registry-crash, target: registry}").needs_etcd
+    assert list(FaultsMeasure().missing_requirements(spec_of(where % etcd)))
+    embedded = "{kind: registry-crash, target: registry}"
+    assert not list(FaultsMeasure().missing_requirements(spec_of(where % embedded)))
 
 
 def test_the_same_may_break_on_two_fabrics_in_two_ways() -> None:
@@ -273,11 +283,11 @@ def test_the_same_may_break_on_two_fabrics_in_two_ways() -> None:
         "fabrics": [{"kind": "rail-only"}, {"kind": "rail-only"}],
         "faults": [gray, {**gray, "on": [1], "loss": 0.2}],
     }
-    assert len(parse({"name": "mine", **keys}).faults) == 2
+    assert len(FaultsMeasure().faults(parse({"name": "mine", **keys}))) == 2
 
 
 def test_faults_one_after_the_other_may_be_at_one_place() -> None:
     one: dict[str, Any] = {"kind": "gpu-crash", "target": "d0g1"}
     later = {**one, "at": "4.5s"}
     data = {"name": "mine", "fabrics": [{"kind": "rail-only"}], "scripts": [{"name": "a", "faults": [one, later]}]}
-    assert len(parse(data).scripts[0].faults) == 2
+    assert len(FaultsMeasure().scripts(parse(data))[0].faults) == 2

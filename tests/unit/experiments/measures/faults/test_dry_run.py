@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from railyard.experiments import cli
-from railyard.experiments.commands.dry_run import min_duration_s
+from railyard.experiments.measures.faults.measure import FaultsMeasure
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.experiments.spec.parsing import parse
 from railyard.failure.analysis.evaluate import AFTER_S
@@ -49,7 +49,7 @@ def test_a_storm_is_reported_fault_by_fault_with_its_seed(capsys: pytest.Capture
     reported = capsys.readouterr().out
     assert "random-faults (seed 7)" in reported
     spec = load("random-faults", ["seed=7"])
-    drawn = spec.scripts[0].script(nominal_plan(spec.gpu_fabrics[0]), 7).faults
+    drawn = FaultsMeasure().scripts(spec)[0].script(nominal_plan(spec.gpu_fabrics[0]), 7).faults
     rows = [line.split() for line in reported.splitlines()]
     shown = [(row[i], row[i + 1]) for row in rows for i in range(len(row) - 1) if row[i] in KINDS]
     assert shown == [(timed.fault.kind, timed.fault.target) for timed in drawn]
@@ -59,4 +59,6 @@ def test_least_time_is_from_first_to_last_traffic_of_each_run() -> None:
     data = yaml.safe_load(FILE)
     spec = parse({**data, "reroute": ["on", "off"], "script_repeats": 2})
     once = [(1 + 2, 4), (0.01 + 2, 2), (1 + 2, 2)]
-    assert min_duration_s(spec) == pytest.approx(2 * sum((ends + AFTER_S) * times for ends, times in once))
+    assert FaultsMeasure().min_duration_s(spec) == pytest.approx(
+        2 * sum((ends + AFTER_S) * times for ends, times in once)
+    )

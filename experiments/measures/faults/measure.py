@@ -1,0 +1,189 @@
+"""Faults that are injected alone, and failure scripts: how soon traffic recovers."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from railyard.core.errors import MissingRequirement, RailyardError
+from railyard.core.units import format_time
+from railyard.experiments.measures.definition import (
+    MEASURES,
+    Counts,
+    Measure,
+    SharedFabric,
+    SpecSection,
+    shared_reroutes,
+)
+from railyard.experiments.measures.faults.spec import Faults, Scripts, ScriptSpec
+from railyard.experiments.options import plain_table
+from railyard.experiments.spec.experiment import ExperimentSpec, Reroute, nominal_plan
+from railyard.experiments.spec.faults import FaultSpec, fault_dict
+from railyard.failure.faults import FAULTS
+from railyard.topologies.fabric_kinds import FabricPlan
+
+if TYPE_CHECKING:
+    from railyard.topologies.spec import FabricSpec
+
+SCRIPTS = "scripts"
+"""The key of the section of failure scripts."""
+AFTER_S = 1.2
+"""Seconds of a fault's traffic after its repair: failure.analysis.evaluate.AFTER_S, a module that loads slowly."""
+FAULT_S = 0.7
+"""Seconds to start streams and probes, and to evaluate them."""
+RANDOM_FAULT_S = 1.2
+"""Seconds between two random faults if connectivity is checked in between."""
+
+
+@MEASURES.register("faults")
+class FaultsMeasure(Measure[FaultSpec | ScriptSpec]):
+    """Faults that are injected alone, then failure scripts: how soon traffic recovers, and what is lost.
+
+    Each fault runs `fault_repeats` times and each script `script_repeats` times, for each `reroute`. The random faults
+    of repeat n are drawn from seed + n.
+    """
+
+    order = 20
+    key = "faults"
+    Spec = Faults
+    repeats_key = "fault_repeats"
+    excludes = frozenset({"routing"})
+    spans_machines = True
+    injects_faults = True
+    shares_fabric = True
+
+    @property
+    def spec_sections(self) -> tuple[SpecSection, ...]:
+        """Its sections `faults` and `scripts`."""
+        of_faults = SpecSection(self.key, self.Spec, self.repeats_key)
+        return of_faults, SpecSection(SCRIPTS, Scripts, "script_repeats")
+
+    def short_keys_by_section(self) -> dict[str, frozenset[str]]:
+        """Return the keys of both sections; a script's faults have the keys of faults, but `at=1s` means those."""
+        parameters = {key for kind in FAULTS.values() for key in kind.Parameters.model_fields}
+        of_faults = (frozenset(FaultSpec.model_fields) | parameters) - {"on", "repeats", "parameters"}
+        of_scripts = frozenset(ScriptSpec.model_fields) - {"on", "repeats"}
+        return {self.key: of_faults, SCRIPTS: of_scripts}
+
+    def faults(self, spec: ExperimentSpec) -> tuple[FaultSpec, ...]:
+        """Return the faults that are injected alone."""
+        return tuple(item for item in self.items(spec) if isinstance(item, FaultSpec))
+
+    def scripts(self, spec: ExperimentSpec) -> tuple[ScriptSpec, ...]:
+        """Return the failure scripts."""
+        return tuple(item for item in self.items(spec) if isinstance(item, ScriptSpec))
+
+    def check(self, spec: ExperimentSpec, plans: Sequence[FabricPlan]) -> None:
+        """Check targets, machines, and what runs beside scripts."""
+        from railyard.experiments.measures.faults import validation
+
+        validation.check(spec, self.faults(spec), self.scripts(spec), plans)
+
+    def missing_requirements(self, spec: ExperimentSpec) -> Iterator[RailyardError]:
+        """Yield the lack of etcd, if a fault needs a registry of that kind."""
+        from railyard.core.host import detect
+        from railyard.core.installation import INSTALL
+
+        if any(item.registry == "etcd" for item in self.items(spec)) and not detect().programs.get("etcd"):
+            yield MissingRequirement("this machine lacks etcd, for the registry", INSTALL)
+
+    def reroutes(self, spec: ExperimentSpec, fabric: int) -> tuple[Reroute, ...]:
+        """Return all modes, if the fabric has faults."""
+        return spec.reroute if self.items_on(spec, fabric) else ()
+
+    def steps(self, spec: ExperimentSpec) -> int:
+        """Return the number of runs of faults and scripts."""
+        return sum(1 for _ in self._runs(spec))
+
+    def seconds(self, spec: ExperimentSpec) -> float:
+        """Return how long faults and scripts take, without building fabrics."""
+        return sum(_item_s(item, spec) for item in self._runs(spec))
+
+    def counts(self, spec: ExperimentSpec) -> Counts:
+        """Return the number of injections."""
+        return Counts(faults=sum(item.injections for item in self._runs(spec)))
+
+    def _runs(self, spec: ExperimentSpec) -> Iterator[FaultSpec | ScriptSpec]:
+        """Yield each fault and script as often as it runs: on each fabric, in each mode, in each repeat."""
+        for number in range(len(spec.fabrics)):
+            modes = len(shared_reroutes(spec, number))
+            for item in self.items_on(spec, number):
+                for _ in range(modes * item.times(spec)):
+                    yield item
+
+    def dry_run(self, spec: ExperimentSpec, console: Console) -> None:
+        """Print faults and scripts of each fabric that has any, and the least time that all of them take."""
+        for number, (label, fabric) in enumerate(zip(spec.labels, spec.gpu_fabrics, strict=True)):
+            if self.items_on(spec, number):
+                self._print_items(spec, number, label, fabric, console)
+        runs = list(self._runs(spec))
+        if not runs:
+            return
+        injections = sum(item.injections for item in runs)
+        total = f"{_counted(injections, 'injection')} in {_counted(len(runs), 'run')}"
+        least = format_time(round(self.min_duration_s(spec)))
+        console.print(f"{total}, reroute {' and '.join(spec.reroute)}: {least} or more", highlight=False)
+
+    def _print_items(
+        self, spec: ExperimentSpec, number: int, label: str, fabric: "FabricSpec", console: Console
+    ) -> None:
+        """Print a table of the faults and scripts of a fabric."""
+        table = plain_table("script", "at", "fault", "target", "for", "", "times", right=("at", "for", "times"))
+        for item in self.items_on(spec, number):
+            script = item.script(nominal_plan(fabric), spec.seed)
+            title = script.name + (f" during {item.during}" if item.during else "")
+            times = str(item.times(spec))
+            if isinstance(item, ScriptSpec):
+                table.add_section()
+                title += f" (seed {spec.seed})" if item.random_faults else ""
+            for timed in script.faults:
+                data = fault_dict(timed)
+                at = f"{timed.after} + {data['at']}" if timed.after else data["at"]
+                parameters = ", ".join(f"{key} {data[key]}" for key in type(timed.fault.parameters).model_fields)
+                table.add_row(title, at, data["kind"], data["target"], data["repair"], parameters, times)
+                # once for each script
+                title = ""
+                times = ""
+        size = f"{fabric.domains} domains x {fabric.rails} rails"
+        console.print(f"[bold]faults[/] on {label}, {size}", highlight=False)
+        console.print(table, "")
+
+    def min_duration_s(self, spec: ExperimentSpec) -> float:
+        """Return the seconds from the first traffic to the last of each run, added up; building comes on top.
+
+        A fault that waits for a phase counts from that phase on.
+        """
+        total_s = 0.0
+        for number, fabric in enumerate(spec.gpu_fabrics):
+            plan = nominal_plan(fabric)
+            for item in self.items_on(spec, number):
+                for repeat in range(item.times(spec)):
+                    faults = item.script(plan, spec.seed + repeat).faults
+                    total_s += max(timed.at_s + timed.repair_s for timed in faults) + AFTER_S
+        return total_s * len(spec.reroute)
+
+    def run_on(self, shared: SharedFabric) -> None:
+        """Inject the faults of a fabric, then run its scripts."""
+        from railyard.experiments.measures.faults.run import inject_faults
+
+        inject_faults(shared, self.items_on(shared.context.spec, shared.number))
+
+
+def _item_s(item: FaultSpec | ScriptSpec, spec: ExperimentSpec) -> float:
+    """Return how long a fault or a script takes, from the first stream to the last record."""
+    from railyard.experiments.spec.duration import stated_duration_s
+
+    if isinstance(item, FaultSpec):
+        return item.at + item.repair + AFTER_S + FAULT_S
+    if item.random_faults:
+        interval_s = item.random_faults.mean_interval or RANDOM_FAULT_S
+        return item.random_faults.count * interval_s + AFTER_S + FAULT_S
+    last_s = max(fault.at + fault.repair for fault in item.faults)
+    if item.during:
+        last_s += max(map(stated_duration_s, spec.workloads), default=0.0)
+    return last_s + AFTER_S + FAULT_S
+
+
+def _counted(number: int, noun: str) -> str:
+    """Return `1 run`, `1,200 runs`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
