@@ -23,6 +23,8 @@ LISTS: Final = {"experiments": ["list"], "kinds": ["list", "--kinds"], "json": [
 """Forms of `list` by the names of their golden files."""
 COMMANDS: Final = ("describe", "dry-run", "predict")
 """Commands with a golden file for each shipped experiment."""
+SHARED_PARTS: Final = {"style": "page.css", "script": "page.js"}
+"""Elements that are the same in the report of every run, by their tag: the golden file that has their content, once."""
 
 
 class Terminal(io.StringIO):
@@ -57,6 +59,18 @@ def printed(arguments: list[str], width: int) -> str:
     if errors.getvalue():
         text += f"error output:\n{errors.getvalue()}"
     return without_version(f"{text}exit status: {status}\n")
+
+
+def without_shared_parts(page: str) -> tuple[str, dict[str, str]]:
+    """Return a page with names of files in place of the shared parts, and the content of each such file."""
+    parts: dict[str, str] = {}
+    for tag, file in SHARED_PARTS.items():
+        before, start, remainder = page.partition(f"<{tag}>")
+        content, end, after = remainder.partition(f"</{tag}>")
+        assert start and end and f"<{tag}" not in after, f"a page has one element {tag}"
+        parts[file] = content
+        page = f"{before}{start}{file}{end}{after}"
+    return page, parts
 
 
 def without_version(text: str) -> str:

@@ -49,6 +49,9 @@ def test_report_is_as_stored(
     contents |= {file: (tmp_path / name / file).read_text(encoding="utf-8") for file in DRAWN}
     contents |= {file: (tmp_path / file).read_text(encoding="utf-8") for file in FOR_CI}
     contents["timeline.json"] = contents["timeline.json"].replace("}, {", "},\n{")  # an event a line, for diffs
+    contents["report.html"], shared_parts = golden.without_shared_parts(contents["report.html"])
+    for file, part in shared_parts.items():
+        file_regression.check(part, fullpath=golden.FOLDER / "report" / file, encoding="utf-8")
     for file in FILES:
         path = golden.FOLDER / "report" / name / file
         file_regression.check(golden.without_version(contents[file]), fullpath=path, encoding="utf-8")
@@ -73,6 +76,7 @@ def test_stored_run_names_no_machine(name: str) -> None:
 
 def test_no_golden_file_is_left_over() -> None:
     expected = {f"report/{name}/{file}" for name in make.names() for file in FILES}
+    expected |= {f"report/{file}" for file in golden.SHARED_PARTS.values()}
     expected |= {f"list/{name}.txt" for name in golden.LISTS}
     expected |= {f"{command}/{name}.txt" for command in golden.COMMANDS for name in loading.names()}
     paths = [path for path in golden.FOLDER.rglob("*") if path.is_file()]
