@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.import_graph import ROOT, syntax_tree
+
 TOP = ("core", "topologies", "controller", "workloads", "failure", "results", "experiments", "railyard")
 ALLOWED = Path(__file__).with_name("docstrings_allowed")
 UNUSUAL = re.compile(
@@ -51,11 +52,12 @@ def definitions(path: Path) -> Iterator[Definition]:
             if isinstance(child, ast.ClassDef) and child.name[0] != "_":
                 yield from walk(child)
 
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = syntax_tree(path)
     yield Definition(where, ast.get_docstring(tree))
     yield from walk(tree)
 
 
+@cache
 def modules() -> dict[str, list[Path]]:
     """Return the modules of each package, a folder of the first or second level."""
     found: dict[str, list[Path]] = {}
