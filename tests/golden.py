@@ -67,7 +67,8 @@ def without_shared_parts(page: str) -> tuple[str, dict[str, str]]:
     for tag, file in SHARED_PARTS.items():
         before, start, remainder = page.partition(f"<{tag}>")
         content, end, after = remainder.partition(f"</{tag}>")
-        assert start and end and f"<{tag}" not in after, f"a page has one element {tag}"
+        assert (start, end) == (f"<{tag}>", f"</{tag}>")
+        assert f"<{tag}" not in after, f"a page has one element {tag}"
         parts[file] = content
         page = f"{before}{start}{file}{end}{after}"
     return page, parts

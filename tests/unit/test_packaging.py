@@ -60,9 +60,7 @@ def test_top_level_packages_are_not_importable(programs: Path) -> None:
     [
         ("--version", f"railyard {railyard.__version__}\n"),
         ("--help", "railyard predict moe-slowdown"),
-        ("list", "quickstart"),
         ("list --kinds", "railyard/failure/faults"),
-        ("describe quickstart", "run it: railyard run quickstart"),
         ("dry-run quickstart", "d0g0"),
     ],
 )
@@ -83,6 +81,7 @@ def test_files_of_the_working_folder_are_not_imported(programs: Path, tmp_path: 
         (tmp_path / name).write_text("raise SystemExit('imported from the working folder')")
     done = run(programs / "railyard", "describe", "quickstart", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
+    assert "run it: railyard run quickstart" in done.stdout
 
 
 def test_missing_library_is_one_line_that_names_the_wheel(programs: Path, wheel: Path) -> None:

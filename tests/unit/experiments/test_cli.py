@@ -1,7 +1,6 @@
 """The command line: one line for whatever is wrong, the right exit status, and nothing built or lost before that."""
 
 import inspect
-import json
 import re
 import subprocess
 import sys
@@ -30,10 +29,8 @@ from railyard.experiments.measures.training.measure import Training
 from railyard.experiments.run import sandboxed
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.parsing import parse, parse_keys
-from railyard.results import run_folder
 from railyard.results.published.catalogue import FIGURES
 from tests.unit.loaded_experiments import load
-from tests.unit.results_sample import sample_run
 
 ALL = f"{unknown_name_hint('', [*loading.names(), *FIGURES]).partition('are ')[2]}; or a file, such as ./mine.yaml"
 EXPERIMENTS = unknown_name_hint("", loading.names()).partition("are ")[2]
@@ -238,16 +235,6 @@ def test_every_experiment_has_a_description() -> None:
         assert yaml.safe_load("\n".join(lines)) == describe.shown(spec)
 
 
-def test_list_groups_experiments_and_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["list", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [row["name"] for row in found] == loading.names()
-    assert all(row["topic"] and row["gpus"] for row in found)
-    assert cli.main(["list"]) == 0
-    listed = capsys.readouterr().out
-    assert listed.index("faults and recovery") < listed.index("recovery-matrix") < listed.index("health routing")
-
-
 def test_describe_of_a_package_quotes_the_absolute_path(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -270,18 +257,12 @@ def test_describe_keys_can_be_changed_with_o(capsys: pytest.CaptureFixture[str])
     assert loading.apply(data, ["fabrics.0.domains=8", "faults.2.repair=2s"]) != data
 
 
-@pytest.mark.parametrize(("command", "parses"), [("list", True), ("--help", False)])
-def test_quick_commands_import_no_heavy_modules(command: str, parses: bool) -> None:
-    """`list` parses experiments, whose workloads need NumPy and networkx; help needs nothing of the kind."""
-    program = f"import sys; from railyard.experiments import cli; cli.main([{command!r}]); print(*sys.modules)"
+def test_list_imports_no_heavy_modules() -> None:
+    program = "import sys; from railyard.experiments import cli; cli.main(['list']); print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    heavy = {"dask", "matplotlib", "os_ken", "pandas", "scapy", "scipy", "torch"}
-    for_parsing = {"mininet", "networkx", "numpy", "psutil", "pyroute2"}
-    for_parsing |= {"railyard.core.config", "railyard.experiments.spec.experiment", "railyard.topologies.spec"}
     imported = set(run.stdout.splitlines()[-1].split())
     assert "typer" in imported
-    assert not heavy & imported
-    assert parses or not for_parsing & imported
+    assert not imported & {"dask", "matplotlib", "os_ken", "pandas", "scapy", "scipy", "torch"}
 
 
 @pytest.mark.parametrize(
@@ -304,13 +285,11 @@ def test_list_counts_what_the_whole_spec_has(name: str) -> None:
     assert facts(parse_keys(loading.read(name))) == (kinds, gpus, (replays, faults))
 
 
-def test_list_of_kinds_names_each_definition_and_its_source(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["list", "--kinds"]) == 0
-    shown = capsys.readouterr().out
+def test_each_definition_has_a_docstring_and_a_source() -> None:
+    """A golden file has what `list --kinds` prints."""
     assert list(definitions())
     for _, name, description, source in definitions():
         assert description, f"{name} has no docstring"
-        assert name in shown
         origin, place = source.split(" ")
         assert origin == "built-in"
         file = Path(place.rpartition(":")[0])
@@ -394,16 +373,6 @@ def test_a_loop_of_links_is_one_line(
     assert line.startswith(f"error: {field}")
 
 
-@pytest.mark.usefixtures("figures_as_text")
-def test_a_report_is_drawn_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_folder.save(sample_run(domains=2, rails=2, repeats=1), tmp_path)
-    before = (tmp_path / "report.html").read_bytes()
-    (tmp_path / "report.html").unlink()
-    assert cli.main(["report", str(tmp_path)]) == 0
-    assert (tmp_path / "report.html").read_bytes() == before
-    assert "quickstart" in capsys.readouterr().out
-
-
 def test_help_has_examples_and_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     reported = capsys.readouterr().out
@@ -428,13 +397,6 @@ def test_another_python_says_what_to_type(tmp_path: Path) -> None:
     assert done.stderr.endswith(" run quickstart\n")
     assert done.stderr.count("\n") == 1
     assert str(ROOT) in done.stderr
-
-
-def test_it_runs_from_another_folder(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "run_experiment.py"), "list"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "quickstart" in done.stdout
 
 
 @pytest.mark.parametrize(

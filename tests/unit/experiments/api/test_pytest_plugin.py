@@ -2,10 +2,13 @@
 
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
+from railyard.core.registry import REGISTRIES
 from tests.unit.api_examples import PLUGIN, ROOT
+from tests.unit.results_sample import sample_run
 
 pytest_plugins = ["pytester"]
 OPTIONS = (*PLUGIN, "-p", "no:randomly", "-p", "no:cacheprovider")
@@ -93,13 +96,19 @@ def test_visible(fabric): ...
 
 
 @pytest.fixture(autouse=True)
-def checkout_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+def everything_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Import what sessions of pytest in this process use, since `pytester` forgets the modules that they import."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    for name in ("api.fabric", "api.machine"):
+        import_module(f"railyard.experiments.{name}")
+    for registry in list(REGISTRIES.values()):
+        registry.names()
+    sample_run(2, 2, 1)
 
 
 def test_only_assertions_on_measured_times_are_inconclusive(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEST)
-    result = pytester.runpytest_subprocess(*OPTIONS)
+    result = pytester.runpytest_inprocess(*OPTIONS)
     outcomes = result.parseoutcomes()
     assert (outcomes["failed"], outcomes["passed"], outcomes["inconclusive"]) == (8, 1, 3)
     summary = "\n".join(line for line in result.outlines if line.startswith("FAILED "))
@@ -113,7 +122,7 @@ def test_inconclusive_tests_show_their_traceback(
     pytester: pytest.Pytester, options: tuple[str, ...], status: int
 ) -> None:
     pytester.makepyfile(TEST)
-    result = pytester.runpytest_subprocess(*OPTIONS, *options, "--junitxml=junit.xml", "-k", "test_busy")
+    result = pytester.runpytest_inprocess(*OPTIONS, *options, "--junitxml=junit.xml", "-k", "test_busy")
     assert result.ret == status
     result.assert_outcomes(passed=1)
     lines = (
@@ -132,7 +141,7 @@ def test_inconclusive_tests_show_their_traceback(
 
 def test_wrong_marker_fails_in_one_line(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(MARKERS)
-    result = pytester.runpytest_subprocess(*OPTIONS, "--strict-markers")
+    result = pytester.runpytest_inprocess(*OPTIONS, "--strict-markers")
     lines = (
         "marker fabric: domains: 1 must be 2 or more",
         "marker fabric: *unexpected keyword argument 'rial'",

@@ -19,9 +19,10 @@ from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.recovery import recovery_rows
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import fabric as plot_fabric
-from railyard.results.plots import recovery
+from railyard.results.plots import recovery, style
 from railyard.results.runs.records import FabricRun, Flow, Measurement, Run
 from railyard.results.views.sections import conditions, faults
+from tests.figures import as_text
 from tests.unit import shown
 from tests.unit.replaced import replaced
 from tests.unit.results_sample import sample_run
@@ -30,7 +31,7 @@ from tests.unit.steered_sample import steered_run
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return shown.render(sample_run(2, 3, 2))
+    return shown.render(sample_run(2, 2, 2))
 
 
 class Tags(HTMLParser):
@@ -119,8 +120,9 @@ def test_the_load_table_shows_all_that_a_verdict_rests_on() -> None:
     assert {"3.1%", "4.2%", "5.3%", "64.5 ms", "27.1%", "28.2%", "29.3%"} <= shown_cells
 
 
-def test_the_same_run_gives_the_same_page(page: str) -> None:
-    assert shown.render(sample_run(2, 3, 2)) == page
+def test_same_data_give_the_same_figure() -> None:
+    """Golden files compare the rest of the page."""
+    assert plot_fabric.draw(fabric_of("rail-only")) == plot_fabric.draw(fabric_of("rail-only"))
 
 
 @pytest.mark.usefixtures("figures_as_text")
@@ -322,7 +324,9 @@ def test_times_without_a_prediction_have_bars_but_no_ratios() -> None:
 
 @pytest.fixture(scope="module")
 def steered() -> str:
-    return shown.render(steered_run(2, 4, 2, kinds=("rail-only", "rail-optimized")))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(style, "finish", as_text)
+        return shown.render(steered_run(2, 4, 2, kinds=("rail-only", "rail-optimized")))
 
 
 def test_steered_run_has_charts_by_fabric_and_over_time(steered: str) -> None:
@@ -338,9 +342,7 @@ def test_steered_run_has_charts_by_fabric_and_over_time(steered: str) -> None:
 
 
 @pytest.mark.usefixtures("figures_as_text")
-def test_steered_page_is_valid_and_lists_policies_in_rows(steered: str) -> None:
-    for figure in re.findall(r"<svg .*?</svg>", steered, flags=re.DOTALL):
-        ElementTree.fromstring(figure)
+def test_steered_page_lists_policies_in_rows(steered: str) -> None:
     tags = Tags()
     tags.feed(steered)
     assert [name for name, count in tags.ids.items() if count > 1] == []

@@ -21,6 +21,8 @@ from tests.unit.steered_sample import steered_run
 __all__ = ["chromium", "tab"]
 
 R = TypeVar("R", bound=Record)
+ONE_PAGE = pytest.mark.parametrize("report", ["four fabrics"], indirect=True)
+"""For scripts of the page, which are the same in each."""
 # of every table that is wider than its box, its heading and both widths
 OVERFULL = """() => [...document.querySelectorAll(".wide")].filter((box) => box.scrollWidth > box.clientWidth)
   .map((box) => [box.querySelector("thead").innerText, box.scrollWidth, box.clientWidth])"""
@@ -42,10 +44,9 @@ def four_fabrics() -> Run:
     return run
 
 
-@pytest.fixture(scope="module", params=["plain", "four fabrics", "steered", "multirail"])
+@pytest.fixture(scope="module", params=["four fabrics", "steered", "multirail"])
 def report(request: pytest.FixtureRequest, chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs: dict[str, Callable[[], Run]] = {
-        "plain": lambda: sample_run(4, 4, 2),
         "four fabrics": four_fabrics,
         "steered": lambda: steered_run(2, 4, 2),
         "multirail": lambda: run_of(sample()),
@@ -79,6 +80,7 @@ def test_no_text_in_a_figure_has_the_colour_of_a_series(tab: Any) -> None:
     assert {*fills} <= {ink, "rgb(0, 0, 0)", "rgb(255, 255, 255)"}
 
 
+@ONE_PAGE
 def test_tables_sort_and_filter(tab: Any) -> None:
     tab.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
     table = tab.locator(".wide > table:has(th button)").first
@@ -96,6 +98,7 @@ def test_tables_sort_and_filter(tab: Any) -> None:
     assert field.evaluate(hidden)
 
 
+@ONE_PAGE
 def test_figures_enlarge_and_hide_series(tab: Any) -> None:
     tab.get_by_role("button", name="Enlarge").first.click()
     box = tab.locator("dialog svg").get_attribute("viewBox")
@@ -111,6 +114,7 @@ def test_figures_enlarge_and_hide_series(tab: Any) -> None:
         assert tab.locator("[data-series][style*='display: none']").count() >= 1
 
 
+@ONE_PAGE
 def test_print_shows_what_is_folded(tab: Any) -> None:
     folded = tab.locator("details:not([open])")
     tab.evaluate("document.querySelectorAll('details').forEach(d => d.open = false)")
