@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.records import IntervalId
+from railyard.experiments.measures.replacement.records import REPLACEMENTS
 from railyard.experiments.run import session
 from railyard.experiments.run.session import built
 from railyard.results import run_folder
@@ -57,5 +58,6 @@ def test_identity_survives_the_run_folder(tmp_path: Path) -> None:
     run.recoveries = [replaced(r, workload="gpt, with a comma") for r in run.recoveries]
     run_folder.save(replace(run, files={}), tmp_path)
     found = run_folder.load(tmp_path)
-    for name in ("measurements", "recoveries", "connectivity_checks", "replacements", "goodput", "loads", "bytes"):
+    for name in ("measurements", "recoveries", "connectivity_checks", "goodput", "loads", "bytes"):
         assert getattr(found, name) == getattr(run, name), name
+    assert found.rows(REPLACEMENTS) == run.rows(REPLACEMENTS)
