@@ -14,7 +14,7 @@ from railyard.experiments.measures.workloads.turn import Workload
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results import run_folder
 from railyard.workloads.spec import build
-from tests.unit.experiments.run.test_traffic import no_fabric, run_once  # noqa: F401
+from tests.unit.experiments.measures.workloads.test_replay import no_fabric, run_once  # noqa: F401
 from tests.unit.stand_ins import plan_of
 from tests.unit.traces import TRACES, spec_of
 
