@@ -73,9 +73,10 @@ def _enter(order: m.Build, requests: int, files: int) -> int:
     from railyard.experiments.machines.joining import refuse_several
     from railyard.experiments.run.sandboxed import check_machine
     from railyard.experiments.spec.experiment import ExperimentSpec
+    from railyard.experiments.spec.fabric_checks import check_fabrics
 
     spec = parse_model(ExperimentSpec, order.spec)
-    spec.family.check(spec)
+    check_fabrics(spec)
     refuse_several(spec, "a script's fabric")
     check_machine(spec)
     task = {"spec": spec.resolved(), "reroute": order.reroute, "capacity": order.capacity}

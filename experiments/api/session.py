@@ -19,7 +19,6 @@ from railyard.experiments.measures.workloads.replay import run_faulted_workload,
 from railyard.experiments.measures.workloads.run import make_workloads
 from railyard.experiments.measures.workloads.turn import Turn, Workload
 from railyard.experiments.run import observers
-from railyard.experiments.run.gpu_fabrics import check_rate
 from railyard.experiments.run.heartbeats import heartbeats_running
 from railyard.experiments.run.progress import measure_undisturbed
 from railyard.experiments.run.session import RESTORE_S, FabricSession, built, check_links
@@ -308,10 +307,10 @@ def live_fabric(
     datapath, why = datapath_choice(machine)
     fabric = spec.gpu_fabrics[0]
     if capacity is None and fabric.rail_rate == "auto":
-        capacity = spec.family.capacity(spec, datapath)
+        capacity = spec.fabric_class.capacity(spec.fabrics, datapath)
     auto = auto_rail_bps([fabric], capacity) if capacity else 0
     plan = make_plan(fabric, auto)
-    check_rate(plan, 0, capacity)
+    spec.fabric_class.check_plan(plan, 0, capacity)
     facts = provenance(machine, datapath, why, spec.seed) | (capacity.as_dict() if capacity else {})
     base = Run(spec.name, {}, facts, "")
     with built(spec.labels[0], plan, datapath, reroute, base) as session:

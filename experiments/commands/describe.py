@@ -95,7 +95,7 @@ def scalar(value: object) -> str:
 
 def shown(spec: "ExperimentSpec") -> dict[str, Any]:
     """Return all keys with their defaults, but none without effect on this experiment."""
-    idle = {"title", "topic", "takes", "description", *spec.family.without}
+    idle = {"title", "topic", "takes", "description", *spec.fabric_class.unused_keys}
     for measure in MEASURES.values():
         idle |= {section.repeats_key for section in measure.spec_sections if not getattr(spec, section.key)}
     if not any(measure.injects_faults for measure in measures_of(spec)):

@@ -25,7 +25,7 @@ from railyard.experiments.live.sampler import structure
 from railyard.experiments.measures.steering.records import HEALTH
 from railyard.experiments.run.observers import FIRST_PACKET
 from railyard.experiments.run.words import sentences_of_measures
-from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
 from railyard.experiments.spec.parsing import parse
 from railyard.results.runs.records import LIVE, Event, Flow, Run
 from railyard.topologies.addresses import Pair, gpu_of_name
@@ -73,7 +73,7 @@ def _plan_of(spec: ExperimentSpec, label: str, rail_bps: int) -> FabricPlan:
     number = spec.labels.index(label)
     if spec.gpu_fabrics:
         return make_plan(spec.gpu_fabrics[number], rail_bps)
-    return spec.family.nominal_plan(spec.fabrics[number])
+    return nominal_plans(spec)[number]
 
 
 def _steps(run: Run) -> Iterator[tuple[str, Message]]:

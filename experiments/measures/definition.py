@@ -47,12 +47,13 @@ class Counts(NamedTuple):
 class RunContext:
     """Everything that a measure runs with.
 
-    `plans`: of the experiment's fabrics, in their order, with rates that this machine carries.
+    `plans`: of the experiment's fabrics, in their order, with rates that this machine carries: instances of Plan, or
+    of MultirailPlan.
     `capacity`: what the machine carries, if it was measured. `run`: takes the records. `steps`: shows progress.
     """
 
     spec: ExperimentSpec
-    plans: Sequence[Plan]
+    plans: Sequence[Any]
     datapath: Datapath
     capacity: Capacity | None
     run: Run

@@ -20,9 +20,10 @@ from railyard.core.provenance import provenance
 from railyard.core.records import IntervalId
 from railyard.core.safe_files import Folder
 from railyard.experiments import options
-from railyard.experiments.measures.definition import measures_of
+from railyard.experiments.measures.definition import RunContext, measures_of
 from railyard.experiments.run import observers
 from railyard.experiments.run.folder import REASON, Spare
+from railyard.experiments.run.measuring import run_measures, shared_steps
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.session import record_interruptions
 from railyard.experiments.spec.experiment import ExperimentSpec
@@ -31,6 +32,7 @@ from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.journal import Journal
 from railyard.results.runs.records import CONTROLLER, Run
 from railyard.results.views import report
+from railyard.topologies.capacity import Capacity
 
 
 def run_experiment(
@@ -102,9 +104,9 @@ def _measure(
     with_events: bool,
 ) -> None:
     """Measure the machine if a rate depends on it, then the experiment, and record under which conditions."""
-    family = spec.family
-    needs_capacity = family.needs_capacity(spec)
-    step_count = family.step_count(spec) + int(needs_capacity)
+    fabric_class = spec.fabric_class
+    needs_capacity = fabric_class.needs_capacity(spec.fabrics)
+    step_count = shared_steps(spec) + int(needs_capacity)
     step_count += sum(measure.steps(spec) for measure in measures_of(spec))
     on_end = journal.flush if journal else None
     with Steps(console, step_count, run, on_end, with_events) as steps:
@@ -113,7 +115,7 @@ def _measure(
         capacity = None
         if needs_capacity:
             with steps.step("measuring what this machine carries"):
-                capacity = family.capacity(spec, datapath)
+                capacity = fabric_class.capacity(spec.fabrics, datapath)
         run.provenance = provenance(machine, datapath, reason, spec.resolved()["seed"])
         if capacity:
             run.provenance |= capacity.as_dict()
@@ -122,7 +124,22 @@ def _measure(
         run.provenance |= observers.provenance()
         if spec.controller:
             _record_controller(spec.controller, run)
-        family.measure(spec, datapath, capacity, run, steps)
+        plans = _checked_plans(spec, capacity)
+        run_measures(RunContext(spec, plans, datapath, capacity, run, steps))
+
+
+def _checked_plans(spec: ExperimentSpec, capacity: Capacity | None) -> list[Any]:
+    """Return the plans of the fabrics. BadInput if one of them, or of a measure's, is more than this machine carries.
+
+    `capacity`: what the machine carries, if it was measured.
+    """
+    plans = spec.fabric_class.plans(spec.fabrics, capacity)
+    numbered_plans = list(enumerate(plans))
+    for measure in measures_of(spec):
+        numbered_plans += measure.plans(spec, capacity)
+    for number, plan in numbered_plans:
+        spec.fabric_class.check_plan(plan, number, capacity)
+    return plans
 
 
 def _record_controller(path: str, run: Run) -> None:

@@ -103,7 +103,11 @@ def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     stderr = PrintableConsole(stderr=True)
     plan = nominal_plans(spec)[0]
     datapath = datapath_choice(detect())[0]
-    net = spec.family.network(plan, datapath, spec.controller or "")
+
+    def show(ns: int, event: str, detail: dict[str, Any]) -> None:
+        observers.show(event, detail, ns)
+
+    net = spec.fabric_class.network(plan, datapath, show, spec.controller or "")
     with stderr.status(f"building {plan.title}"):
         net.start()
     hosts = hosts_of(FABRIC_KINDS[spec.fabrics[0].kind])
@@ -129,7 +133,7 @@ def check_machine(spec: ExperimentSpec) -> Machine:
         app_class(spec.controller)
     machine = detect()
     require(machine)
-    spec.family.check_budget(spec, machine)
+    spec.fabric_class.check_budget(spec.fabrics, machine)
     for measure in measures_of(spec):
         for error in measure.missing_requirements(spec):
             raise error

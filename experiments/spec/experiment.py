@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import count
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, field_validator
 
@@ -11,8 +11,8 @@ from railyard.core import plugins
 from railyard.core.config import ConfigModel, OnFabrics, PlainName, parse_by_kind, parse_model
 from railyard.core.errors import BadInput
 from railyard.core.input_paths import InputPath
-from railyard.core.registry import Registry
 from railyard.core.units import Time
+from railyard.experiments.fabrics.definition import FabricClass, class_of
 from railyard.experiments.measures.steering.spec import RoutingSpec
 from railyard.experiments.spec.faults import ATTEMPTS, MAX_ATTEMPTS, Repeats
 from railyard.experiments.spec.heartbeats import Heartbeats, HeartbeatsSpec
@@ -23,13 +23,6 @@ from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.background.spec import BackgroundSpec, GridSpec
 from railyard.workloads.spec import WorkloadSpec, parse_workload
-
-if TYPE_CHECKING:
-    from railyard.core.host import Datapath, Machine
-    from railyard.experiments.run.progress import Steps
-    from railyard.results.runs.records import Run
-    from railyard.topologies.build.network import EmulatedNet
-    from railyard.topologies.capacity import Capacity
 
 
 def distinct_labels(names: Sequence[str], traits: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
@@ -47,7 +40,7 @@ def distinct_labels(names: Sequence[str], traits: Sequence[Mapping[str, str]]) -
 MAX_ITEMS: Final = 100  # of each section
 Items: Final = Field(max_length=MAX_ITEMS, strict=False)
 NOMINAL_RAIL_BPS: Final = 100_000_000
-"""What an `auto` rail is taken to be where no machine is measured: shapes, ratios and durations don't depend on it."""
+"""Rate of an `auto` rail where no machine is measured: shapes, ratios and durations don't depend on it."""
 
 
 Reroute = Literal["on", "off"]
@@ -71,7 +64,7 @@ class ExperimentSpec(ConfigModel):
     The fabrics are built over `hosts` machines (a number, or their names), which the `underlay` joins.
     `controller` is the file of an app of os-ken or Ryu that decides how switches forward.
     `topic` groups it in `list`; `takes` is about how long a run takes where its times don't say so (duration.py). What
-    else depends on the family of the fabrics: see `FabricFamily`.
+    else depends on the class of the fabrics: see `FabricClass`.
     """
 
     name: PlainName
@@ -105,7 +98,7 @@ class ExperimentSpec(ConfigModel):
     @field_validator("fabrics", mode="before")
     @classmethod
     def _fabrics_by_kind(cls, data: object) -> object:
-        """Parse each fabric by its own kind. Fabrics of different families can't be compared."""
+        """Parse each fabric by its own kind. Fabrics of different classes can't be compared."""
         if not isinstance(data, list):
             return data
         kinds = {name: kind.Spec or FabricSpec for name, kind in FABRIC_KINDS.items()}
@@ -135,9 +128,9 @@ class ExperimentSpec(ConfigModel):
         return [parse_workload(item, f"workloads.{i}") for i, item in enumerate(data)]
 
     @cached_property
-    def family(self) -> "FabricFamily":
-        """The family of its fabrics."""
-        return family_of(type(self.fabrics[0]))
+    def fabric_class(self) -> FabricClass[Any, Any]:
+        """The class of its fabrics."""
+        return class_of(type(self.fabrics[0]))
 
     @cached_property
     def gpu_fabrics(self) -> tuple[FabricSpec, ...]:
@@ -194,58 +187,4 @@ def nominal_plan(fabric: FabricSpec) -> Plan:
 
 def nominal_plans(spec: ExperimentSpec) -> list[FabricPlan]:
     """Return the plans of all fabrics, with `auto` rates at their nominal ones."""
-    return [spec.family.nominal_plan(fabric) for fabric in spec.fabrics]
-
-
-class FabricFamily:
-    """Base of families: checks, networks and measurements of experiments on fabrics with one specification class.
-
-    A family is one module of `families/`; its methods import what is slow to load (mininet, matplotlib).
-    """
-
-    Fabric: ClassVar[type[BaseFabricSpec]] = BaseFabricSpec  # the specification class of its fabrics
-    without: ClassVar[tuple[str, ...]] = ()  # sections of an experiment that mean nothing on its fabrics
-
-    def check(self, spec: ExperimentSpec) -> None:
-        """Raise BadInput for what its fabrics can't run."""
-
-    def check_budget(self, spec: ExperimentSpec, machine: "Machine") -> None:
-        """Raise BadInput for a fabric that is certainly too large or too fast for this machine."""
-
-    def needs_capacity(self, spec: ExperimentSpec) -> bool:
-        """Return whether rates depend on what this machine carries, which takes 3 s to measure."""
-        return True
-
-    def capacity(self, spec: ExperimentSpec, datapath: "Datapath") -> "Capacity":
-        """Measure what this machine carries, in a sandbox."""
-        raise NotImplementedError
-
-    def nominal_plan(self, fabric: BaseFabricSpec) -> FabricPlan:
-        """Return the plan of a fabric, with `auto` rates at their nominal ones."""
-        raise NotImplementedError
-
-    def network(self, plan: FabricPlan, datapath: "Datapath", user_app: str = "") -> "EmulatedNet":
-        """Return a network of the plan, not yet started, with its controller if it has one, or the user's app."""
-        raise NotImplementedError
-
-    def step_count(self, spec: ExperimentSpec) -> int:
-        """Return how many steps `measure` has, for the progress bar, beside those of the measures."""
-        return 0
-
-    def measure(
-        self, spec: ExperimentSpec, datapath: "Datapath", capacity: "Capacity | None", run: "Run", steps: "Steps"
-    ) -> None:
-        """Measure everything of the experiment, in a sandbox. `capacity`: of the machine, if it was measured."""
-
-
-FAMILIES: Final = Registry[FabricFamily](
-    "fabric family",
-    "railyard.experiments.families",
-    FabricFamily,
-    ["Fabric", "nominal_plan", "network"],
-)
-
-
-def family_of(fabric: type[BaseFabricSpec]) -> FabricFamily:
-    """Return the family of fabrics with this specification class."""
-    return next(family for _, family in FAMILIES.items() if issubclass(fabric, family.Fabric))
+    return [spec.fabric_class.nominal_plan(fabric) for fabric in spec.fabrics]

@@ -8,8 +8,10 @@ from pydantic import create_model
 
 from railyard.core.config import check_numbers, parse_model
 from railyard.core.errors import BadInput
+from railyard.experiments.fabrics.definition import class_of
 from railyard.experiments.measures.definition import MEASURES, Measure, measures_of
-from railyard.experiments.spec.experiment import ExperimentSpec, family_of, nominal_plans
+from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
+from railyard.experiments.spec.fabric_checks import check_fabrics
 from railyard.experiments.spec.faults import Repeats
 from railyard.failure.faults import FAULTS
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
@@ -26,7 +28,6 @@ def sections(data: Mapping[str, Any]) -> Sections:
     first = fabrics[0] if isinstance(fabrics, list) and fabrics else None
     kind = str(first.get("kind")) if isinstance(first, Mapping) else ""
     model = (FABRIC_KINDS[kind].Spec if kind in FABRIC_KINDS else None) or FabricSpec
-    family = family_of(model)
     keys = frozenset(key for _, w in WORKLOADS.items() if w.fabric_spec is model for key in w.model_fields)
     own = {
         "fabrics": frozenset(model.model_fields),
@@ -41,7 +42,7 @@ def sections(data: Mapping[str, Any]) -> Sections:
         parameters = {key for fault in FAULTS.values() for key in fault.Parameters.model_fields}
         of_faults = (frozenset(fault_type.model_fields) | parameters) - {"on", "repeats", "parameters"}
         own["faults"] = of_faults - own["workloads"]  # they repeat keys of the workloads that they interrupt
-    own = {section: keys for section, keys in own.items() if section not in family.without}
+    own = {section: keys for section, keys in own.items() if section not in class_of(model).unused_keys}
     return {key: frozenset[str]() for key in experiment_model().ordered_keys()} | own
 
 
@@ -87,7 +88,7 @@ def parse(data: object) -> ExperimentSpec:
     spec = parse_keys(data)
     _check_sections(spec)
     _check_dependent_keys(spec)
-    spec.family.check(spec)
+    check_fabrics(spec)
     for measure in measures_of(spec):
         for section in measure.spec_sections:
             for i, item in enumerate(getattr(spec, section.key)):
@@ -107,7 +108,7 @@ def _check_sections(spec: ExperimentSpec) -> None:
             raise BadInput(f"workloads.{i}.kind", workload.kind, allowed)
         if workload.name in {earlier.result_name for earlier in spec.workloads[:i]}:
             raise BadInput(f"workloads.{i}.name", workload.name, "is the name of another workload: give each its own")
-    for key in spec.family.without:
+    for key in spec.fabric_class.unused_keys:
         if getattr(spec, key) != plain[key].default:
             raise BadInput(key, spec.model_dump(mode="json")[key], "is for fabrics of GPUs")
     has_items = bool(spec.workloads)

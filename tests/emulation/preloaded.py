@@ -58,7 +58,7 @@ MODULES: Final = (  # what a run imports when it comes to need it
     "railyard.experiments.live.launch",
     "railyard.experiments.live.recorded",
     "railyard.experiments.machines.joining",
-    "railyard.experiments.run.gpu_fabrics",
+    "railyard.experiments.run.measuring",
     "railyard.experiments.run.runner",
     "railyard.experiments.run.sandboxed",
     "railyard.experiments.sweep.local",

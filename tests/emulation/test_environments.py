@@ -42,9 +42,9 @@ def crash(*_):
     raise ZeroDivisionError("in the sandbox")
 
 if os.getpid() == 1:
-    from railyard.experiments.run import gpu_fabrics
+    from railyard.experiments.run import measuring
 
-    gpu_fabrics.check_links = crash
+    measuring.check_links = crash
 """
 IN_A_WORKER = """
 import sys

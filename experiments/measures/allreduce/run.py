@@ -1,6 +1,5 @@
 """Runs allreduces on multi-rail fabrics: builds the fabrics, measures the workloads, and injects faults meanwhile."""
 
-from math import inf
 from typing import Final
 
 from railyard.core.errors import BadInput
@@ -13,7 +12,7 @@ from railyard.experiments.measures.definition import RunContext
 from railyard.experiments.run.session import surviving_interruptions
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results.runs.records import Rails
-from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
+from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.workloads.allreduce.balancing.balancer import MIN_GAIN
 from railyard.workloads.allreduce.balancing.costs import allreduce_cost, threshold
 from railyard.workloads.allreduce.engine_kind import rails_of
@@ -26,9 +25,9 @@ def run_allreduces(context: RunContext) -> None:
     """Measure workloads, then faults, on fabrics that are built for each dilation."""
     spec = context.spec
     run = context.run
-    frames_per_s = context.capacity.frames_per_s if context.capacity else inf
-    plans = [plan_of(spec, number, frames_per_s) for number in range(len(spec.fabrics))]
-    for number, (label, plan) in enumerate(zip(spec.labels, plans, strict=True)):
+    for number, plan in enumerate(context.plans):
+        check_dilations(spec, number, plan)
+    for number, (label, plan) in enumerate(zip(spec.labels, context.plans, strict=True)):
         for dilation in dilations_on(spec, number):
             with (
                 surviving_interruptions(run, IntervalId(label)),
@@ -44,18 +43,8 @@ def run_allreduces(context: RunContext) -> None:
                         run_fault(spec, session, fault)
 
 
-def plan_of(spec: ExperimentSpec, number: int, frames_per_s: float) -> MultirailPlan:
-    """Return the plan of a fabric, by its number.
-
-    `frames_per_s`: those that this machine carries. BadInput where a dilation leaves less of a rail than frames can be
-    timed at.
-    """
-    fabric = spec.rail_fabrics[number]
-    try:
-        plan = make_multirail_plan(fabric, frames_per_s)
-    except BadInput as error:
-        field = error.field.replace("fabric", f"fabrics.{number}", 1)
-        raise BadInput(field, error.value, error.allowed) from error
+def check_dilations(spec: ExperimentSpec, number: int, plan: MultirailPlan) -> None:
+    """Raise BadInput where a dilation leaves less of a rail than frames can be timed at. `number`: of the fabric."""
     slowest_bps, rail = min(zip(plan.rates_bps, (rail.name for rail in plan.rails), strict=True))
     for dilation in dilations_on(spec, number):
         if dilation > 1 and slowest_bps / dilation < MIN_DILATED_BPS:
@@ -66,7 +55,6 @@ def plan_of(spec: ExperimentSpec, number: int, frames_per_s: float) -> Multirail
                 f"give {max_dilation:g} at most, or {rail} a higher rate"
             )
             raise BadInput(f"{_owner_of(spec, number, dilation)}.dilation", dilation, allowed)
-    return plan
 
 
 def _owner_of(spec: ExperimentSpec, number: int, dilation: float) -> str:

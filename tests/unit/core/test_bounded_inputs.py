@@ -13,7 +13,7 @@ from railyard.core import config, plugins, safe_files
 from railyard.core.config import parse_yaml, read_yaml
 from railyard.core.errors import MAX_LINE, BadInput, print_error, printable
 from railyard.experiments.commands import dry_run, lint, search
-from railyard.experiments.families import gpus
+from railyard.experiments.measures.workloads import input_check
 from railyard.experiments.spec import experiment, faults, loading
 from railyard.experiments.spec.parsing import parse
 from railyard.failure.scenario import random_faults
@@ -58,7 +58,7 @@ LIMITS: Final = {
     "transfers of the schedule that sizes a plain collective": (schedule.MAX_TASKS, 64, collective.PROBE_GPU_TASKS),
     "transfers and computations of all workloads": (schedule.MAX_EXPERIMENT_TASKS, 256),
     "duration of a workload": f"{workload_spec.MAX_DURATION_S:,} s",
-    "days that all workloads take at the links' rates": gpus.MAX_DAYS,
+    "days that all workloads take at the links' rates": input_check.MAX_DAYS,
     "GPUs that `lint` examines": lint.MAX_GPUS,
     "GPUs, or sequences of a batch, that `search` examines": search.MAX_COUNT,
     "characters of an error line": MAX_LINE,

@@ -61,8 +61,7 @@ def test_a_script_of_fast_clicks_can_be_run(given: list[tuple[str, float, float]
     assert [one.fault for one in timed] == [click.fault for click in clicked]
     assert all(abs(one.repair_s - lasts_s) < 0.2 for one, (_, lasts_s, _) in zip(timed, given, strict=True))
     faults = [fault_dict(one) for one in timed]
-    spec = parse({"name": "clicks", "fabrics": [FABRIC], "scripts": [{"name": "clicks", "faults": faults}]})
-    spec.family.check(spec)
+    parse({"name": "clicks", "fabrics": [FABRIC], "scripts": [{"name": "clicks", "faults": faults}]})
 
 
 def clicked(experiment: dict[str, Any], *, fault: bool = False, **started: Any) -> Clicks:

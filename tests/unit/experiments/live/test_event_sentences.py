@@ -20,7 +20,7 @@ from tests.emulation.programs import ROOT
 EMITTERS = frozenset({"emit", "_emit", "_emit_port", "show", "_show", "_note", "_on_event"})
 """Functions that emit an event: its name is the first argument, or the second one after a time in ns."""
 FOLDERS = (
-    "controller", "experiments/live", "experiments/run", "experiments/measures", "experiments/families", "results/runs",
+    "controller", "experiments/live", "experiments/run", "experiments/measures", "experiments/fabrics", "results/runs",
 )  # fmt: skip
 """Folders of the modules that emit events."""
 CONSTANT = re.compile(r'^([A-Z_]+)(?:: Final)? = "([^"]*)"', re.MULTILINE)

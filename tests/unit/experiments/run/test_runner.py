@@ -18,7 +18,7 @@ from railyard.experiments.measures.faults.measure import FaultsMeasure
 from railyard.experiments.measures.faults.spec import ScriptSpec
 from railyard.experiments.measures.workloads import replay as workload_replay
 from railyard.experiments.measures.workloads.turn import Turn
-from railyard.experiments.run import gpu_fabrics, runner
+from railyard.experiments.run import measuring, runner
 from railyard.experiments.run.runner import run_experiment
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import FaultSpec
@@ -54,8 +54,8 @@ class Runs:
         monkeypatch.setattr(f"{measured}.measure_costs", lambda *_: Capacity(2, 3e-4, 1e-4, 4e-5))
         monkeypatch.setattr(f"{measured}.measure_batched", lambda *_: Capacity(2, batched_s=batched_s))
         monkeypatch.setattr(runner, "provenance", lambda *_: {"seed": 1})
-        monkeypatch.setattr(gpu_fabrics, "built", self._built)
-        monkeypatch.setattr(gpu_fabrics, "check_links", lambda session, run: self._do("calibrate"))
+        monkeypatch.setattr(measuring, "built", self._built)
+        monkeypatch.setattr(measuring, "check_links", lambda session, run: self._do("calibrate"))
         monkeypatch.setattr(workload_replay, "run_workload", self._workload)
         monkeypatch.setattr(breaks, "ConnectivityChecker", lambda *_: nullcontext())
         monkeypatch.setattr(breaks, "heartbeats_running", self._beating)
