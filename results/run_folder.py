@@ -143,8 +143,8 @@ def _recorded(run: Run, judgement: Judgement) -> Iterator[tuple[str, bytes, int 
     yield "events.jsonl", b"".join(rows.to_json(asdict(e), indent=None) for e in run.events), len(run.events)
     lists = {kind.name: [rows.to_plain(row) for row in run.rows(kind)] for kind in _lists()}
     own_fields = ("name", "started_utc", "scale", "duration_s", "interrupted", "failed")
-    rest = {"format": FORMAT, **{name: getattr(run, name) for name in own_fields}, **lists}
-    yield "run.json", rows.to_json(rest, indent=None), None
+    run_data = {"format": FORMAT, **{name: getattr(run, name) for name in own_fields}, **lists}
+    yield "run.json", rows.to_json(run_data, indent=None), None
     yield from ((name, data, None) for name, data in run.files.items())
 
 
@@ -234,21 +234,21 @@ def open_records(folder: Folder) -> tuple[RecordReader, dict[str, Any]]:
 def _load(folder: Folder, path: Path) -> Run:
     if not folder.has(MANIFEST) and not folder.has("run.json"):
         raise FileNotFoundError(path / "run.json")
-    reader, rest = open_records(folder)
+    reader, run_data = open_records(folder)
     spec: dict[str, Any] = reader.get("spec.yaml", _spec, {})
     provenance: dict[str, Any] = reader.get("provenance.json", partial(rows.from_json, file="provenance.json"), {})
-    parts: dict[str, list[rows.Plain]] = {kind.name: rest.pop(kind.name, []) for kind in _lists()}
+    parts: dict[str, list[rows.Plain]] = {kind.name: run_data.pop(kind.name, []) for kind in _lists()}
     parts |= {kind.name: _rows(reader, kind) for kind in _tables()}
     parts["events"] = reader.get("events.jsonl", partial(rows.from_json_lines, file="events.jsonl"), [])
     reader.verify_rest()
     verified = reader.is_verified
     try:
         if reader.damaged:
-            rest = {"name": path.absolute().name, "started_utc": "", **rest}
-        own = {"spec": spec, "provenance": provenance, **_fields_of_run(rest)}
+            run_data = {"name": path.absolute().name, "started_utc": "", **run_data}
+        fields = {"spec": spec, "provenance": provenance, **_fields_of_run(run_data)}
         if not verified:
-            rows.check_row(own, Run, "run.json")
-        run = Run(**own, damaged=reader.damaged, verified=verified)
+            rows.check_row(fields, Run, "run.json")
+        run = Run(**fields, damaged=reader.damaged, verified=verified)
         for name, kind in record_kinds().items():
             make = partial(rows.from_plain, kind.row, parts.pop(name), "" if verified else kind.place)  # frees them
             run.rows(kind).extend(reader.attempt(make, []))
@@ -268,12 +268,12 @@ def _fields_of_run(content: dict[str, Any]) -> dict[str, Any]:
 
 def _spec(data: bytes) -> dict[str, Any]:
     try:
-        found = parse_yaml(rows.text_of(data, "spec.yaml"), "spec.yaml")
+        parsed = parse_yaml(rows.text_of(data, "spec.yaml"), "spec.yaml")
     except BadInput as error:
         raise RailyardError(f"spec.yaml {error.allowed}") from error
-    if not isinstance(found, dict):
-        raise BadInput("spec.yaml", str(found)[:40], "must hold the keys and values of an experiment")
-    return found
+    if not isinstance(parsed, dict):
+        raise BadInput("spec.yaml", str(parsed)[:40], "must hold the keys and values of an experiment")
+    return parsed
 
 
 def _rows(reader: RecordReader, kind: RecordKind[Any]) -> list[rows.Plain]:

@@ -41,12 +41,12 @@ def load(field: str, given: str) -> list[Source]:
         axes = _axes(path)
         try:
             parent = path / RUNS if (path / SWEEP_FILE).exists() else path
-            found = sorted(child for child in parent.iterdir() if child.name[0] != "." and _is_run(child))
+            folders = sorted(child for child in parent.iterdir() if child.name[0] != "." and _is_run(child))
         except OSError:
-            found = []
-        if not found:
+            folders = []
+        if not folders:
             raise BadInput(field, given, _NOTHING)
-        return [Source(child.name, run_folder.load(child), axes.get(child.name, {})) for child in found]
+        return [Source(child.name, run_folder.load(child), axes.get(child.name, {})) for child in folders]
 
 
 def _is_run(path: Path) -> bool:

@@ -59,11 +59,11 @@ Times = Mapping[str, Sequence[int]]  # of the controller's events in order, by f
 
 
 def _times(events: Iterable[Event]) -> Times:
-    found: defaultdict[str, list[int]] = defaultdict(list)
+    times: defaultdict[str, list[int]] = defaultdict(list)
     for event in events:
         if event.source == CONTROLLER:
-            found[str(event.detail.get("fabric", ""))].append(event.monotonic_ns)
-    return found
+            times[str(event.detail.get("fabric", ""))].append(event.monotonic_ns)
+    return times
 
 
 def _faults(track: Track, recoveries: Iterable[Recovery], times: Times) -> dict[tuple[str, int], list[int]]:
@@ -75,34 +75,38 @@ def _faults(track: Track, recoveries: Iterable[Recovery], times: Times) -> dict[
     numbers = count(1)
     for r in recoveries:
         number = next(numbers)
-        known = times.get(r.fabric, ())
+        known_times = times.get(r.fabric, ())
         for column in _CONTROLLED:
             step_ms = getattr(r, column)
             if step_ms:
                 at = r.t_fault + round(step_ms * 1e6)
-                place = bisect_left(known, at - _MATCH_NS)
-                if place < len(known) and known[place] <= at + _MATCH_NS:
-                    arrows[r.fabric, known[place]].append(number)
+                place = bisect_left(known_times, at - _MATCH_NS)
+                if place < len(known_times) and known_times[place] <= at + _MATCH_NS:
+                    arrows[r.fabric, known_times[place]].append(number)
         details = {
             **r.interval.as_dict(),
             "probes lost": r.probes_lost,
             "recovered": r.recovered,
             "first packet": first_packet(r),
         }
-        own = track.child(r.fabric + (f", reroute {r.reroute}" if r.reroute else ""))
+        fabric_track = track.child(r.fabric + (f", reroute {r.reroute}" if r.reroute else ""))
         steps = [
             (r.t_fault + round(step_ms * 1e6), f"until {step}")
             for column, step in STEP_NAMES.items()
             if column not in FROM_REPAIR and (step_ms := getattr(r, column))
         ]
-        own.slices.append(_nested(r.t_fault, [(r.t_repair, f"{r.fault} {r.target}"), *steps], details, (number,)))
+        fabric_track.slices.append(
+            _nested(r.t_fault, [(r.t_repair, f"{r.fault} {r.target}"), *steps], details, (number,))
+        )
         after = [
             (r.t_repair + round(step_ms * 1e6), f"until {STEP_NAMES[column]}")
             for column in FROM_REPAIR
             if (step_ms := getattr(r, column))
         ]
         if after:
-            own.child("after the repair").slices.append(_nested(r.t_repair, after, {"fault": f"{r.fault} {r.target}"}))
+            fabric_track.child("after the repair").slices.append(
+                _nested(r.t_repair, after, {"fault": f"{r.fault} {r.target}"})
+            )
     return arrows
 
 
@@ -140,17 +144,17 @@ def _events(root: Track, events: Iterable[Event]) -> None:
     begun: dict[tuple[object, ...], Event] = {}
     for event in events:
         track = root.child(event.source)
-        what = str(event.detail.get("text", ""))
+        text = str(event.detail.get("text", ""))
         interval = IntervalId.of(event.detail)
-        key = (event.source, event.what, what, interval)
+        key = (event.source, event.what, text, interval)
         if event.source == RUN and event.what == STEP:
             end_ns = event.monotonic_ns + round(event.detail["seconds"] * 1e9)
-            track.slices.append(Slice(event.monotonic_ns, end_ns, what, event.detail))
+            track.slices.append(Slice(event.monotonic_ns, end_ns, text, event.detail))
         elif event.what in _ENDS:
-            begun[event.source, _ENDS[event.what], what, interval] = event
+            begun[event.source, _ENDS[event.what], text, interval] = event
         elif key in begun:
             start = begun.pop(key)
-            name = what or f"{workload_label(interval)} · repeat {interval.repeat}"
+            name = text or f"{workload_label(interval)} · repeat {interval.repeat}"
             track.slices.append(Slice(start.monotonic_ns, event.monotonic_ns, name, start.detail))
         else:
             track.slices.append(Slice(event.monotonic_ns, None, event.what, event.detail))
@@ -163,8 +167,8 @@ def _checks(track: Track, run: Run) -> None:
         result = "differs from the oracle" if check.mismatch_count else "matches the oracle"
         counts = ("broken", "pairs", "reachable", "answered", "not_recovered", "unexpected_answers")
         values = {name: getattr(check, name) for name in (*counts, "forwarding_failed_parts", "mismatches")}
-        what = f"{result if check.done else 'not done'} after {check.last_event}"
-        track.slices.append(Slice(check.monotonic_ns, None, what, values))
+        text = f"{result if check.done else 'not done'} after {check.last_event}"
+        track.slices.append(Slice(check.monotonic_ns, None, text, values))
 
 
 def _detours(track: Track, recoveries: Iterable[Recovery], specs: Mapping[str, FabricSpec]) -> None:
@@ -179,8 +183,10 @@ def _detours(track: Track, recoveries: Iterable[Recovery], specs: Mapping[str, F
             start_ns = r.t_fault + round(r.reroute_ms * 1e6)
             end_ns = r.t_repair + round((r.primary_path_ms or 0.0) * 1e6)
             for src, dst, path in detours_of(spec, r.fault, r.target):
-                own = track.child(r.fabric).child(f"{src.name} → {dst.name}")
-                own.slices.append(Slice(start_ns, max(start_ns, end_ns), path, {"fault": f"{r.fault} {r.target}"}))
+                pair_track = track.child(r.fabric).child(f"{src.name} → {dst.name}")
+                pair_track.slices.append(
+                    Slice(start_ns, max(start_ns, end_ns), path, {"fault": f"{r.fault} {r.target}"})
+                )
 
 
 @lru_cache(maxsize=64)
@@ -191,13 +197,13 @@ def detours_of(spec: FabricSpec, kind: str, target: str) -> tuple[tuple[Gpu, Gpu
         broken = broken_by(Fault(kind, target).impact(plan), plan)
     except (RailyardError, ValueError, LookupError):  # of a plugin that isn't loaded, or a record that was changed
         return ()
-    found = []
+    detours = []
     for src, dst in permutations(plan.gpus, 2):
         paths = [share.path for share in spec.paths(src, dst)]
         is_usual = all(usable(path, src, dst, broken, spec.kind) for path in paths)
         if not is_usual and (shares := choose(spec, src, dst, broken)):
-            found.append((src, dst, ", ".join(f"{s.path.kind} by rail {s.path.rail}" for s in shares)))
-    return tuple(found)
+            detours.append((src, dst, ", ".join(f"{s.path.kind} by rail {s.path.rail}" for s in shares)))
+    return tuple(detours)
 
 
 def _goodput(track: Track, run: Run) -> None:
@@ -233,19 +239,19 @@ def add_links(root: Track, record: bytes) -> None:
     and {"kind": "sample", "data": {"ns": ..., "links": columns}}, the columns being those of live.sampler.LinkSample.
     It ends at a line that isn't of that form, such as the last one of a run that was killed.
     """
-    found: list[tuple[Track, float]] = []  # of the fabric's links, with the bit/s of a thousandth of their rates
+    busy_links: list[tuple[Track, float]] = []  # of the fabric's links, with the bit/s of a thousandth of their rates
     with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
         for kind, data in ((line["kind"], line["data"]) for line in map(json.loads, record.splitlines())):
             if kind == "fabric":
                 label, links = (data["label"], data["links"]) if data else ("", ())
-                own = root.child("links").child(label)
-                found = [(own.child(f"{link['a']} – {link['b']}"), link["rate"] / 1000) for link in links]
+                fabric_track = root.child("links").child(label)
+                busy_links = [(fabric_track.child(f"{link['a']} – {link['b']}"), link["rate"] / 1000) for link in links]
             elif kind == "sample":
                 at_ns = range(2**63)[data["ns"]]
                 samples = zip(*data["links"], strict=True)
-                for (track, unit), (_, out, into, queue, drops) in zip(found, samples, strict=True):
+                for (track, unit), (_, out, into, queue, drops) in zip(busy_links, samples, strict=True):
                     for name, bps in (("to the network", unit * out), ("from the network", unit * into)):
                         track.child(name, "bit/s").samples.append((at_ns, float(bps)))
-                    for name, value, of in (("queue", queue, "B"), ("drops", drops, "")):
+                    for name, value, unit_name in (("queue", queue, "B"), ("drops", drops, "")):
                         if value or name in track.children:
-                            track.child(name, of).samples.append((at_ns, float(value)))
+                            track.child(name, unit_name).samples.append((at_ns, float(value)))

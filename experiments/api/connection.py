@@ -90,9 +90,9 @@ class Connection:
                 elif future is not None:
                     future.set_result(reply.value)
         with self._lock:
-            left = list(self._waiting.values())
+            waiting = list(self._waiting.values())
             self._waiting.clear()
-        for future in left:
+        for future in waiting:
             future.set_exception(self._ended())
 
     def _ended(self) -> RailyardError:

@@ -37,9 +37,9 @@ def run(
         raise BadInput("overrides", overrides, "must be a mapping of keys to values")
     changes = tuple(f"{key}={json.dumps(value, default=str)}" for key, value in (overrides or {}).items())
     folder = None if out is None else m.path_text("out", out)
-    given = {"name": m.path_text("NAME", name), "overrides": changes, "out": folder, "seed": seed}
+    arguments = {"name": m.path_text("NAME", name), "overrides": changes, "out": folder, "seed": seed}
     queue = {"no_queue": no_queue or TURN.is_held}
-    order = parse_model(m.RunExperiment, {**given, **queue, "caller": os.getpid()})
+    order = parse_model(m.RunExperiment, {**arguments, **queue, "caller": os.getpid()})
     connection = Connection(order)
     try:
         folder, status = connection.started.result()
@@ -51,9 +51,9 @@ def run(
         raise
     finally:
         connection.close()
-    found = load(folder)
-    timing.record(found)
-    return found.check() if check else found
+    results = load(folder)
+    timing.record(results)
+    return results.check() if check else results
 
 
 def _failure(status: int, line: str) -> RailyardError:
@@ -62,8 +62,8 @@ def _failure(status: int, line: str) -> RailyardError:
     if status == BadInput.exit_status and (parts := re.match(r"([^:]+): ('[^']*'|\S+) (.*)", text)):
         return BadInput(parts[1], parts[2].strip("'"), parts[3])
     if status == MissingRequirement.exit_status:
-        what, _, remedy = text.partition("; ")
-        return MissingRequirement(what, remedy)
+        problem, _, remedy = text.partition("; ")
+        return MissingRequirement(problem, remedy)
     error = RailyardError(text or f"the run ended with exit status {status} and left no records")
     error.exit_status = status
     return error

@@ -80,8 +80,8 @@ class Fabric:
 
     def ping(self, src: str, dst: str, count: int = 3, timeout: float = 1.0) -> m.Ping:
         """Send `count` datagrams there and back, each with `timeout` s: true if all returned."""
-        found: m.Ping = self._measure(m.Probe, src=src, dst=dst, count=count, timeout=timeout)
-        return found
+        answer: m.Ping = self._measure(m.Probe, src=src, dst=dst, count=count, timeout=timeout)
+        return answer
 
     def iperf(self, src: str, dst: str, seconds: int = 2) -> float:
         """Return the payload rate of one TCP flow, bit/s, measured by iperf3."""
@@ -129,9 +129,9 @@ class Fabric:
 
     def processes(self, node: str) -> Processes:
         """Return the starter of programs at a GPU or switch."""
-        known = (*self.addresses, *self.switches)
-        if node not in known:
-            raise BadInput("node", node, unknown_name_hint(str(node), known))
+        node_names = (*self.addresses, *self.switches)
+        if node not in node_names:
+            raise BadInput("node", node, unknown_name_hint(str(node), node_names))
         return Processes(self._ask, node, self._started)
 
     def ranks(
@@ -151,14 +151,14 @@ class Fabric:
             raise BadInput("port", port, "must be 1 to 65535")
         shared = {"WORLD_SIZE": str(len(names)), "LOCAL_RANK": "0", "MASTER_PORT": str(port)}
         shared["MASTER_ADDR"] = self.addresses.get(names[0], "") if names else ""
-        found: list[Process] = []
+        processes: list[Process] = []
         with ExitStack() as on_error:
             for rank, name in enumerate(names):
-                own = {**(os.environ if env is None else env), **shared, "RANK": str(rank)}
-                found.append(self.processes(name).popen(args, env=own, **options))
-                on_error.callback(found[-1].close)
+                rank_environment = {**(os.environ if env is None else env), **shared, "RANK": str(rank)}
+                processes.append(self.processes(name).popen(args, env=rank_environment, **options))
+                on_error.callback(processes[-1].close)
             on_error.pop_all()
-        return found
+        return processes
 
     def mpirun(self, args: str | Sequence[str], gpus: Sequence[str] | None = None, **options: Any) -> Process:
         """Start a program under Open MPI's mpirun, with a rank at each GPU, by default at all; return mpirun.
@@ -198,9 +198,9 @@ class Fabric:
         return value
 
     def _result(self, run: Run) -> Results:
-        found = Results(run)
-        timing.record(found)
-        return found
+        results = Results(run)
+        timing.record(results)
+        return results
 
     def __repr__(self) -> str:
         return (
@@ -272,11 +272,11 @@ def visible_paths(visible: Iterable[str | Path]) -> tuple[str, ...]:
     """Return the absolute paths of what a sandbox shows. BadInput unless it is a list of paths that exist."""
     if isinstance(visible, str | bytes) or not isinstance(visible, Iterable):
         raise BadInput("visible", visible, "must be a list of paths")
-    found = tuple(str(Path(m.path_text("visible", path)).absolute()) for path in visible)
-    for path in found:
+    paths = tuple(str(Path(m.path_text("visible", path)).absolute()) for path in visible)
+    for path in paths:
         if not Path(path).exists():
             raise BadInput("visible", path, "doesn't exist")
-    return found
+    return paths
 
 
 def fabric(

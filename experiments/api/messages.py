@@ -216,19 +216,19 @@ class Refused(Message):
         """Return the message for an exception; a defect is described in one line."""
         if isinstance(error, KeyboardInterrupt):
             return cls(number=number, text="interrupted", exit_status=130, interrupted=True)
-        known = known_error(error)
-        text = str(known or f"{crash.describe(error)} (unexpected, in the fabric's sandbox)")
-        status = known.exit_status if known else crash.STATUS
-        if isinstance(known, BadInput):
-            plain = isinstance(known.value, str | int | float | list | None)
-            value = known.value if plain else repr(known.value)
-            field = known.field
+        cause = known_error(error)
+        text = str(cause or f"{crash.describe(error)} (unexpected, in the fabric's sandbox)")
+        status = cause.exit_status if cause else crash.STATUS
+        if isinstance(cause, BadInput):
+            plain = isinstance(cause.value, str | int | float | list | None)
+            value = cause.value if plain else repr(cause.value)
+            field = cause.field
             for section in ("fabrics", "workloads", "faults"):  # of which a script gives one
                 field = field.removeprefix(f"{section}.0.")
-            return cls(number=number, text=text, exit_status=status, field=field, value=value, allowed=known.allowed)
-        if isinstance(known, MissingRequirement):
-            return cls(number=number, text=text, exit_status=status, what=known.what, remedy=known.remedy)
-        return cls(number=number, text=text, exit_status=status, is_check=isinstance(known, CheckFailed))
+            return cls(number=number, text=text, exit_status=status, field=field, value=value, allowed=cause.allowed)
+        if isinstance(cause, MissingRequirement):
+            return cls(number=number, text=text, exit_status=status, what=cause.what, remedy=cause.remedy)
+        return cls(number=number, text=text, exit_status=status, is_check=isinstance(cause, CheckFailed))
 
     @property
     def error(self) -> BaseException:

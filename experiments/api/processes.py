@@ -59,14 +59,14 @@ def arguments_of(args: object) -> list[str]:
     BadInput for what is neither text nor a list of text, or names nothing.
     """
     try:
-        found = shlex.split(args) if isinstance(args, str) else [os.fspath(arg) for arg in args]  # type: ignore[attr-defined]
+        arguments = shlex.split(args) if isinstance(args, str) else [os.fspath(arg) for arg in args]  # type: ignore[attr-defined]
     except ValueError:
         raise BadInput("args", args, "has a quotation mark without its end") from None
     except TypeError:
         raise BadInput("args", args, "must be text, or a list of text") from None
-    if not found:
+    if not arguments:
         raise BadInput("args", args, "must name a program")
-    return [sys.executable if found[0] in ("python", "python3") else found[0], *found[1:]]
+    return [sys.executable if arguments[0] in ("python", "python3") else arguments[0], *arguments[1:]]
 
 
 class Process:
@@ -93,7 +93,7 @@ class Process:
         self.stdin: IO[Any] | None = None
         self.stdout: IO[Any] | None = None
         self.stderr: IO[Any] | None = None
-        with ExitStack() as given, ExitStack() as kept:
+        with ExitStack() as given_files, ExitStack() as kept:
             fds: list[int] = []
             for number, (name, stream) in enumerate(zip(("stdin", "stdout", "stderr"), streams, strict=True)):
                 if stream == subprocess.PIPE:
@@ -118,13 +118,13 @@ class Process:
                     except (AttributeError, OSError, ValueError):
                         raise BadInput(name, stream, "must be PIPE, DEVNULL, STDOUT or an open file") from None
                 fds.append(theirs)
-                given.callback(os.close, theirs)
+                given_files.callback(os.close, theirs)
             self._status_fd, their_end = os.pipe()
-            given.callback(os.close, their_end)
+            given_files.callback(os.close, their_end)
             kept.callback(os.close, self._status_fd)
             environment = dict(os.environ if env is None else env)
-            what = {"node": node, "argv": tuple(args), "environment": environment, "cwd": cwd}
-            self.pid: int = ask(m.StartProcess, [*fds, their_end], **what)
+            arguments = {"node": node, "argv": tuple(args), "environment": environment, "cwd": cwd}
+            self.pid: int = ask(m.StartProcess, [*fds, their_end], **arguments)
             kept.pop_all()  # it has started: its files stay open
 
     def poll(self) -> int | None:

@@ -70,9 +70,9 @@ def fabric(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         except (ry.BadInput, TypeError) as error:
             pytest.fail(f"marker fabric: {error}", pytrace=False)
         owner.addfinalizer(lambda: fabrics.pop(name).close())
-    found = fabrics[name]
-    yield found
-    found.end_processes()
+    open_fabric = fabrics[name]
+    yield open_fabric
+    open_fabric.end_processes()
 
 
 @pytest.fixture
@@ -92,8 +92,8 @@ def _owner(item: pytest.Item, scope: str) -> pytest.Item | pytest.Collector:
     """Return what a fabric lives as long as: the test, or its class, module or session."""
     if scope not in SCOPES:
         pytest.fail(f"marker fabric: scope: {scope!r} is not known: allowed are {', '.join(SCOPES)}", pytrace=False)
-    found = item if scope == "function" else item.getparent(SCOPES[scope])
-    return found or item.getparent(pytest.Module) or item
+    owner = item if scope == "function" else item.getparent(SCOPES[scope])
+    return owner or item.getparent(pytest.Module) or item
 
 
 class _Inconclusive:

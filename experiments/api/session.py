@@ -109,7 +109,7 @@ class LiveFabric:
         """
         a = self._gpu("src", src)
         b = self._gpu("dst", dst)
-        found = []
+        replies = []
         run = self._bare_run()
         with (
             self._session.watch().record_load(run, self._session.interval("ping"), faulted=True),
@@ -131,8 +131,8 @@ class LiveFabric:
                         pass
                 except OSError:  # no answer in time, or no route
                     continue
-                found.append((time.monotonic_ns() - sent_ns) / 1e6)
-        return Ping(count, tuple(found)), self._with_clicks(run)
+                replies.append((time.monotonic_ns() - sent_ns) / 1e6)
+        return Ping(count, tuple(replies)), self._with_clicks(run)
 
     def iperf(self, src: str, dst: str, seconds: int) -> tuple[float, Run]:
         """Return the payload rate of one TCP flow, bit/s, by iperf3, and the load meanwhile."""
@@ -182,18 +182,18 @@ class LiveFabric:
     def observe(self, number: int) -> Run:
         """Wait until packets flow again and the controller is idle, within `OBSERVE_S`; return the recovery so far."""
         fault = self._faults[number]
-        found: list[Recovery] = []
+        recoveries: list[Recovery] = []
 
         def is_settled() -> bool:
             now_ns = time.monotonic_ns()
             last_ns = max([fault.active.injected_ns, *(at for at, _, _ in self._session.events())])
             if now_ns - last_ns < STEADY_NS:
                 return False
-            found[:] = [self._evaluate(fault, fault.traffic.peek(), now_ns)]
-            return found[0].recovered is not Recovered.NO
+            recoveries[:] = [self._evaluate(fault, fault.traffic.peek(), now_ns)]
+            return recoveries[0].recovered is not Recovered.NO
 
         poll(is_settled, OBSERVE_S, _POLL_S)
-        row = found[0] if found else self._evaluate(fault, fault.traffic.peek(), time.monotonic_ns())
+        row = recoveries[0] if recoveries else self._evaluate(fault, fault.traffic.peek(), time.monotonic_ns())
         return self._recorded(fault, row)
 
     def repair(self, number: int) -> Run:

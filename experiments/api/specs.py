@@ -40,9 +40,9 @@ class FabricSpec(spec.FabricSpec):
         policy: str | None = None,
         optical: dict[str, Any] | None = None,
     ) -> None:
-        given = {key: value for key, value in locals().items() if key not in ("self", "__class__")}
+        arguments = {key: value for key, value in locals().items() if key not in ("self", "__class__")}
         try:
-            super().__init__(**given)
+            super().__init__(**arguments)
         except ValidationError as error:
             raise BadInput(*find_problems(error)[0]) from error
 
@@ -66,8 +66,8 @@ def class_name(name: str) -> str:
 
 def workload_names() -> dict[str, dict[str, str]]:
     """Return the keys that select each workload, by its Python name: every kind, and every collective."""
-    found = {class_name(name): {"kind": COLLECTIVE, COLLECTIVE: name} for name in collectives()}
-    return found | {class_name(name): {"kind": name} for name in WORKLOADS}
+    workloads = {class_name(name): {"kind": COLLECTIVE, COLLECTIVE: name} for name in collectives()}
+    return workloads | {class_name(name): {"kind": name} for name in WORKLOADS}
 
 
 def workload(name: str) -> Callable[..., Workload]:

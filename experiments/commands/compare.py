@@ -47,7 +47,7 @@ def command(
     before = sources.load("A", a)
     after = sources.load("B", b)
     try:
-        found = compared.compare(
+        comparison = compared.compare(
             [compared.values_of(source.run, _axes(source)) for source in before],
             [compared.values_of(source.run, _axes(source)) for source in after],
             limit,
@@ -58,21 +58,21 @@ def command(
     except RailyardError:
         raise
     except Exception as error:
-        side, one = _suspect(before, after)
-        raise run_folder.unfit(side, one.name, "compared by", error, one.run) from error
+        side, suspect = _suspect(before, after)
+        raise run_folder.unfit(side, suspect.name, "compared by", error, suspect.run) from error
     if markdown:
         with folder.reporting_path_errors("--markdown", markdown):
-            write_file(markdown, views.markdown(found, a, b))
+            write_file(markdown, views.markdown(comparison, a, b))
     if as_json:
-        sys.stdout.write(to_json({"a": a, "b": b, **found.as_dict()}).decode())
-    views.show(found, console(stderr=as_json))
-    return 1 if found.failure else 0
+        sys.stdout.write(to_json({"a": a, "b": b, **comparison.as_dict()}).decode())
+    views.show(comparison, console(stderr=as_json))
+    return 1 if comparison.failure else 0
 
 
 def _suspect(before: Sequence[Source], after: Sequence[Source]) -> tuple[str, Source]:
     """Return the first run whose records are not as Railyard wrote them, else the first, and its side."""
     runs = [("A", source) for source in before] + [("B", source) for source in after]
-    return next((found for found in runs if found[1].run.damaged or not found[1].run.verified), runs[0])
+    return next((candidate for candidate in runs if candidate[1].run.damaged or not candidate[1].run.verified), runs[0])
 
 
 def _axes(source: Source) -> str:
@@ -94,9 +94,9 @@ def _counts(check: str) -> bool:
 
 
 def _problems(before: Sequence[Source], after: Sequence[Source]) -> Iterator[str]:
-    known = {line for source in before for line in _failures(source)}
+    known_problems = {line for source in before for line in _failures(source)}
     for source in after:
-        yield from (f"{source.name}: {line}" for line in _failures(source) if line not in known)
+        yield from (f"{source.name}: {line}" for line in _failures(source) if line not in known_problems)
 
 
 def _notes(before: Sequence[Source], after: Sequence[Source]) -> Iterator[str]:

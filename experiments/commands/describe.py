@@ -30,17 +30,17 @@ def command(
     """Print what an experiment shows, by which equations, and its YAML to start your own from."""
     spec = load_any(name)
     out = console()
-    own = loading.read(name)
+    written_spec = loading.read(name)
     if keys:
         table = plain_table("KEY", "VALUE", "")
-        given = dict(loading.leaves(own))
+        written_keys = dict(loading.leaves(written_spec))
         for key, value in loading.leaves(shown(spec)):
-            table.add_row(key, scalar(value), "" if key in given else "default")
+            table.add_row(key, scalar(value), "" if key in written_keys else "default")
         out.print(table)
         return
     out.print(f"[bold]{spec.name}[/]: {spec.title}\n", highlight=False)
     out.print(spec.description, highlight=False)
-    print(*block(shown(spec), own), sep="\n")
+    print(*block(shown(spec), written_spec), sep="\n")
     seconds = duration_s(spec)
     length = about(seconds) if seconds is not None or not spec.takes else about(spec.takes)
     out.print(f"\nrun it: {RUN} run {name}  # {length} on two idle cores", highlight=False)
@@ -52,26 +52,32 @@ def command(
         out.print(f"change it: {start}", highlight=False)
 
 
-def block(data: object, own: object, indent: str = "") -> Iterator[str]:
-    """Yield the YAML of nested data, a key a line, with a comment on what its `own` file doesn't give."""
+def block(data: object, written: object, indent: str = "") -> Iterator[str]:
+    """Yield the YAML of nested data, a key a line, with a comment on what its `written` file doesn't give."""
     is_list = isinstance(data, list)
     for key, value in enumerate(data) if isinstance(data, list) else data.items() if isinstance(data, dict) else ():
-        given = _given(own, key)
+        written_value = _given(written, key)
         start = f"{indent}-" if is_list else f"{indent}{scalar(key)}:"
-        note = "" if is_list or _has(own, key) else "  # default"
+        note = "" if is_list or _has(written, key) else "  # default"
         if not _is_nested(value):
             yield f"{start} {scalar(value)}{note}"
         elif is_list:
-            first, *rest = block(value, given, f"{indent}  ")
+            first, *later_lines = block(value, written_value, f"{indent}  ")
             yield f"{start} {first.removeprefix(indent).removeprefix('  ')}"
-            yield from rest
+            yield from later_lines
         else:
             yield f"{start}{note}"
-            yield from block(value, given, f"{indent}  ")
+            yield from block(value, written_value, f"{indent}  ")
 
 
-def _given(own: Any, key: Any) -> object:
-    return own.get(key, own.get(True)) if isinstance(own, dict) else own[key] if _has(own, key) else None
+def _given(written: Any, key: Any) -> object:
+    return (
+        written.get(key, written.get(True))
+        if isinstance(written, dict)
+        else written[key]
+        if _has(written, key)
+        else None
+    )
 
 
 def _is_nested(value: object) -> bool:
@@ -81,10 +87,10 @@ def _is_nested(value: object) -> bool:
     )
 
 
-def _has(own: object, key: Any) -> bool:
-    if isinstance(own, dict):
-        return key in own or (key == "on" and True in own)  # YAML 1.1 reads a bare `on` as true
-    return isinstance(own, list) and isinstance(key, int) and key < len(own)
+def _has(written: object, key: Any) -> bool:
+    if isinstance(written, dict):
+        return key in written or (key == "on" and True in written)  # YAML 1.1 reads a bare `on` as true
+    return isinstance(written, list) and isinstance(key, int) and key < len(written)
 
 
 def scalar(value: object) -> str:

@@ -51,16 +51,16 @@ def command(
     except MissingRequirement as error:
         problem = str(error)
     with console(stderr=True).status("watching other programs"):
-        others = other_programs.watch(machine.cores)
+        other_load = other_programs.watch(machine.cores)
     with console(stderr=True).status("measuring the switches"):
         frames = None if problem else frames_per_s()
     shares = None if students is None else class_size(students, machine.cores, psutil.virtual_memory().total)
     if as_json:
-        found = {**provenance.machine_data(machine, frames), "runs": not problem, "problem": problem}
-        found["other_programs"] = others._asdict()
-        print(json.dumps(found | ({"class": shares._asdict()} if shares else {}), indent=1))
+        facts = {**provenance.machine_data(machine, frames), "runs": not problem, "problem": problem}
+        facts["other_programs"] = other_load._asdict()
+        print(json.dumps(facts | ({"class": shares._asdict()} if shares else {}), indent=1))
     else:
-        console().print(f"Other programs {others}.", style="yellow" if others.disturb else "", highlight=False)
+        console().print(f"Other programs {other_load}.", style="yellow" if other_load.disturb else "", highlight=False)
         provenance.print_machine(machine, console(), frames)  # its last line says whether runs work
         if shares:
             console().print(class_text(shares), highlight=False)

@@ -31,10 +31,10 @@ def command(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
 ) -> int:
     """Install the system packages that Railyard needs, such as Open vSwitch: on Debian and Ubuntu, as root."""
-    found = subprocess.run(["bash", SCRIPT, "missing", *extras], stdout=subprocess.PIPE, text=True, check=False)
-    if found.returncode:
-        return found.returncode
-    packages = found.stdout.split()
+    missing = subprocess.run(["bash", SCRIPT, "missing", *extras], stdout=subprocess.PIPE, text=True, check=False)
+    if missing.returncode:
+        return missing.returncode
+    packages = missing.stdout.split()
     if packages:
         print(f"missing: {', '.join(packages)}")
     else:
@@ -56,8 +56,8 @@ def command(
 def check_installable(packages: list[str], extras: list[str]) -> None:
     """MissingRequirement unless this is Debian or Ubuntu, and the user is root."""
     if not Path("/usr/bin/apt-get").exists():
-        what = f"missing: {', '.join(packages)}; this is neither Debian nor Ubuntu"
-        raise MissingRequirement(what, "install them with this system's package manager")
+        problem = f"missing: {', '.join(packages)}; this is neither Debian nor Ubuntu"
+        raise MissingRequirement(problem, "install them with this system's package manager")
     if os.geteuid() != 0:
         raise MissingRequirement("installing needs root", " ".join([INSTALL, *extras]))
 

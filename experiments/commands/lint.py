@@ -135,8 +135,8 @@ def _print_placement(spec: PlacementSpec, console: Console) -> int:
     if not findings:
         console.print(NO_FINDINGS, highlight=False)
     elif layout is not best and len(still := lint(best, experts)) < len(findings):
-        left = f"only {len(still):,} of these groups change" if still else "nothing changes"
-        console.print(f"  without order and ranks, {left} rails: HB domains are filled dimension by dimension")
+        consequence = f"only {len(still):,} of these groups change" if still else "nothing changes"
+        console.print(f"  without order and ranks, {consequence} rails: HB domains are filled dimension by dimension")
     return int(bool(findings))
 
 
@@ -149,8 +149,8 @@ def layouts(spec: PlacementSpec, model: GptModel | MoeModel) -> tuple[Layout, La
         check_heads(model, parallelism, field)
         check_layers(model, parallelism, field)
     elif spec.parallelism is not None:
-        given = spec.parallelism.model_dump(exclude_defaults=True)
-        raise BadInput(field, given, "is not for a mixture of experts: all its GPUs are data-parallel")
+        written_parallelism = spec.parallelism.model_dump(exclude_defaults=True)
+        raise BadInput(field, written_parallelism, "is not for a mixture of experts: all its GPUs are data-parallel")
     else:
         gpus = (spec.domains * rails) if spec.domains else model.gpus
         parallelism = data_parallel(gpus, gpus * model.global_batch // model.gpus, rails).parallelism
@@ -195,13 +195,13 @@ def _print_findings(title: str, findings: Iterable[Finding], console: Console) -
     """Print a title and the first findings of each kind, with the members of each group; count the rest."""
     console.print(f"[bold]{title}[/]", highlight=False, soft_wrap=True)
     for kind, group in groupby(findings, key=lambda finding: finding.kind):
-        found = list(group)
-        shown = rows_with_room(found, SHOWN)
+        group_findings = list(group)
+        shown = rows_with_room(group_findings, SHOWN)
         for finding in shown:
             pairs = zip(finding.ranks[:MEMBERS], finding.gpus[:MEMBERS], strict=True)
             members = ", ".join(f"{rank} on {gpu}" for rank, gpu in pairs)
             members += f" and {len(finding.ranks) - MEMBERS:,} more" if len(finding.ranks) > MEMBERS else ""
             line = f"  {finding.kind}, {finding.group} (ranks {members}): {finding.reason}"
             console.print(line, highlight=False, soft_wrap=True)
-        if len(found) > len(shown):
-            console.print(f"  {kind}: … {len(found) - len(shown):,} more like these", highlight=False)
+        if len(group_findings) > len(shown):
+            console.print(f"  {kind}: … {len(group_findings) - len(shown):,} more like these", highlight=False)

@@ -138,15 +138,15 @@ def command(
             raise BadInput("--topo", topo, f"{name} is a figure of a paper, on its own fabrics")
         if overrides:
             raise BadInput("-o", overrides[0], f"{name} is as the paper has it: nothing of it can be changed")
-        found = figure_of(name, console())
+        result = figure_of(name, console())
     else:
         keep_freed_memory()
         spec = load_any(name, overrides, seed, topo)
-        found = predicted(spec)
-    files = found.save(out or Path()) if out or not as_json else ()
+        result = predicted(spec)
+    files = result.save(out or Path()) if out or not as_json else ()
     if as_json:
-        print(json.dumps(found.as_dict(), indent=1))
+        print(json.dumps(result.as_dict(), indent=1))
     else:
-        found.show(console())
+        result.show(console())
         print(*files, sep="\n")
-    return found.status
+    return result.status

@@ -69,17 +69,17 @@ class LiveRun:
 def find() -> list[LiveRun]:
     """Return the runs that are yours (for root, those of all users), oldest first, and those that are refused."""
     runs = []
-    for found in announcements():
-        experiment, _, where = map(printable, found.text.partition(" "))
-        name = Path(where).name[:_MAX_NAME] or f"run-{found.pid}"
-        run = LiveRun(experiment, name, where, found.pid, str(found.uid), 0.0)
-        run = replace(run, own=found.uid == os.geteuid())
+    for announcement in announcements():
+        experiment, _, where = map(printable, announcement.text.partition(" "))
+        name = Path(where).name[:_MAX_NAME] or f"run-{announcement.pid}"
+        run = LiveRun(experiment, name, where, announcement.pid, str(announcement.uid), 0.0)
+        run = replace(run, own=announcement.uid == os.geteuid())
         try:
             with suppress(KeyError):
-                run = replace(run, user=pwd.getpwuid(found.uid).pw_name)
-            if not found.text:
-                raise Refused(f"is stopped; {how_to_continue(found.pid)}")
-            if opened := entry.entry_of(found):
+                run = replace(run, user=pwd.getpwuid(announcement.uid).pw_name)
+            if not announcement.text:
+                raise Refused(f"is stopped; {how_to_continue(announcement.pid)}")
+            if opened := entry.entry_of(announcement):
                 started_s = psutil.Process(opened.pid).create_time()
                 runs.append(replace(run, pid=opened.pid, started_s=started_s, entry=opened))
         except Refused as why:
@@ -87,7 +87,7 @@ def find() -> list[LiveRun]:
         except (psutil.Error, OSError):
             continue  # it has just ended
         finally:
-            os.close(found.pidfd)
+            os.close(announcement.pidfd)
     return sorted(runs, key=lambda run: run.started_s)
 
 
@@ -97,9 +97,9 @@ def choose(wanted: str, runs: Sequence[LiveRun]) -> LiveRun:
     Your own come first, so that no other user's run can take the place of yours by its name.
     """
     answering = [run for run in runs if not run.refused]
-    own = [run for run in answering if run.own]
+    own_runs = [run for run in answering if run.own]
     not_own = [run for run in answering if not run.own]
-    matches = _matching(wanted, own) or _matching(wanted, not_own)
+    matches = _matching(wanted, own_runs) or _matching(wanted, not_own)
     if not matches:
         raise _no_match(wanted, runs, answering)
     if len(matches) > 1:
@@ -156,7 +156,7 @@ def print_table(runs: Sequence[LiveRun], console: Console) -> None:
             print(f"{run.name} {run.refused} (process {run.pid} of {run.user})", file=sys.stderr)
             continue
         hosts = Counter(node[0] for node in run.nodes if node[1:2].isdigit())  # GPUs are d0g0, nodes of many rails n0
-        fabric = ", ".join(f"{hosts[first]} {what}" for first, what in _HOSTS.items() if hosts[first]) or "none up"
+        fabric = ", ".join(f"{hosts[first]} {noun}" for first, noun in _HOSTS.items() if hosts[first]) or "none up"
         lasted = format_time(max(1.0, time.time() - run.started_s), 3)
         row = (run.name, run.experiment, str(run.pid), run.user, lasted, fabric, run.where)
         table.add_row(*map(Text, row))  # no markup: a name may look like some

@@ -52,19 +52,19 @@ def command(
             if opened.is_claimed():
                 raise BadInput("DIR", str(run), "is of a run that is under way: wait until it has ended")
             was_killed = journal.is_left(opened)
-            found = run_folder.load(opened)
-            for line in found.damaged:
+            records = run_folder.load(opened)
+            for line in records.damaged:
                 print(f"damaged: {line}", file=sys.stderr)
-            run_folder.redraw(found, opened, console(stderr=as_json))
+            run_folder.redraw(records, opened, console(stderr=as_json))
             if timeline_json:
-                tracks = chrome_trace.encode(run_folder.timeline_of(found, opened))
+                tracks = chrome_trace.encode(run_folder.timeline_of(records, opened))
                 opened.write("timeline.json", to_json(tracks, indent=None))
             if was_killed:  # a notice comes last: an error must be the only line
                 print("the run was killed: its folder is finished from its journal", file=sys.stderr)
             has_page = write_page(opened)
             if show and not has_page:
                 try:
-                    derived.write_page(opened, found)
+                    derived.write_page(opened, records)
                     has_page = True
                 except RailyardError as error:
                     print(f"no page of any time of the run: {error}", file=sys.stderr)
@@ -74,4 +74,4 @@ def command(
         print(page, file=sys.stderr if as_json else sys.stdout)
     if show:
         webbrowser.open(pages[-1].absolute().as_uri())
-    return 1 if found.damaged else 0
+    return 1 if records.damaged else 0

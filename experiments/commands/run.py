@@ -203,7 +203,7 @@ def run(
             visible=[run_folder.real_path, *files_meant(spec.resolved())],
             inherited=inherited,
         )
-        others = other_load.end()
+        other_programs_load = other_load.end()
         problem = _killed(run_folder) if status == 128 + signal.SIGKILL else spare.problem(run_folder)
         folder.write_outputs(run_folder, junit, markdown, as_json, problem or f"ended with exit status {status}")
         has_report = run_folder.has("report.html")
@@ -212,14 +212,14 @@ def run(
     if status == 128 + signal.SIGINT and not has_report:
         print(f"{crash.STOPPED}: nothing was measured yet", file=sys.stderr)
     if is_text_wanted:
-        _print_report(run_folder.path / "report.html", others)
+        _print_report(run_folder.path / "report.html", other_programs_load)
     return status
 
 
-def _print_report(report: Path, others: other_programs.OtherPrograms) -> None:
+def _print_report(report: Path, other_load: other_programs.OtherPrograms) -> None:
     """Print the path of the report, and whether other programs disturbed the run."""
     if not report.exists():
         return  # nothing was measured that they could disturb
-    if others.disturb:
-        print(f"other programs used {others.amount}, while it ran")
+    if other_load.disturb:
+        print(f"other programs used {other_load.amount}, while it ran")
     print(f"{report}")

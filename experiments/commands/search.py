@@ -53,19 +53,19 @@ def command(
     """Find the fastest parallelization strategies for a model on a real cluster, by the formulas. Needs no root."""
     console = options.console()
     job = make_job(model, platform, gpus, domain_gpus, batch)
-    found = weigh(job)
+    weighed = weigh(job)
     cluster = job.cluster
-    times = found.times
+    times = weighed.times
     terms = (
         times.total_s, times.last_stage_compute_s, times.last_stage_network_s,
         times.bubble_compute_s + times.bubble_network_s, times.sync_s, times.optimizer_s,
     )  # fmt: skip
-    fastest = list(map(int, found.order()[:top]))
+    fastest = list(map(int, weighed.order()[:top]))
     if as_json:
         names = ("iteration_s", "stage_s", "tp_pp_s", "bubble_s", "dp_s", "optimizer_s")
         rows = [
-            asdict(found.strategy(index))
-            | {"gpu_bytes": int(found.gpu_bytes[index])}
+            asdict(weighed.strategy(index))
+            | {"gpu_bytes": int(weighed.gpu_bytes[index])}
             | {name: float(term[index]) for name, term in zip(names, terms, strict=True)}
             for index in fastest
         ]
@@ -73,7 +73,7 @@ def command(
         return 0
     title = (
         f"{model}, batch {batch:,}, on {gpus:,} GPUs ({platform}) in HB domains of {cluster.domain_gpus:,}: "
-        f"{min(top, len(found.gpu_bytes)):,} fastest of {len(found.gpu_bytes):,} strategies that divide and fit "
+        f"{min(top, len(weighed.gpu_bytes)):,} fastest of {len(weighed.gpu_bytes):,} strategies that divide and fit "
         f"{cluster.memory_bytes / 1e9:,.0f} GB"
     )
     console.print(title, style="bold", highlight=False, soft_wrap=True)
@@ -81,7 +81,7 @@ def command(
     for column in COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
     for position, index in enumerate(fastest, start=1):
-        s = found.strategy(index)
+        s = weighed.strategy(index)
         pairs = (
             (s.tensor_hb, s.tensor_network), (s.pipeline_hb, s.pipeline_network), (s.data_hb, s.data_network),
         )  # fmt: skip
@@ -89,7 +89,7 @@ def command(
         split = (f"{inside} x {across}" for inside, across in pairs)
         seconds = (digits(float(term[index]), 4) for term in terms)
         numbers = map(str, (position, p, t, d, s.virtual_stages, s.micro_batch))
-        table.add_row(*numbers, *split, f"{found.gpu_bytes[index] / 1e9:.1f}", *seconds)
+        table.add_row(*numbers, *split, f"{weighed.gpu_bytes[index] / 1e9:.1f}", *seconds)
     console.print(table)
     notes = [
         "terms of Eq. 6 in s: the last stage's computing (Eq. 9) and its TP and PP traffic (10), the bubble (7, 8), DP "

@@ -191,11 +191,11 @@ def _differences(machines: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _retries(text: str) -> tuple[str, ...]:
-    found = tuple(filter(None, text.split(",")))
-    for word in found:
+    names = tuple(filter(None, text.split(",")))
+    for word in names:
         if word not in RETRIES:
             raise BadInput("--retry", word, f"must be of {', '.join(RETRIES)}")
-    return found
+    return names
 
 
 @contextmanager

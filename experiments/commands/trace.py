@@ -112,13 +112,13 @@ class TracedPath:
 def assemble_path(src: Gpu, dst: Gpu, observations: Iterable[Observation]) -> TracedPath:
     """Return one packet's path: an observed arrival and the departure that follows it at a node are one hop."""
     hops: list[Hop] = []
-    for seen in sorted(observations, key=lambda observation: observation.ns):
-        if not seen.outgoing:
-            hops.append(Hop(seen.node, in_interface=seen.interface, in_ns=seen.ns))
-        elif hops and hops[-1].node == seen.node and hops[-1].out_interface is None:
-            hops[-1] = replace(hops[-1], out_interface=seen.interface, out_ns=seen.ns)
+    for sighting in sorted(observations, key=lambda observation: observation.ns):
+        if not sighting.outgoing:
+            hops.append(Hop(sighting.node, in_interface=sighting.interface, in_ns=sighting.ns))
+        elif hops and hops[-1].node == sighting.node and hops[-1].out_interface is None:
+            hops[-1] = replace(hops[-1], out_interface=sighting.interface, out_ns=sighting.ns)
         else:
-            hops.append(Hop(seen.node, out_interface=seen.interface, out_ns=seen.ns))
+            hops.append(Hop(sighting.node, out_interface=sighting.interface, out_ns=sighting.ns))
     return TracedPath(src, dst, tuple(hops))
 
 
@@ -133,9 +133,11 @@ def verdict(traced: Sequence[TracedPath], expected: Collection[Path]) -> str:
         raise ValueError("a verdict needs packets, and paths to compare theirs with")
     if follows_policy(traced, expected):
         return "as the policy says"
-    others = [traced_path for traced_path in traced if traced_path.path not in expected]
-    deviations = Counter("a detour" if other.delivered else other.name for other in others)
-    parts = [f"{what} ({n} of {len(traced)})" if n < len(traced) else what for what, n in deviations.items()]
+    deviating = [traced_path for traced_path in traced if traced_path.path not in expected]
+    deviations = Counter("a detour" if other.delivered else other.name for other in deviating)
+    parts = [
+        f"{deviation} ({n} of {len(traced)})" if n < len(traced) else deviation for deviation, n in deviations.items()
+    ]
     return f"{', '.join(parts)}: the policy says {' or '.join(map(path_name, expected))}"
 
 

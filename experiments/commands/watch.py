@@ -45,12 +45,18 @@ def view(title: str, links: Sequence[Link], samples: Sequence[LinkSample]) -> Gr
     by_node = defaultdict[str, list[tuple[Link, LinkSample]]](list)
     for link, sample in zip(links, samples, strict=True):
         by_node[link.b.node].append((link, sample))
-    for node, found in by_node.items():
+    for node, node_rows in by_node.items():
         into, out = (
-            sum(sample[direction] * link.rate_bps for link, sample in found) // 1000 for direction in (1, 2)
+            sum(sample[direction] * link.rate_bps for link, sample in node_rows) // 1000 for direction in (1, 2)
         )  # fmt: skip
-        up, queued, drops = (sum(getattr(sample, name) for _, sample in found) for name in ("up", "queue", "drops"))
-        row = (f"{up} of {len(found)}", rate(into), rate(out), format_size(queued, 3) if queued else "0", str(drops))
+        up, queued, drops = (sum(getattr(sample, name) for _, sample in node_rows) for name in ("up", "queue", "drops"))
+        row = (
+            f"{up} of {len(node_rows)}",
+            rate(into),
+            rate(out),
+            format_size(queued, 3) if queued else "0",
+            str(drops),
+        )
         table.add_row(node, *row)
     both = sorted(zip(links, samples, strict=True), key=lambda pair: -max(pair[1].to_network, pair[1].from_network))
     busy = [f"{name(link)} {max(s.to_network, s.from_network) / 10:.0f}%" for link, s in both[:BUSIEST]]

@@ -56,5 +56,5 @@ def refusal(
         return "wrong origin"
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         return "a request of another site"
-    given = f"{path}/".split("/")[1]
-    return "" if hmac.compare_digest(given.encode(), token.encode()) else "wrong token"
+    first_part = f"{path}/".split("/")[1]
+    return "" if hmac.compare_digest(first_part.encode(), token.encode()) else "wrong token"

@@ -38,8 +38,8 @@ def choices(experiment: Mapping[str, Any]) -> Choices:
     }
 
 
-def _workloads(own: list[Any]) -> Iterator[tuple[str, str]]:
-    for data in own:
+def _workloads(names: list[Any]) -> Iterator[tuple[str, str]]:
+    for data in names:
         label = _label(data)
         if label:
             yield _OWN + label, _text(data)
@@ -61,8 +61,8 @@ def _label(data: Any) -> str:
         return ""
 
 
-def _backgrounds(own: list[Any]) -> Iterator[tuple[str, str]]:
-    for number, data in enumerate(own):
+def _backgrounds(names: list[Any]) -> Iterator[tuple[str, str]]:
+    for number, data in enumerate(names):
         yield f"{_OWN}load {number + 1}", _text(data)
     for name, kind in BACKGROUNDS.items():
         for value in _LOADED:

@@ -60,10 +60,10 @@ class Clicks:
         """The faults that are active."""
         return [click for click in self.faults if click.repaired_s is None]
 
-    def start(self, what: str, given: Any) -> None:
+    def start(self, sort: str, settings: Any) -> None:
         """Add a workload, background load or policy."""
-        if given not in self.started[what]:
-            self.started[what].append(given)
+        if settings not in self.started[sort]:
+            self.started[sort].append(settings)
 
     def experiments(self, now_s: float) -> list[dict[str, Any]]:
         """Return the sections that repeat the clicks, for one experiment, or for two if one can't have them all.
@@ -71,27 +71,27 @@ class Clicks:
         A fault that is still active lasts until now. Of several background loads, one after the other, the last is
         kept.
         """
-        workloads, background, policies = (self.started[what] for what in ("workload", "background", "policy"))
-        found = list[dict[str, Any]]()
+        workloads, background, policies = (self.started[sort] for sort in ("workload", "background", "policy"))
+        specs = list[dict[str, Any]]()
         chosen: dict[str, Any] = {"workloads": workloads} if workloads else {}
         if self.faults:
             faults = [fault_dict(timed) for timed in script_of(self.faults, now_s)]
-            found.append({**chosen, "scripts": [{"name": "clicks", "faults": faults}]})
+            specs.append({**chosen, "scripts": [{"name": "clicks", "faults": faults}]})
         if background or policies:
-            own = self.policy if self.policy in HEALTH_POLICIES else "dr"
+            policy_name = self.policy if self.policy in HEALTH_POLICIES else "dr"
             steered: dict[str, Any] = {"background": background[-1:]} if background else {}
-            steered["routing"] = self.experiment.get("routing") or {"policies": policies or [own]}
+            steered["routing"] = self.experiment.get("routing") or {"policies": policies or [policy_name]}
             if not workloads:  # routing is measured by what they take
                 chosen["workloads"] = self.experiment.get("workloads") or [DEFAULT_WORKLOAD]
-            found.append(chosen | steered)
-        return found or ([chosen] if chosen else [])
+            specs.append(chosen | steered)
+        return specs or ([chosen] if chosen else [])
 
     def saved(self, now_s: float) -> str:
         """Return the experiment that repeats the clicks as YAML; a second one is a comment in it."""
         kept = {key: self.experiment[key] for key in _KEPT_KEYS if key in self.experiment}
-        first, *others = self.experiments(now_s) or [{"scripts": []}]
+        first, *later_specs = self.experiments(now_s) or [{"scripts": []}]
         lines = [dump_yaml(kept | first)]
-        for other in others:
+        for other in later_specs:
             lines += [f"# {line}\n" for line in (_TWO, *dump_yaml(other).splitlines())]
         return "".join(lines)
 
@@ -100,30 +100,32 @@ class Clicks:
         if sys.argv[1:2] not in (["run"], ["shell"]):
             return "\n".join(self._lines())
         base = without_live(sys.argv[2:])
-        found = list[str]()
+        commands = list[str]()
         for sections in self.experiments(now_s):
             removed = _STEERED_KEYS if "scripts" in sections else _FAULT_KEYS if "routing" in sections else {}
             emptied = {key: none for key, none in removed.items() if self.experiment.get(key) and key not in sections}
             options = [word for item in (sections | emptied).items() for word in ("-o", _override(*item))]
-            found.append(f"{RUN} {shlex.join(['run', *base, *options])}")
-        return "\n".join(found)
+            commands.append(f"{RUN} {shlex.join(['run', *base, *options])}")
+        return "\n".join(commands)
 
     def _lines(self) -> list[str]:
         """Return the lines of a script that has the fabric as `net`."""
-        lines = [f"net.run(ry.{_call(class_name(given['kind']), given)})" for given in self.started["workload"]]
+        lines = [
+            f"net.run(ry.{_call(class_name(settings['kind']), settings)})" for settings in self.started["workload"]
+        ]
         timed = list[tuple[float, str]]()
         for number, click in enumerate(self.faults, 1):
-            given = as_dict(click.fault)
-            positional = ", ".join(repr(given.pop(key)) for key in ("kind", "target"))
-            keys = "".join(f", {key}={value!r}" for key, value in given.items())
+            settings = as_dict(click.fault)
+            positional = ", ".join(repr(settings.pop(key)) for key in ("kind", "target"))
+            keys = "".join(f", {key}={value!r}" for key, value in settings.items())
             timed.append((click.injected_s, f"fault{number} = net.fault({positional}{keys})"))
             if click.repaired_s is not None:
                 timed.append((click.repaired_s, f"fault{number}.repair()"))
         lines += [line for _, line in sorted(timed)]
         return lines + [
-            f"# {what} {dump_yaml(given, default_flow_style=True).partition(chr(10))[0]}: for experiments alone"
-            for what in ("background", "policy")
-            for given in self.started[what]
+            f"# {sort} {dump_yaml(settings, default_flow_style=True).partition(chr(10))[0]}: for experiments alone"
+            for sort in ("background", "policy")
+            for settings in self.started[sort]
         ]
 
 

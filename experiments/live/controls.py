@@ -64,8 +64,8 @@ class Controls:
         """Let clicks change a fabric while entered, and record them; then stop and repair what they began."""
         self._net = net
         self._record = record
-        for one in self._unrecorded:
-            record(*one)
+        for unrecorded in self._unrecorded:
+            record(*unrecorded)
         self._unrecorded.clear()
         if isinstance(net.plan, Plan):
             self._clicks.policy = net.plan.spec.chosen_policy
@@ -73,8 +73,8 @@ class Controls:
             self._traffic = PageTraffic(
                 net.plan,
                 None if self._clicks.experiment.get("routing") else getattr(net, "fabric_controller", None),
-                on_end=lambda what, error: self._note(f"{what}-failed", {"text": error}),
-                on_event=lambda ns, what, detail: self._show(what, detail, ns),
+                on_end=lambda event_name, error: self._note(f"{event_name}-failed", {"text": error}),
+                on_event=lambda ns, event_name, detail: self._show(event_name, detail, ns),
             )
         try:
             yield
@@ -127,7 +127,7 @@ class Controls:
 
     def _carry_out(self, request: dict[str, Any]) -> None:
         do = request.get("do")
-        what = request.get("what")
+        action = request.get("what")
         if do not in ACTIONS:
             raise BadInput("do", do, f"is not known: allowed are {', '.join(ACTIONS)}")
         if do in ("pause", "resume"):
@@ -137,18 +137,18 @@ class Controls:
         if self._net is None:
             raise RailyardError("no fabric is up at the moment")
         if do in ("start", "stop"):
-            if not isinstance(what, str) or what not in STARTABLE:
-                raise BadInput("what", what, f"is not known: allowed are {', '.join(STARTABLE)}")
+            if not isinstance(action, str) or action not in STARTABLE:
+                raise BadInput("what", action, f"is not known: allowed are {', '.join(STARTABLE)}")
             if self._traffic is None:
                 raise RailyardError("this fabric takes no traffic of the page: its engines make their own")
-            detail = {"what": what}
+            detail = {"what": action}
             if do == "start":
-                given = self._traffic.start(what, str(request.get("text", "")))
-                detail["text"] = dump_yaml(given, default_flow_style=True, width=10**6).partition("\n")[0]
-                self._clicks.start(what, given)
+                settings = self._traffic.start(action, str(request.get("text", "")))
+                detail["text"] = dump_yaml(settings, default_flow_style=True, width=10**6).partition("\n")[0]
+                self._clicks.start(action, settings)
                 self._save()
             else:
-                self._traffic.stop(what)
+                self._traffic.stop(action)
             self._note(do, detail)
             return
         fault = fault_of(self._net, request)
@@ -201,8 +201,8 @@ class Controls:
     def _show_first_packet(self, fault: Fault, at_ns: int, ms: float) -> None:
         self._show(FIRST_PACKET, {"kind": fault.kind, "target": fault.target, "ms": round(ms, 1)}, at_ns)
 
-    def _keep(self, ns: int, what: str, detail: dict[str, Any]) -> None:
-        self._unrecorded.append((ns, what, detail))
+    def _keep(self, ns: int, event_name: str, detail: dict[str, Any]) -> None:
+        self._unrecorded.append((ns, event_name, detail))
 
     def _note(self, act: str, detail: dict[str, Any], ns: int | None = None) -> None:
         """Record and show what was done, at a time (monotonic ns) or now."""

@@ -79,12 +79,12 @@ def _plan_of(spec: ExperimentSpec, label: str, rail_bps: int) -> FabricPlan:
 def _steps(run: Run) -> Iterator[tuple[str, Message]]:
     """Yield what the run did, from when on: workloads, and faults."""
     for event in run.events:
-        of = event.detail
+        detail = event.detail
         if (event.source, event.what) == ("workload", "started"):
-            text = ": ".join(filter(None, (of.get("fabric"), of.get("workload"), of.get("scene"))))
+            text = ": ".join(filter(None, (detail.get("fabric"), detail.get("workload"), detail.get("scene"))))
             yield "step", {"ns": event.monotonic_ns, "text": text}
         elif event.source == "fault" and event.what != "repair":
-            text = f"{of.get('fabric', '')}: {event.what} at {of.get('target', '')}, reroute {of.get('reroute', '')}"
+            text = f"{detail.get('fabric', '')}: {event.what} at {detail.get('target', '')}, reroute {detail.get('reroute', '')}"
             yield "step", {"ns": event.monotonic_ns, "text": text}
 
 
@@ -139,23 +139,23 @@ class _Fabric:
                 yield {"ns": event.monotonic_ns, "what": event.what, "detail": detail}
             elif event.source == "fault":
                 target = str(detail.get("target", ""))
-                what = "repair" if event.what == "repair" else "inject"
-                if what == "inject":
+                action = "repair" if event.what == "repair" else "inject"
+                if action == "inject":
                     injected[target] = event.what
                 kind = injected.get(target, "fault")
-                yield {"ns": event.monotonic_ns, "what": what, "detail": {"kind": kind, "target": target}}
+                yield {"ns": event.monotonic_ns, "what": action, "detail": {"kind": kind, "target": target}}
         for row in self.run.recoveries:
             if row.fabric == self.label and row.first_packet_ms is not None:
                 detail = {"kind": row.fault, "target": row.target, "ms": round(row.first_packet_ms, 1)}
                 yield {"ns": row.t_fault + round(row.first_packet_ms * 1e6), "what": FIRST_PACKET, "detail": detail}
 
     def _health(self) -> Iterator[tuple[str, Message]]:
-        own = [row for row in self.run.rows(HEALTH) if row.fabric == self.label]
-        for ns, rows in groupby(own, key=lambda row: row.monotonic_ns):
-            found = defaultdict[str, list[tuple[float, int]]](list)
+        samples = [row for row in self.run.rows(HEALTH) if row.fabric == self.label]
+        for ns, rows in groupby(samples, key=lambda row: row.monotonic_ns):
+            points = defaultdict[str, list[tuple[float, int]]](list)
             for row in sorted(rows, key=lambda row: row.index):
-                found[row.element].append((row.load, row.score))
-            yield "health", {"ns": ns, **found}
+                points[row.element].append((row.load, row.score))
+            yield "health", {"ns": ns, **points}
 
     @staticmethod
     def _paths(plan: Plan) -> dict[str, Message]:
@@ -195,22 +195,22 @@ class _Fabric:
     def _carriers(self, events: Sequence[Message]) -> Iterator[tuple[int, list[int], int]]:
         """Yield when which links lost their carrier (0) or had it again, as the controller saw it."""
         for event in events:
-            what = event["what"]
+            event_name = event["what"]
             switch = event["detail"].get("switch")
-            if what in ("port-down", "port-up", "switch-down", "switch-up"):
+            if event_name in ("port-down", "port-up", "switch-down", "switch-up"):
                 port = event["detail"].get("port")
-                found = [
+                changes = [
                     number
                     for number, link in enumerate(self.plan.links)
                     if link.b.node == switch and port in (None, link.a.node)
                 ]
-                yield event["ns"], found, int(what.endswith("up"))
+                yield event["ns"], changes, int(event_name.endswith("up"))
 
     def _rates(
         self, flows: Sequence[Flow], around: Sequence[LinkTraffic], begin_ns: int, period_ns: int, bins: int
     ) -> tuple[Rates, Rates]:
         """Return the rates of all links to and from the network in each period, per mille of the link's own."""
-        found = np.zeros((2, len(self.plan.links), bins))
+        link_rates = np.zeros((2, len(self.plan.links), bins))
         if flows and isinstance(self.plan, Plan):
             shares = _Crossed(self.plan)
             wire = 1 / payload_fraction(self.plan.spec.mtu)
@@ -221,16 +221,16 @@ class _Fabric:
                 times = np.minimum(np.arange(first, last + 1) + 1, end) - np.maximum(np.arange(first, last + 1), begin)
                 bits = flow.delivered * 8 * wire * times / (end - begin)
                 for direction, number, share in shares.of(flow.src, flow.dst):
-                    found[direction, number, first : last + 1] += bits * share
+                    link_rates[direction, number, first : last + 1] += bits * share
         for traffic in around:
             middles = traffic.begin_ns - begin_ns + traffic.bin_ns * (np.arange(traffic.bits.shape[2]) + 0.5)
             for number, middle in enumerate(middles.tolist()):
-                found[:, :, int(middle // period_ns)] += traffic.bits[:, :, number]
+                link_rates[:, :, int(middle // period_ns)] += traffic.bits[:, :, number]
         if flows or around:
             rates = np.array([link.rate_bps for link in self.plan.links])
-            found = np.round(found / (rates[:, None] * period_ns / 1e9) * 1000)
-            found = np.minimum(found, 1000)  # flows that share a link are not even over their time
-        return found[0].astype(np.int64), found[1].astype(np.int64)
+            link_rates = np.round(link_rates / (rates[:, None] * period_ns / 1e9) * 1000)
+            link_rates = np.minimum(link_rates, 1000)  # flows that share a link are not even over their time
+        return link_rates[0].astype(np.int64), link_rates[1].astype(np.int64)
 
 
 def _no_links(pair: Pair, shares: Shares) -> tuple[tuple[int, int, float], ...]:

@@ -108,7 +108,7 @@ class _Streams:
         bin_ns = _bin_ns(self.trace)
         total = np.array(self.trace.bps)
         affected = np.zeros_like(total) if self._is_script else np.array(self.trace.affected_bps)
-        others = total - affected
+        unaffected = total - affected
         count = len(total)
         bits = np.zeros((2, len(self.plan.links), count))
         changes = {0, count}
@@ -117,7 +117,7 @@ class _Streams:
         bounds = sorted(changes)
         for start, end in pairwise(bounds):
             broken = self._broken_at(begin_ns + start * bin_ns, bin_ns)
-            for pairs, bps in ((self._affected, affected), (self._unaffected, others)):
+            for pairs, bps in ((self._affected, affected), (self._unaffected, unaffected)):
                 weights = self._weights(pairs, broken)
                 bits[:, :, start:end] += weights[:, :, None] * bps[start:end]
         return LinkTraffic(begin_ns, bin_ns, _wire_bits(bits, self.trace, self.plan.spec.mtu))
@@ -161,11 +161,11 @@ class _Streams:
 
     def _weights(self, pairs: Sequence[Pair], broken: Broken) -> Values:
         """Return the share of the pairs' bytes on each link, in both directions, if each pair sends as much."""
-        found = np.zeros((2, len(self.plan.links)))
+        weights = np.zeros((2, len(self.plan.links)))
         spec = self.plan.spec
         paths = {(src, dst): choose(spec, src, dst, broken) for src, dst in pairs}
         sending = [pair for pair, shares in paths.items() if shares]
         for pair in sending:
             for direction, number, share in self.crossed(pair, paths[pair]):
-                found[direction, number] += share / len(sending)
-        return found
+                weights[direction, number] += share / len(sending)
+        return weights

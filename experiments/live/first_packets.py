@@ -74,14 +74,14 @@ class FirstPackets:
         job = TrafficJob(streams=(), probes=pairs, stream_bytes_per_s=0.0, port=port)
         is_kept = self._in_use.acquire(blocking=False)
         try:
-            found = Traffic(job, [Site(start=lambda *_: self._kept) if is_kept else Site()])
-            found.start()
+            traffic = Traffic(job, [Site(start=lambda *_: self._kept) if is_kept else Site()])
+            traffic.start()
         except (RailyardError, OSError):  # such as a GPU that an earlier fault has removed
             self._ports.release(port)
             if is_kept:
                 self._replace()
             return None
-        return Probes(fault, found, is_kept, port)
+        return Probes(fault, traffic, is_kept, port)
 
     @contextmanager
     def during(self, fault: Fault) -> Iterator[Callable[[int], None]]:
@@ -122,7 +122,9 @@ class FirstPackets:
         observer = threading.Thread(
             target=self._observe, args=(probes, injected_ns, is_over), name="first packets", daemon=True
         )
-        self._observers = [one for one in self._observers if one.is_alive()] + [observer]
+        self._observers = [running_observer for running_observer in self._observers if running_observer.is_alive()] + [
+            observer
+        ]
         observer.start()
 
     def close(self) -> None:

@@ -38,7 +38,7 @@ def exposition(
     for sort in ("rail", "domain", "spine"):
         for index, (_, score) in enumerate(health.get(sort, ())):
             rows["railyard_health_score"].append(({"element": sort, "index": str(index)}, score))
-    return "".join(_lines(name, found) for name, found in rows.items() if found)
+    return "".join(_lines(name, samples) for name, samples in rows.items() if samples)
 
 
 def _lines(name: str, rows: Iterable[tuple[Mapping[str, str], float]]) -> str:

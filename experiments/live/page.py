@@ -119,10 +119,10 @@ class Page(Observer):
         self._requests.put(None)
         self._worker.end()
 
-    def _on_event(self, ns: int, what: str, detail: dict[str, Any]) -> None:
-        if what == "control":
+    def _on_event(self, ns: int, event_name: str, detail: dict[str, Any]) -> None:
+        if event_name == "control":
             self._requests.put(detail)
-        elif what == RECORD_ENDED:
+        elif event_name == RECORD_ENDED:
             text = f"is no longer recorded in {recorded.RECORD}: {detail['reason']}"
             watch.show(watch.Interruption("the live page", text, ns, ns))
 
@@ -170,15 +170,15 @@ def served(
         yield None
         return
     record = folder.open_to_append(recorded.RECORD) if folder else -1
-    given = {key: value for key, value in task.items() if key != "script"}
-    offered = choices(experiment) if given["control"] else {}
+    arguments = {key: value for key, value in task.items() if key != "script"}
+    offered = choices(experiment) if arguments["control"] else {}
     serve = Serve(
         title=experiment["name"],
         record=record,
         choices=offered,
         begin_ns=time.monotonic_ns(),
         sentences=sentences_of_measures(),
-        **given,
+        **arguments,
     )
     page = Page(serve, Controls(observers.show, experiment, task["script"], has_probes=serve.control))
     for fd in (serve.listener, serve.diagnosis, *([record] if folder else [])):
@@ -190,6 +190,6 @@ def served(
         page.close()
 
 
-def click_event(label: str, ns: int, what: str, detail: dict[str, Any]) -> Event:
+def click_event(label: str, ns: int, event_name: str, detail: dict[str, Any]) -> Event:
     """Return the record of a click on a fabric, at a time, monotonic ns."""
-    return Event(ns, LIVE, what, {"fabric": label, **detail})
+    return Event(ns, LIVE, event_name, {"fabric": label, **detail})

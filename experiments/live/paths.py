@@ -46,13 +46,13 @@ class Links:
 
     def policy(self, src: Gpu, dst: Gpu) -> list[int]:
         """Return the links of the policy's paths: in every plane, and of spines all that a hash may choose."""
-        found = dict[int, None]()
+        numbers = dict[int, None]()
         for share in self._plan.spec.paths(src, dst):
             for hop in hops(share.path, src, dst):
                 for end in (hop.a, hop.b):
-                    found |= dict.fromkeys(self.at_gpu(end, hop.side))
-                found |= dict.fromkeys(self.uplinks(hop.a, hop.b))
-        return list(found)
+                    numbers |= dict.fromkeys(self.at_gpu(end, hop.side))
+                numbers |= dict.fromkeys(self.uplinks(hop.a, hop.b))
+        return list(numbers)
 
     def uplinks(self, a: Gpu, b: Gpu) -> list[int]:
         """Return the uplinks between the rails of two GPUs; none if they are of one rail or domain."""
@@ -60,8 +60,8 @@ class Links:
             return [number for number, _, _ in self.graph_uplinks(a, b)]
         if a.rank == b.rank or a.domain == b.domain or not self._plan.uplinks:
             return []
-        own = (number for gpu in (a, b) for number in self.at_gpu(gpu, "rail"))
-        rails = {self._plan.links[number].b.node for number in own}
+        link_numbers = (number for gpu in (a, b) for number in self.at_gpu(gpu, "rail"))
+        rails = {self._plan.links[number].b.node for number in link_numbers}
         return [number for (node, _), number in self.at.items() if node in rails]
 
     def has_one_path(self, a: Gpu, b: Gpu) -> bool:
@@ -73,12 +73,12 @@ class Links:
     def graph_uplinks(self, a: Gpu, b: Gpu) -> list[tuple[int, int, float]]:
         """Return (number, 0 from its first end or 1 to it, share) of each link between switches of a graph."""
         graph = self._plan.graph
-        found = list[tuple[int, int, float]]()
+        uplinks = list[tuple[int, int, float]]()
         for (near, far), share in graph.shares(graph.switch_of[a], graph.switch_of[b]).items():
             is_forward = (near, far) in self.at
             number = self.at[near, far] if is_forward else self.at[far, near]
-            found.append((number, 0 if is_forward else 1, share))
-        return found
+            uplinks.append((number, 0 if is_forward else 1, share))
+        return uplinks
 
 
 def describe_path(plan: Plan, links: Links, src: Gpu, dst: Gpu, next_hop: NextHop) -> dict[str, Any]:
@@ -95,10 +95,10 @@ def describe_path(plan: Plan, links: Links, src: Gpu, dst: Gpu, next_hop: NextHo
         here = gpus[-1]
         if len(gpus) > MAX_HOPS:
             problem = f"a loop of {MAX_HOPS} hops"
-        elif (found := next_hop(here, src, dst, arrived_by)) is None:
+        elif (next_node := next_hop(here, src, dst, arrived_by)) is None:
             problem = f"no route at {here.name}"
         else:
-            device, following = found
+            device, following = next_node
             arrived_by = _far_device(device, here, following)
             if not {(here.name, device), (following.name, arrived_by)} <= links.at.keys():
                 problem = f"no link at {device} of {here.name} to {following.name}"
@@ -134,11 +134,11 @@ class Paths:
         while len(self._followed) > MAX_FOLLOWED:
             del self._followed[next(iter(self._followed))]
         with route_lookup() as next_hop:
-            found = {
+            paths = {
                 f"{src.name} {dst.name}": describe_path(self._plan, self._links, src, dst, next_hop)
                 for src, dst in asked or self._followed
             }
-        changed = {pair: path for pair, path in found.items() if self._last.get(pair) != path}
+        changed = {pair: path for pair, path in paths.items() if self._last.get(pair) != path}
         self._last |= changed
         return time.monotonic_ns(), changed
 
@@ -178,13 +178,13 @@ def route_lookup() -> Iterator[NextHop]:
         if namespaces.HEADER.unpack_from(answer)[1] == namespaces.NLMSG_ERROR:
             return None
         body = answer[namespaces.HEADER.size :]
-        found = dict(namespaces.attributes(body[_ROUTE.size :]))
-        if _ROUTE.unpack_from(body)[7] == RTN_LOCAL or RTA_OIF not in found:
+        route_attributes = dict(namespaces.attributes(body[_ROUTE.size :]))
+        if _ROUTE.unpack_from(body)[7] == RTN_LOCAL or RTA_OIF not in route_attributes:
             return None
-        device = names.get(struct.unpack("=I", found[RTA_OIF])[0])
+        device = names.get(struct.unpack("=I", route_attributes[RTA_OIF])[0])
         if device is None:  # the interface is new
             return None
-        gateway = found.get(RTA_GATEWAY)
+        gateway = route_attributes.get(RTA_GATEWAY)
         return device, gpu_of_ip(socket.inet_ntoa(gateway)) if gateway else dst
 
     try:

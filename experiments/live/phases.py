@@ -70,11 +70,11 @@ def phase_order(schedule: Schedule) -> dict[int, Collection[int]]:
             waits[phase].add(earlier)
     sent = set(np.unique(columns.phase[~columns.is_compute]).tolist())
 
-    def sent_before(number: int, seen: set[int]) -> set[int]:
-        found = set[int]()
-        for earlier in waits[number] - seen:
-            seen.add(earlier)
-            found |= {earlier} if earlier in sent else sent_before(earlier, seen)
-        return found
+    def sent_before(number: int, visited: set[int]) -> set[int]:
+        senders = set[int]()
+        for earlier in waits[number] - visited:
+            visited.add(earlier)
+            senders |= {earlier} if earlier in sent else sent_before(earlier, visited)
+        return senders
 
     return {number: sent_before(number, {number}) for number in sorted(sent)}

@@ -101,14 +101,14 @@ class Sampler:
     def sample(self) -> tuple[int, list[LinkSample]]:
         """Return when (monotonic ns), and a sample for each of the plan's links. OSError if the fabric is gone."""
         begun_ns = time.monotonic_ns()
-        found = self._reader.read()
+        counters = self._reader.read()
         now_ns = (begun_ns + time.monotonic_ns()) // 2
         seconds = now_ns / 1e9 - self._before_s
         samples = [
-            link_sample(self._before.get(node, {}).get(name), found.get(node, {}).get(name), rate_bps, seconds)
+            link_sample(self._before.get(node, {}).get(name), counters.get(node, {}).get(name), rate_bps, seconds)
             for node, name, rate_bps in self._links
         ]
-        self._before = found
+        self._before = counters
         self._before_s = now_ns / 1e9
         return now_ns, samples
 

@@ -93,7 +93,11 @@ class Connection(H11Protocol):  # type: ignore[misc]  # uvicorn has no types her
                 user = access.owner_of(self._diagnosis, self.client, (access.HOST, self._serve.port))
         self.app_state = {**self.app_state, "user": user, "abort": self.transport.abort}
         self.is_strange = user not in self._serve.users
-        alike = (one for one in self.connections if isinstance(one, Connection) and one.is_strange == self.is_strange)
+        alike = (
+            connection
+            for connection in self.connections
+            if isinstance(connection, Connection) and connection.is_strange == self.is_strange
+        )
         if sum(1 for _ in alike) > MAX_CONNECTIONS:
             self.transport.abort()
         self._await_head()

@@ -52,30 +52,30 @@ class PageTraffic:
         """Names of the traffic and policies that run."""
         return list(self._running)
 
-    def start(self, what: str, text: str) -> Any:
+    def start(self, sort: str, text: str) -> Any:
         """Start a workload, background load or policy, given as in an experiment's file; return it as plain data.
 
         BadInput if it can't run on the fabric, or one of this sort runs already.
         """
-        if what in self._running:
-            raise BadInput(what, text, "runs already: stop it first")
-        data = parse_yaml(text, what)  # with bounds: an alias could stand for gigabytes
+        if sort in self._running:
+            raise BadInput(sort, text, "runs already: stop it first")
+        data = parse_yaml(text, sort)  # with bounds: an alias could stand for gigabytes
         with ExitStack() as stack:
-            found = {"workload": self._replay, "background": self._load, "policy": self._steer}[what](data, stack)
-            self._running[what] = stack.pop_all()
-        return found
+            started = {"workload": self._replay, "background": self._load, "policy": self._steer}[sort](data, stack)
+            self._running[sort] = stack.pop_all()
+        return started
 
-    def stop(self, what: str) -> None:
+    def stop(self, sort: str) -> None:
         """Stop it. BadInput if none runs."""
-        if what not in self._running:
-            raise BadInput(what, what, "does not run")
-        self._running.pop(what).close()
+        if sort not in self._running:
+            raise BadInput(sort, sort, "does not run")
+        self._running.pop(sort).close()
 
     def close(self) -> None:
         """Stop all."""
-        for what in self.running:
+        for sort in self.running:
             with suppress(RailyardError, OSError):
-                self.stop(what)
+                self.stop(sort)
 
     def _load(self, data: object, stack: ExitStack) -> Any:
         try:

@@ -66,8 +66,8 @@ def check_host(join: str, host: str) -> None:
 
 def about_machine(name: str, address: str) -> dict[str, Any]:
     """Return what a run needs to know of this machine, which it reaches at `address`."""
-    found = next((interface for interface in interfaces() if interface.address == address), None)
-    if found is None:
+    own_interface = next((interface for interface in interfaces() if interface.address == address), None)
+    if own_interface is None:
         raise MissingRequirement(f"no interface has the address {address}", "join by an address of this machine")
     return {
         "role": "join",
@@ -77,8 +77,8 @@ def about_machine(name: str, address: str) -> dict[str, Any]:
         "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         "cores": usable_cores(),
         "address": address,
-        "interface": found.name,
-        "mtu": found.mtu,
+        "interface": own_interface.name,
+        "mtu": own_interface.mtu,
     }
 
 
@@ -120,7 +120,7 @@ def _connected(run: tuple[str, int]) -> socket.socket | None:
 
 
 @contextmanager
-def _turn(what: str, at_once: int, deadline: float) -> Iterator[None]:
+def _turn(question: str, at_once: int, deadline: float) -> Iterator[None]:
     """Have a turn in the queue of this machine's runs while entered. MissingRequirement if none comes in time."""
     too_late = threading.Event()
     timer = threading.Timer(max(0.0, deadline - time.monotonic()), too_late.set) if deadline < inf else None
@@ -128,7 +128,7 @@ def _turn(what: str, at_once: int, deadline: float) -> Iterator[None]:
         timer.daemon = True
         timer.start()
     try:
-        with run_queue.turn(what, at_once, stop=too_late):
+        with run_queue.turn(question, at_once, stop=too_late):
             yield
     except run_queue.Stopped:
         raise MissingRequirement("other runs were on this machine all the time", "give more time") from None

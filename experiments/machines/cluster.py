@@ -57,12 +57,12 @@ class Machine:
         replies = (Ready, *messages.REPLIES)
         self.worker = RemoteWorker(sock, self.name, *replies, on_event=self._on_event, is_vital=True)
 
-    def _on_event(self, _: int, what: str, detail: dict[str, Any]) -> None:
+    def _on_event(self, _: int, event_name: str, detail: dict[str, Any]) -> None:
         """Take in which processes are missing there, by this machine's clock."""
         named = detail | {"name": f"{detail['name']} on {self.name}"}
         for time_ns in named.keys() & {"start_ns", "end_ns", "stopped_ns"}:
             named[time_ns] = named[time_ns] and named[time_ns] - self.clock.offset_ns
-        if what == messages.INTERRUPTION:
+        if event_name == messages.INTERRUPTION:
             watch.note(watch.Interruption(**named))
         else:
             watch.set_elsewhere(self.name, named.pop("pid"), watch.Presence(**named))
@@ -89,14 +89,14 @@ class Machine:
 
     def measure_clock(self) -> Clock:
         """Measure and keep the offset of its clock: half way between sending and receiving of the quickest exchange."""
-        found: list[tuple[int, int]] = []
+        samples: list[tuple[int, int]] = []
         deadline = time.monotonic() + EXCHANGES_S
-        while len(found) < MIN_EXCHANGES or (len(found) < EXCHANGES and time.monotonic() < deadline):
+        while len(samples) < MIN_EXCHANGES or (len(samples) < EXCHANGES and time.monotonic() < deadline):
             sent = time.monotonic_ns()
             there = self.ask(messages.ReadClock(), messages.Clock).ns
             received = time.monotonic_ns()
-            found.append((received - sent, there - (sent + received) // 2))
-        trip_ns, offset_ns = min(found)
+            samples.append((received - sent, there - (sent + received) // 2))
+        trip_ns, offset_ns = min(samples)
         self.clock = Clock(offset_ns, trip_ns // 2)
         return self.clock
 
@@ -104,11 +104,11 @@ class Machine:
 class Cluster:
     """All machines of a run; this one is number 0."""
 
-    def __init__(self, server: Server, machine_net: int, underlay: Underlay, own: Mapping[str, Any]) -> None:
+    def __init__(self, server: Server, machine_net: int, underlay: Underlay, own_part: Mapping[str, Any]) -> None:
         self._server = server
         self._machine_net = machine_net
         self._underlay = underlay
-        self.own = own
+        self.own = own_part
         self.others: list[Machine] = []
         self._worker_numbers = iter(range(1 << 30))
         self.placement: Placement | None = None
@@ -154,10 +154,10 @@ class Cluster:
 
     def counters(self) -> tuple[Counters, int]:
         """Return the counters of the other machines, and the bytes that the underlay's interfaces sent on all."""
-        found: list[messages.Counted] = self.ask_all(messages.ReadCounters(), messages.Counted)
+        counted_parts: list[messages.Counted] = self.ask_all(messages.ReadCounters(), messages.Counted)
         sent = interface_bytes(self._machine_net, self._underlay.interface)
-        total = sum((one.counters for one in found), Counters(0, 0, 0))
-        return total, sent + sum(one.underlay_bytes for one in found)
+        total = sum((part.counters for part in counted_parts), Counters(0, 0, 0))
+        return total, sent + sum(part.underlay_bytes for part in counted_parts)
 
     @contextmanager
     def relaxed_tcp_timers(self, net: PartNet, longest_queue_s: float) -> Iterator[None]:
@@ -180,12 +180,12 @@ class Cluster:
     def places(self) -> list[Place]:
         """Return the machines as the replay needs them."""
         assert self.placement
-        found = [Place(self.placement.domains(0), max(1, round(usable_cores())), start_worker)]
+        places = [Place(self.placement.domains(0), max(1, round(usable_cores())), start_worker)]
         for n, machine in enumerate(self.others, 1):
             workers = max(1, round(machine.about["cores"]))
             start = partial(self.start, machine, REPLAY, "a replay worker", *REPLIES)
-            found.append(Place(self.placement.domains(n), workers, start, machine.clock.offset_ns))
-        return found
+            places.append(Place(self.placement.domains(n), workers, start, machine.clock.offset_ns))
+        return places
 
     def underlay_bytes(self, rail_out: Sequence[int], rail_in: Sequence[int], mtu: int) -> float:
         """Return what the underlay should carry for TCP payload between GPUs and rail switches on two machines.

@@ -47,8 +47,8 @@ class ClusterController(ControllerProcess):
         sockets = [self._cluster.dial(machine, carrier.MODULE, CARRIERS) for machine in self._cluster.others]
         numbers = [sock.fileno() for sock in sockets]
         self._carriers = [Worker(carrier.MODULE, CARRIERS, Ready, pass_fds=numbers)]
-        others = tuple(enumerate(numbers, 1))
-        self._carriers[0].open(carrier.Mirror(placement=self._placement, machine=0, others=others))
+        other_machines = tuple(enumerate(numbers, 1))
+        self._carriers[0].open(carrier.Mirror(placement=self._placement, machine=0, others=other_machines))
         for sock in sockets:
             sock.close()
 

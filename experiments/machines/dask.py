@@ -37,13 +37,17 @@ def agents(on: str, keys: "Keys | None", spec: ExperimentSpec, join: str, token:
     try:
         needed = spec.machine_count - 1
         poll(lambda: len(_others(cluster, spec)) >= needed, spec.underlay.wait, ASK_EVERY_S)  # workers may be starting
-        others = _others(cluster, spec)
-        if len(others) < needed:
+        other_machines = _others(cluster, spec)
+        if len(other_machines) < needed:
             wanted = f" of {', '.join(spec.hosts[1:])}" if isinstance(spec.hosts, tuple) else ""
-            what = f"--on: {on} has workers on {len(others)} other machines{wanted}, and hosts needs {needed}"
-            raise MissingRequirement(what, "start a worker on each of the others")
+            problem = (
+                f"--on: {on} has workers on {len(other_machines)} other machines{wanted}, and hosts needs {needed}"
+            )
+            raise MissingRequirement(problem, "start a worker on each of the others")
         wait = format_time(spec.underlay.wait)
-        runs = [cluster.start(name, execute, join, others[name], token, wait) for name in [*others][:needed]]
+        runs = [
+            cluster.start(name, execute, join, other_machines[name], token, wait) for name in [*other_machines][:needed]
+        ]
         yield
         for run in runs:
             if line := run.result(END_S):
@@ -62,11 +66,11 @@ def _others(cluster: "Cluster", spec: ExperimentSpec) -> dict[str, str]:
     """Return the other machines that may take part now, each with the name of its worker."""
     from railyard.experiments.sweep.machine import identify
 
-    found = cluster.names()
-    own = identify()["machine"]
+    machine_names = cluster.names()
+    own_machine = identify()["machine"]
     named = cluster.worker_names()
     asked = set(spec.hosts[1:]) if isinstance(spec.hosts, tuple) else set(named.values())
-    return {name: named[name] for name in found if name != own and named[name] in asked}
+    return {name: named[name] for name in machine_names if name != own_machine and named[name] in asked}
 
 
 def ensure_token() -> None:

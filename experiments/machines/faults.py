@@ -16,10 +16,10 @@ from railyard.topologies.build.machine_part import PartNet
 def act(operator: Operator, operation: messages.Operation, fault: Fault) -> messages.Acted:
     """Carry out an operation of a fault on one machine."""
     assert operation in get_args(messages.Operation)
-    found = getattr(operator, operation)(fault)
+    result = getattr(operator, operation)(fault)
     if operation == "symptoms":
-        return messages.Acted(symptoms=tuple(map(bool, found)))
-    return messages.Acted(at_ns=found or 0)
+        return messages.Acted(symptoms=tuple(map(bool, result)))
+    return messages.Acted(at_ns=result or 0)
 
 
 class ClusterOperator(Operator):
@@ -71,13 +71,13 @@ def sites(cluster: Cluster) -> tuple[Site, ...]:
 
         return Site(cluster.placement.nodes(number), start, machine.clock.offset_ns)
 
-    others = (site(number, machine) for number, machine in enumerate(cluster.others, 1))
-    return (Site(cluster.placement.nodes(0)), *others)
+    other_sites = (site(number, machine) for number, machine in enumerate(cluster.others, 1))
+    return (Site(cluster.placement.nodes(0)), *other_sites)
 
 
 def snapshot(cluster: Cluster, net: PartNet) -> StateSnapshot:
     """Return the kernel state of all nodes, on all machines."""
-    found = dict(snapshot_state(net.node_names))
+    states = dict(snapshot_state(net.node_names))
     for reply in cluster.ask_all(messages.TakeSnapshot(), messages.Snapshot):
-        found |= reply.state
-    return found
+        states |= reply.state
+    return states

@@ -43,21 +43,23 @@ def joined(task: Mapping[str, Any] | None, spec: ExperimentSpec) -> Iterator[Non
     machine_net = task["machine_net"]
     underlay = spec.underlay
     os.set_inheritable(machine_net, False)
-    own = task["own"]
-    server = Server((own["address"], underlay.port), machine_net, bytes.fromhex(task["token"]))
+    own_machine = task["own"]
+    server = Server((own_machine["address"], underlay.port), machine_net, bytes.fromhex(task["token"]))
     with ExitStack() as stack:
         stack.callback(server.close)
         names = spec.hosts if isinstance(spec.hosts, tuple) else ()
         if names:
-            own = own | {"name": names[0]}
-        found = _wait_for_machines(server, spec.machine_count, underlay, own, task["quiet"], partial(_problem, spec))
-        for sock, _ in found:
+            own_machine = own_machine | {"name": names[0]}
+        machines = _wait_for_machines(
+            server, spec.machine_count, underlay, own_machine, task["quiet"], partial(_problem, spec)
+        )
+        for sock, _ in machines:
             stack.callback(sock.close)
         if names:
-            found.sort(key=lambda one: names.index(one[1]["name"]))
+            machines.sort(key=lambda machine: names.index(machine[1]["name"]))
         mtu = max(fabric.mtu for fabric in spec.gpu_fabrics)
-        what = {"experiment": spec.name}
-        cluster = stack.enter_context(_together(server, machine_net, own, found, underlay, mtu, what))
+        request = {"experiment": spec.name}
+        cluster = stack.enter_context(_together(server, machine_net, own_machine, machines, underlay, mtu, request))
         with used(cluster):
             yield
 
@@ -70,32 +72,34 @@ Joined = tuple[socket.socket, dict[str, Any]]
 def _together(
     server: Server,
     machine_net: int,
-    own: Mapping[str, Any],
-    found: Sequence[Joined],
+    own_machine: Mapping[str, Any],
+    machines: Sequence[Joined],
     underlay: UnderlaySpec,
     mtu: int,
-    what: Mapping[str, Any],
+    request: Mapping[str, Any],
 ) -> Iterator[Cluster]:
-    """Start the parts of the machines, and check what is between them; they end at the end. `what`: for their agents.
+    """Start the parts of the machines, and check what is between them; they end at the end.
+
+    `request`: for their agents.
 
     MissingRequirement if a kernel lacks something, or packets of fabrics with this MTU don't get through.
     """
     first = random.SystemRandom().randrange(1 << 8) << 16  # so that no other run's tunnels have these numbers
-    addresses = (own["address"], *(about["address"] for _, about in found))
+    addresses = (own_machine["address"], *(about["address"] for _, about in machines))
     underlays = [
         Underlay(n, addresses, about["interface"], underlay.tunnel_port, first)
-        for n, about in enumerate([own, *(about for _, about in found)])
+        for n, about in enumerate([own_machine, *(about for _, about in machines)])
     ]
     with ExitStack() as stack:
         stack.enter_context(guarded(underlays[0], machine_net))
-        cluster = Cluster(server, machine_net, underlays[0], own)
+        cluster = Cluster(server, machine_net, underlays[0], own_machine)
         stack.callback(cluster.end)
-        for n, (sock, about) in enumerate(found, 1):
-            send_line(sock, {"machine": n + 1, **what})
+        for n, (sock, about) in enumerate(machines, 1):
+            send_line(sock, {"machine": n + 1, **request})
             cluster.others.append(Machine(sock, n + 1, about))
         for machine, part in zip(cluster.others, underlays[1:], strict=True):
             port = machine.ask(messages.Prepare(underlay=part), messages.Port).number
-            _check_path(machine, port, mtu, own["address"], machine_net)
+            _check_path(machine, port, mtu, own_machine["address"], machine_net)
         cluster.measure_clocks()
         yield cluster
 
@@ -104,45 +108,45 @@ def _wait_for_machines(
     server: Server,
     hosts: int,
     underlay: UnderlaySpec,
-    own: Mapping[str, Any],
+    own_machine: Mapping[str, Any],
     quiet: bool,
     problem: Callable[[Mapping[str, Any], Sequence[Mapping[str, Any]]], str],
 ) -> list[Joined]:
     """Return the other machines when all have joined. `problem`: why one can't take part, beside those before it."""
     needed = hosts - 1
     deadline = time.monotonic() + underlay.wait
-    join = f"{PROGRAM} agent --join tcp://{own['address']}:{underlay.port}"
+    join = f"{PROGRAM} agent --join tcp://{own_machine['address']}:{underlay.port}"
     if not quiet:
         print(f"waiting for {needed} other machine{'s' if needed > 1 else ''}: {join}", file=sys.stderr, flush=True)
-    found = list[Joined]()
-    while len(found) < needed:
+    machines = list[Joined]()
+    while len(machines) < needed:
         with suppress(queue.Empty):
             sock, about = server.joining.get(timeout=JOIN_CHECK_S)
-            if why := problem(about, [own, *(other for _, other in found)]):
+            if why := problem(about, [own_machine, *(other for _, other in machines)]):
                 send_line(sock, {"refused": why})
                 raise MissingRequirement(f"hosts: {about['name']} ({about['address']}) {why}", "then run it again")
-            found.append((sock, about))
-        if time.monotonic() > deadline and len(found) < needed:
-            have = f"{1 + len(found)} of {hosts} machines are there after {format_time(underlay.wait)}"
+            machines.append((sock, about))
+        if time.monotonic() > deadline and len(machines) < needed:
+            have = f"{1 + len(machines)} of {hosts} machines are there after {format_time(underlay.wait)}"
             stranger = f" ({server.strangers} callers had another token)" if server.strangers else ""
             raise MissingRequirement(f"hosts: {have}{stranger}", f"on each other machine: {join}")
-    return found
+    return machines
 
 
-def _problem(spec: ExperimentSpec, about: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
-    """Return why a machine can't take part; empty if it can. `others`: those that do, this machine first."""
+def _problem(spec: ExperimentSpec, about: Mapping[str, Any], other_machines: Sequence[Mapping[str, Any]]) -> str:
+    """Return why a machine can't take part; empty if it can. `other_machines`: those that do, this machine first."""
     if isinstance(spec.hosts, tuple):
         if about["name"] not in spec.hosts[1:]:
             return f"is none of the machines of this run: {', '.join(spec.hosts)} (an agent has a name by --name)"
-        if about["name"] in {other["name"] for other in others}:
+        if about["name"] in {other["name"] for other in other_machines}:
             return "has the name of a machine that has joined already"
-    return _identity_problem(about, others) or mtu_problem(about["interface"], about["mtu"], spec)
+    return _identity_problem(about, other_machines) or mtu_problem(about["interface"], about["mtu"], spec)
 
 
-def _identity_problem(about: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
+def _identity_problem(about: Mapping[str, Any], other_machines: Sequence[Mapping[str, Any]]) -> str:
     if about["version"] != railyard.__version__:
         return f"has Railyard {about['version']}, this machine {railyard.__version__}: install the same on both"
-    if about["address"] in {other["address"] for other in others}:
+    if about["address"] in {other["address"] for other in other_machines}:
         return "has joined already: an agent on another machine is needed"
     return ""
 
@@ -152,20 +156,20 @@ def look(hosts: int, underlay: UnderlaySpec) -> list[dict[str, Any]]:
 
     They are checked as for a run with the largest packets that their interfaces take: MissingRequirement as there.
     """
-    own = _own_machine(underlay.interface, "--underlay")
+    own_machine = _own_machine(underlay.interface, "--underlay")
     _require_root()
     require(detect())
     machine_net = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     with ExitStack() as stack:
         stack.callback(os.close, machine_net)
-        server = Server((own["address"], underlay.port), machine_net, read_token())
+        server = Server((own_machine["address"], underlay.port), machine_net, read_token())
         stack.callback(server.close)
-        found = _wait_for_machines(server, hosts, underlay, own, False, _identity_problem)
-        for sock, _ in found:
+        machines = _wait_for_machines(server, hosts, underlay, own_machine, False, _identity_problem)
+        for sock, _ in machines:
             stack.callback(sock.close)
-        mtu = min(about["mtu"] for about in (own, *(about for _, about in found))) - TUNNEL_HEADERS
-        what = {"experiment": "doctor", "is_check": True}
-        cluster = stack.enter_context(_together(server, machine_net, own, found, underlay, mtu, what))
+        mtu = min(about["mtu"] for about in (own_machine, *(about for _, about in machines))) - TUNNEL_HEADERS
+        request = {"experiment": "doctor", "is_check": True}
+        cluster = stack.enter_context(_together(server, machine_net, own_machine, machines, underlay, mtu, request))
         return cluster.provenance()
 
 
@@ -189,8 +193,8 @@ def _check_path(machine: Machine, port: int, mtu: int, address: str, machine_net
                 sock.sendto(b"\0" * size, (machine.about["address"], port))
                 if len(sock.recv(65536)) == size:
                     return
-    what = f"hosts: packets of {size + 28} bytes don't reach {machine.name} and come back"
-    raise MissingRequirement(what, f"raise the MTU of the network between, or set the fabric's mtu below {mtu}")
+    problem = f"hosts: packets of {size + 28} bytes don't reach {machine.name} and come back"
+    raise MissingRequirement(problem, f"raise the MTU of the network between, or set the fabric's mtu below {mtu}")
 
 
 def prepare(spec: ExperimentSpec) -> Mapping[str, Any] | None:
@@ -200,13 +204,13 @@ def prepare(spec: ExperimentSpec) -> Mapping[str, Any] | None:
     """
     if spec.machine_count == 1:
         return None
-    own = _own_machine(spec.underlay.interface, "underlay.interface")
-    if problem := mtu_problem(own["interface"], own["mtu"], spec):
+    own_machine = _own_machine(spec.underlay.interface, "underlay.interface")
+    if problem := mtu_problem(own_machine["interface"], own_machine["mtu"], spec):
         raise BadInput("underlay.interface", spec.underlay.interface, problem)
     _require_root()
     token = read_token()
     machine_net = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    return {"machine_net": machine_net, "token": token.hex(), "own": own}
+    return {"machine_net": machine_net, "token": token.hex(), "own": own_machine}
 
 
 def _require_root() -> None:
@@ -221,15 +225,15 @@ def address_and_token(task: Mapping[str, Any], spec: ExperimentSpec) -> tuple[st
 
 def _own_machine(interface: str, field: str) -> dict[str, Any]:
     """Return what the others need to know of this machine. BadInput names the field that gave the interface."""
-    known = interfaces()
-    found = next((one for one in known if one.name == interface), None)
-    if found is None:
-        names = ", ".join(dict.fromkeys(one.name for one in known)) or "none"
+    local_interfaces = interfaces()
+    own_interface = next((candidate for candidate in local_interfaces if candidate.name == interface), None)
+    if own_interface is None:
+        names = ", ".join(dict.fromkeys(candidate.name for candidate in local_interfaces)) or "none"
         raise BadInput(field, interface, f"has no IPv4 address here; those with one: {names}")
-    return about_machine(socket.gethostname(), found.address)
+    return about_machine(socket.gethostname(), own_interface.address)
 
 
-def refuse_several(spec: ExperimentSpec, what: str) -> None:
+def refuse_several(spec: ExperimentSpec, command: str) -> None:
     """Raise BadInput for an experiment on several machines, for a command that has none but this one."""
     if spec.machine_count > 1:
-        raise BadInput("hosts", spec.machine_count, f"is for run: {what} needs the whole fabric on this machine")
+        raise BadInput("hosts", spec.machine_count, f"is for run: {command} needs the whole fabric on this machine")

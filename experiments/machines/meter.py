@@ -31,8 +31,8 @@ class ClusterMeter:
         self._own.__exit__()
         if kind is not None:
             return  # a machine may be gone
-        found = self._cluster.ask_all(messages.Meter(on=False), messages.Metered)
-        for machine, metered in zip(self._cluster.others, found, strict=True):
+        answers = self._cluster.ask_all(messages.Meter(on=False), messages.Metered)
+        for machine, metered in zip(self._cluster.others, answers, strict=True):
             if machine.about["boot_id"] == self._cluster.own["boot_id"]:
                 self._shared.append(metered)
             else:
@@ -41,14 +41,14 @@ class ClusterMeter:
     @property
     def load(self) -> MachineLoad:
         """The load so far."""
-        own = self._own.load
-        values = {field.name: getattr(own, field.name) for field in fields(MachineLoad)}
+        own_load = self._own.load
+        values = {field.name: getattr(own_load, field.name) for field in fields(MachineLoad)}
         if self._shared:
             cores = len(os.sched_getaffinity(0))
             elapsed = self._own.elapsed_s * cores
-            values["foreign"] = max(0.0, own.foreign - sum(one.own_s for one in self._shared) / elapsed)
+            values["foreign"] = max(0.0, own_load.foreign - sum(part.own_s for part in self._shared) / elapsed)
             values["foreign_100ms"] = max(map(self._foreign, self._own.steps, self._own.steps[2:]), default=0.0)
-            lags = [one.load for one in self._shared]
+            lags = [part.load for part in self._shared]
             for name in ("lag_p99_ms", "paused", "pause_ms"):
                 values[name] = max(values[name], *(getattr(load, name) for load in lags))
         for load in self._loads:
@@ -57,9 +57,9 @@ class ClusterMeter:
 
     def take_samples(self) -> list[LoadSample]:
         """Return this machine's samples since the last call."""
-        found = self._own.take_samples()
+        samples = self._own.take_samples()
         if not self._shared:
-            return found
+            return samples
         cores = len(os.sched_getaffinity(0))
 
         def corrected(sample: LoadSample) -> LoadSample:
@@ -67,20 +67,20 @@ class ClusterMeter:
             parts = self._used_by_parts(end - 0.1, end) / (0.1 * cores)
             return sample._replace(foreign=max(0.0, sample.foreign - parts))
 
-        return [corrected(sample) for sample in found]
+        return [corrected(sample) for sample in samples]
 
     def _foreign(self, before: Any, after: Any) -> float:
         cores = len(os.sched_getaffinity(0))
         spent = [b - a for a, b in zip(before, after, strict=True)]
         elapsed, busy, stolen, kernel, ours = spent
-        others = busy - stolen - kernel - ours - self._used_by_parts(before.at, after.at)
-        return float(min(1.0, max(0.0, others / (elapsed * cores))))
+        foreign = busy - stolen - kernel - ours - self._used_by_parts(before.at, after.at)
+        return float(min(1.0, max(0.0, foreign / (elapsed * cores))))
 
     def _used_by_parts(self, start: float, end: float) -> float:
         """Return the CPU seconds of the parts on this kernel between two times of the monotonic clock."""
         used = 0.0
-        for one in self._shared:
-            if one.own:
-                at, own = np.array(one.own).T
-                used += float(np.interp(end, at, own) - np.interp(start, at, own))
+        for part in self._shared:
+            if part.own:
+                at, used_s = np.array(part.own).T
+                used += float(np.interp(end, at, used_s) - np.interp(start, at, used_s))
         return used

@@ -163,8 +163,8 @@ class Part:
 
     def _metered(self) -> messages.Metered:
         self._meter.__exit__()
-        own = [(step.at, step.ours) for step in self._meter.steps]
-        return messages.Metered(load=self._meter.load, own=own, own_s=self._meter.own_s)
+        used_by_step = [(step.at, step.ours) for step in self._meter.steps]
+        return messages.Metered(load=self._meter.load, own=used_by_step, own_s=self._meter.own_s)
 
     def _start_worker(self, number: int, module: str, name: str) -> int:
         sock = self.dial({"role": "worker", "number": number})
@@ -227,7 +227,7 @@ def main() -> None:
     os.set_inheritable(task["control"], False)
     parent = Parent(*messages.ToPart.__subclasses__(), sock=socket.socket(fileno=task["control"]))
     watch.announce(lambda interruption: parent.emit(messages.INTERRUPTION, asdict(interruption)))
-    watch.forward(lambda pid, found: parent.emit(messages.PRESENCE, {"pid": pid, **found.state()}))
+    watch.forward(lambda pid, presence: parent.emit(messages.PRESENCE, {"pid": pid, **presence.state()}))
     watch.include_own_pauses()
     part = Part(parent, task)
     for command in parent:

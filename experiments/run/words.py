@@ -40,13 +40,13 @@ def sentence_names() -> frozenset[str]:
     return frozenset(_all_sentences())
 
 
-def words(what: str, detail: Mapping[str, Any]) -> str:
+def words(event_name: str, detail: Mapping[str, Any]) -> str:
     """Return an event in words; one that has no sentence by its name and its plain details."""
-    for sentence in _all_sentences().get(what, []):
+    for sentence in _all_sentences().get(event_name, []):
         if text := _filled(sentence, detail):
             return text
     plain = [f"{key} {value}" for key, value in detail.items() if _is_plain(value)]
-    return ", ".join([what.replace("-", " "), *plain])
+    return ", ".join([event_name.replace("-", " "), *plain])
 
 
 def _is_plain(value: object) -> bool:

@@ -91,8 +91,8 @@ class Cluster:
                 raise next(iter(self._refused.values()))
             if time.monotonic() > deadline:
                 options = f" {dask_options(keys.path)}" if keys and keys.path else ""
-                what = f"--on: {self._where} has no worker with the resource {RESOURCE}"
-                raise MissingRequirement(what, f"start them with: {_START}{options}")
+                problem = f"--on: {self._where} has no worker with the resource {RESOURCE}"
+                raise MissingRequirement(problem, f"start them with: {_START}{options}")
             time.sleep(0.2)
 
     def names(self) -> Sequence[str]:
@@ -103,8 +103,8 @@ class Cluster:
         if time.monotonic() < self._asked + ASK_EVERY_S and self._machines and self._client.status == "running":
             return sorted(set(self._machines.values()))
         self._asked = time.monotonic()
-        found = self._ask_for_workers()
-        fitting = {address: facts for address, facts in found.items() if address not in self._refused}
+        workers = self._ask_for_workers()
+        fitting = {address: facts for address, facts in workers.items() if address not in self._refused}
         alive = {address for address, facts in fitting.items() if facts["resources"].get(RESOURCE)}
         if alive:
             self._seen = time.monotonic()
@@ -122,8 +122,8 @@ class Cluster:
         """Return what the scheduler knows of its workers; `scheduler_info` would wait for it without a limit."""
         with suppress(OSError, TimeoutError):
             if self._client.status == "running" and not self._client.scheduler_comm.comm.closed():
-                known = self._client.sync(self._client.scheduler.identity, n_workers=-1, callback_timeout=ANSWER_S)
-                return dict(known["workers"])
+                identity = self._client.sync(self._client.scheduler.identity, n_workers=-1, callback_timeout=ANSWER_S)
+                return dict(identity["workers"])
         raise self._without_scheduler()
 
     def _without_scheduler(self) -> MissingRequirement:
@@ -158,23 +158,23 @@ class Cluster:
 
     def submit(self, name: str, task: Task) -> "Run":
         """Start a task on a worker of a machine."""
-        workers = [address for address, own in self._machines.items() if own == name]
-        own = replace(task, sweep=self._sweep)
-        future = self._client.submit(worker.do, own, workers=workers, resources={RESOURCE: 1}, pure=False)
+        workers = [address for address, machine in self._machines.items() if machine == name]
+        machine = replace(task, sweep=self._sweep)
+        future = self._client.submit(worker.do, machine, workers=workers, resources={RESOURCE: 1}, pure=False)
         return Run(future, workers, self._machines)
 
     def start(self, name: str, function: Callable[..., Any], *arguments: object) -> "Started":
         """Call a function on a worker of a machine, which gets nothing else meanwhile."""
-        workers = [address for address, own in self._machines.items() if own == name]
+        workers = [address for address, machine in self._machines.items() if machine == name]
         return Started(self._client.submit(function, *arguments, workers=workers, resources={RESOURCE: 1}, pure=False))
 
     def worker_names(self) -> dict[str, str]:
         """Return the name of a worker on each machine; the host's name for workers that were given none."""
-        found = self._client.scheduler_info(n_workers=-1)["workers"]
+        workers = self._client.scheduler_info(n_workers=-1)["workers"]
         names = dict[str, str]()
         for address, name in self._machines.items():
-            given = printable(str(found.get(address, {}).get("name", address)))
-            names[name] = name.rpartition("-")[0] if given == address else given
+            worker_name = printable(str(workers.get(address, {}).get("name", address)))
+            names[name] = name.rpartition("-")[0] if worker_name == address else worker_name
         return names
 
     def lost(self, error: Exception) -> str:
@@ -255,8 +255,8 @@ def _result(future: Future, within_s: float | None = None) -> object:
 def _other_version(address: str) -> MissingRequirement:
     """Return the error of a worker that doesn't know the functions of a sweep: only a pickle would say why."""
     worker_name = f"--on: the worker {printable(address)}"
-    what = f"{worker_name} has another version of Railyard, or none, and this is {railyard.__version__}"
-    return MissingRequirement(what, "install the same version there")
+    problem = f"{worker_name} has another version of Railyard, or none, and this is {railyard.__version__}"
+    return MissingRequirement(problem, "install the same version there")
 
 
 def _machine_of(address: str, answer: object) -> str:
@@ -269,8 +269,8 @@ def _machine_of(address: str, answer: object) -> str:
     except BadAnswer as error:
         raise MissingRequirement(f"{worker_name}: {error}", "end it") from error
     if facts["version"] != railyard.__version__:
-        what = f"{worker_name} has Railyard {facts['version']}, and this is {railyard.__version__}"
-        raise MissingRequirement(what, "install the same version there")
+        problem = f"{worker_name} has Railyard {facts['version']}, and this is {railyard.__version__}"
+        raise MissingRequirement(problem, "install the same version there")
     return facts["machine"]
 
 

@@ -35,12 +35,12 @@ def connected_security(where: str, keys: Keys | None) -> Security:
     try:
         arguments = security.get_connection_args("client")
     except (OSError, ValueError) as error:  # of files that Dask's configuration names
-        what = f"--on: the certificates of {_CONFIGURATION} can't be read: {error}"
-        raise MissingRequirement(what, f"correct them, or name a key file with {OPTION} FILE") from error
+        problem = f"--on: the certificates of {_CONFIGURATION} can't be read: {error}"
+        raise MissingRequirement(problem, f"correct them, or name a key file with {OPTION} FILE") from error
     is_encrypted = where.startswith("tls://")
     if is_encrypted and arguments["ssl_context"] is None:
-        what = f"--on: {where} needs certificates"
-        raise MissingRequirement(what, f"name a key file with {OPTION} FILE, or certificates in {_CONFIGURATION}")
+        problem = f"--on: {where} needs certificates"
+        raise MissingRequirement(problem, f"name a key file with {OPTION} FILE, or certificates in {_CONFIGURATION}")
     if not is_encrypted and security.require_encryption:
         allowed = "isn't encrypted, which Dask's configuration requires (distributed.comm.require-encryption)"
         raise BadInput("--on", where, f"{allowed}: use tls://")
@@ -98,19 +98,19 @@ def _mismatch(where: str, keys: Keys | None, look: _Look) -> MissingRequirement:
     if not where.startswith("tls://"):
         if shown is None:
             return no_answer(where)
-        what = f"--on: the scheduler at {where} speaks TLS"
+        problem = f"--on: the scheduler at {where} speaks TLS"
         remedy = (
             f"use --on tls://{where.removeprefix('tcp://')} {OPTION} FILE, with the key file that it was started with"
         )
-        return MissingRequirement(what, remedy)
+        return MissingRequirement(problem, remedy)
     if shown is None:
         options = dask_options(keys.path) if keys and keys.path else "--tls-ca-file, --tls-cert and --tls-key"
         return MissingRequirement(f"--on: what answers at {where} speaks no TLS", f"start the scheduler with {options}")
     if keys and shown != keys.certificate_bytes():
-        what = f"--on: the scheduler at {where} has another certificate than {keys.path or 'that of this sweep'}"
-        return MissingRequirement(what, "use the key file that it was started with")
+        problem = f"--on: the scheduler at {where} has another certificate than {keys.path or 'that of this sweep'}"
+        return MissingRequirement(problem, "use the key file that it was started with")
     if keys:
-        what = f"--on: {where} has the certificate, and doesn't answer as a Dask scheduler within {TIMEOUT_S:g} s"
-        return MissingRequirement(what, "start one there, or call the sweep again if that machine is busy")
-    what = f"--on: the scheduler at {where} and the certificates of {_CONFIGURATION} don't fit together"
-    return MissingRequirement(what, f"correct them, or name its key file with {OPTION} FILE")
+        problem = f"--on: {where} has the certificate, and doesn't answer as a Dask scheduler within {TIMEOUT_S:g} s"
+        return MissingRequirement(problem, "start one there, or call the sweep again if that machine is busy")
+    problem = f"--on: the scheduler at {where} and the certificates of {_CONFIGURATION} don't fit together"
+    return MissingRequirement(problem, f"correct them, or name its key file with {OPTION} FILE")

@@ -204,11 +204,11 @@ class Driver:
         progress.seconds.append(seconds)
         if problem:
             progress.failed.append(f"{label}: {problem}")
-        left = progress.left_s(len(self._machines.names()))
+        left_s = progress.left_s(len(self._machines.names()))
         state = problem or self._folder.state(cell.name)
         number = f"[{progress.done:>{len(str(progress.total))}}/{progress.total}]"
-        rest = f", {fmt.seconds(left)} left" if progress.done < progress.total else ""
-        line = Text(f"{number} {seconds:7.1f} s  {label}  {state}  on {name}{rest}")
+        remaining_text = f", {fmt.seconds(left_s)} left" if progress.done < progress.total else ""
+        line = Text(f"{number} {seconds:7.1f} s  {label}  {state}  on {name}{remaining_text}")
         self._console.print(line, soft_wrap=True, highlight=False)
         if (start := time.monotonic()) > self._write_at:
             self._write()

@@ -92,10 +92,10 @@ class SweepFolder:
         ):
             if not same:
                 self._folder.close()
-                what = "another experiment" if key == "experiment" else "other axes"
-                raise BadInput("--out", str(self.path), f"is a sweep of {what}: choose another folder")
-        own = {cell.name for cell in self._sweep.cells}
-        return [run for run in runs if run["folder"] not in own]
+                difference = "another experiment" if key == "experiment" else "other axes"
+                raise BadInput("--out", str(self.path), f"is a sweep of {difference}: choose another folder")
+        cell_names = {cell.name for cell in self._sweep.cells}
+        return [run for run in runs if run["folder"] not in cell_names]
 
     def claim(self) -> None:
         """Keep other sweeps out until it is closed, write sweep.yaml, and remove what a killed sweep left."""
@@ -121,13 +121,15 @@ class SweepFolder:
             with Folder(self.path / parent / name) as folder:
                 summary = from_json(folder.read("summary.json") or b"{}", "summary.json")
                 from_json(folder.read(RECORD) or b"{}", RECORD)
-                records, rest = run_folder.open_records(folder)
+                records, run_data = run_folder.open_records(folder)
                 records.verify_rest()
         except (FileNotFoundError, NotADirectoryError):
             return ""
         except RailyardError:
             return FAILED
-        return FAILED if records.damaged or rest.get("failed") or "verdict" not in summary else str(summary["verdict"])
+        return (
+            FAILED if records.damaged or run_data.get("failed") or "verdict" not in summary else str(summary["verdict"])
+        )
 
     def record(self, name: str) -> dict[str, Any]:
         """Return where and when a run was done; nothing if it isn't there."""
@@ -159,16 +161,16 @@ class SweepFolder:
 
     def write_results(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Write and return measurements and recoveries of all runs that are there, with a column for each axis."""
-        found = list[_Rows]()
+        tables = list[_Rows]()
         for run in [*({"folder": c.name, "axes": c.axes} for c in self._sweep.cells), *self._known]:
             name = run["folder"]
             if name not in self._rows and self.state(name):
                 self._rows[name] = self._read_rows(name, run["axes"])
             if name in self._rows:
-                found.append(self._rows[name])
+                tables.append(self._rows[name])
         return (
-            self._write_table(TABLE, [r.measured for r in found if r.measured is not None], _MEASURED),
-            self._write_table(RECOVERIES, [r.recovered for r in found if r.recovered is not None], _RECOVERED),
+            self._write_table(TABLE, [r.measured for r in tables if r.measured is not None], _MEASURED),
+            self._write_table(RECOVERIES, [r.recovered for r in tables if r.recovered is not None], _RECOVERED),
         )
 
     def _read_rows(self, name: str, axes: dict[str, Any]) -> _Rows:
@@ -199,15 +201,15 @@ class SweepFolder:
         """Write and return a table, unless it has no rows."""
         if not frames:
             return pd.DataFrame()
-        found = pd.concat(frames, ignore_index=True)
-        found = found.reindex(columns=[*columns, "run", *self._sweep.axes, *_OUTCOME])
+        table = pd.concat(frames, ignore_index=True)
+        table = table.reindex(columns=[*columns, "run", *self._sweep.axes, *_OUTCOME])
         for key in self._sweep.axes:
-            if found[key].map(type).nunique() > 1:  # a column has one type
-                found[key] = found[key].astype(str)
+            if table[key].map(type).nunique() > 1:  # a column has one type
+                table[key] = table[key].astype(str)
         data = io.BytesIO()
-        found.to_parquet(data, compression="zstd", index=False)
+        table.to_parquet(data, compression="zstd", index=False)
         self._folder.write(name, data.getvalue())
-        return found
+        return table
 
     def machines(self) -> list[dict[str, Any]]:
         """Return each machine with the median time (s) and the verdict of its sentinel experiment."""

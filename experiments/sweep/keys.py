@@ -106,9 +106,9 @@ def load(path: Path) -> Keys:
         _check_private(path)
     except FileNotFoundError:
         _write(path)
-        what = f"{OPTION}: {path} was not there; it was made now, for you alone to read"
+        message = f"{OPTION}: {path} was not there; it was made now, for you alone to read"
         remedy = f"copy it to the other machines, and start Dask with it: dask scheduler {dask_options(path)}"
-        raise MissingRequirement(what, remedy) from None
+        raise MissingRequirement(message, remedy) from None
     except (OSError, ValueError) as error:
         problem = getattr(error, "strerror", None) or error
         raise BadInput(OPTION, str(path), f"can't be read: {problem}") from error

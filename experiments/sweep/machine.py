@@ -59,10 +59,10 @@ def identify() -> Facts:
     A network namespace counts as a machine, since it has a queue of its own. Its name changes when it is started again.
     """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    own = f"{boot} {Path('/proc/self/ns/net').stat().st_ino}"
+    namespace = f"{boot} {Path('/proc/self/ns/net').stat().st_ino}"
     host = re.sub("[^A-Za-z0-9.-]", "-", socket.gethostname())[:64].lstrip(".-") or "host"
     return {
-        "machine": f"{host}-{sha256(own.encode()).hexdigest()[:6]}",
+        "machine": f"{host}-{sha256(namespace.encode()).hexdigest()[:6]}",
         "kernel": platform.release(),
         "cores": usable_cores(),
         "version": railyard.__version__,
@@ -132,8 +132,8 @@ def start(argv: Sequence[str], environment: Mapping[str, str], held: Sequence[in
 def stop(sweep: str = "") -> None:
     """End the run of a sweep in this process in order, as Ctrl-C would, and what waits for a turn, for good."""
     _stopped[sweep].set()
-    for process, own in tuple(_running.items()):
-        if own == sweep:
+    for process, runs in tuple(_running.items()):
+        if runs == sweep:
             process.send_signal(signal.SIGINT)
 
 

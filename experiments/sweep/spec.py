@@ -56,10 +56,10 @@ class Cell:
 
 def cell_name(spec: Mapping[str, Any], plugins: Mapping[str, bytes] | None = None) -> str:
     """Return 16 hexadecimal digits of the SHA-256 of a resolved experiment, and of its plugins if it has any."""
-    found = sha256(json.dumps(spec, sort_keys=True).encode())
+    digest = sha256(json.dumps(spec, sort_keys=True).encode())
     for name, source in sorted((plugins or {}).items()):
-        found.update(f"{name} {len(source)} ".encode() + source)
-    return found.hexdigest()[:16]
+        digest.update(f"{name} {len(source)} ".encode() + source)
+    return digest.hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class Sweep:
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data, for sweep.yaml."""
         runs = [{"folder": cell.name, "axes": cell.axes} for cell in self.cells]
-        own = {"axes": self.axes, "zip": self.zipped, "where": self.where}
-        return {"name": self.name, **own, "experiment": self.experiment, "runs": runs}
+        sweep_keys = {"axes": self.axes, "zip": self.zipped, "where": self.where}
+        return {"name": self.name, **sweep_keys, "experiment": self.experiment, "runs": runs}
 
 
 def load(
@@ -93,29 +93,29 @@ def load(
     BadInput if an axis or a value can't be used, before anything runs.
     """
     data = loading.read(name_or_file)
-    own = {key: data.pop(key, None) for key in KEYS}
-    if not isinstance(own["zip"], bool | None):
-        raise BadInput("zip", own["zip"], "must be true or false")
-    if not isinstance(own["where"], str | None):
-        raise BadInput("where", own["where"], "must be an expression, such as domains * rails <= 16")
+    sweep_keys = {key: data.pop(key, None) for key in KEYS}
+    if not isinstance(sweep_keys["zip"], bool | None):
+        raise BadInput("zip", sweep_keys["zip"], "must be true or false")
+    if not isinstance(sweep_keys["where"], str | None):
+        raise BadInput("where", sweep_keys["where"], "must be an expression, such as domains * rails <= 16")
     loading.load_plugins(data, name_or_file)  # before overrides, which may have keys of their definitions
     data = loading.apply(loading.from_folder_of(name_or_file, data), overrides)
-    given = list(map(_axis, axes))
+    given_axes = list(map(_axis, axes))
     if seeds:
-        given.append((SEED, _seeds(seeds)))
-    for key, count in Counter(key for key, _ in given).items():
+        given_axes.append((SEED, _seeds(seeds)))
+    for key, count in Counter(key for key, _ in given_axes).items():
         if count > 1:
             raise BadInput("--axis", key, "is given twice: all values of an axis at once, such as domains=2,4,8")
-    found = dict(_axes_of_file(own["axes"])) | dict(given)
-    if not found:
+    values_by_axis = dict(_axes_of_file(sweep_keys["axes"])) | dict(given_axes)
+    if not values_by_axis:
         raise BadInput("--axis", "", "is missing: a sweep needs axes, such as --axis domains=2,4,8 or --seeds 1..5")
-    zipped = zipped or bool(own["zip"])
-    where = where or own["where"] or ""
-    for key, values in found.items():
+    zipped = zipped or bool(sweep_keys["zip"])
+    where = where or sweep_keys["where"] or ""
+    for key, values in values_by_axis.items():
         _check_values(key, values)
-    cells = tuple(_cells(data, name_or_file, found, zipped, where))
+    cells = tuple(_cells(data, name_or_file, values_by_axis, zipped, where))
     spec_name = str(cells[0].spec["name"])
-    return Sweep(spec_name, data, found, cells, zipped, where)
+    return Sweep(spec_name, data, values_by_axis, cells, zipped, where)
 
 
 def _axes_of_file(axes: object) -> Iterator[tuple[str, list[Any]]]:
@@ -133,20 +133,20 @@ def _axis(text: str) -> tuple[str, list[Any]]:
     key, equals, values = text.partition("=")
     if not equals or not key.strip():
         raise BadInput("--axis", text, "must be KEY=V1,V2,..., such as domains=2,4,8")
-    found = cast(list[Any], parse_yaml(f"[{values}]", f"--axis {key}"))
-    return key.strip(), found
+    axis_values = cast(list[Any], parse_yaml(f"[{values}]", f"--axis {key}"))
+    return key.strip(), axis_values
 
 
 def _seeds(text: str) -> list[int]:
     first, dots, last = text.partition("..")
     try:
-        found = range(int(first), int(last) + 1) if dots else [int(part) for part in text.split(",")]
+        seeds = range(int(first), int(last) + 1) if dots else [int(part) for part in text.split(",")]
     except ValueError:
-        found = []
-    if not found or found[MAX_RUNS:]:  # a range can have more values than len() can count
+        seeds = []
+    if not seeds or seeds[MAX_RUNS:]:  # a range can have more values than len() can count
         allowed = f"must be a range, such as 1..5, or a list, such as 1,3,7, of {MAX_RUNS:,} seeds or fewer"
         raise BadInput("--seeds", text, allowed)
-    return list(found)
+    return list(seeds)
 
 
 def _check_values(key: str, values: list[Any]) -> None:
@@ -154,11 +154,11 @@ def _check_values(key: str, values: list[Any]) -> None:
         raise BadInput(f"axis {key}", values, "must have one value or more")
     if len(values) > MAX_RUNS:  # before each is compared with all others
         raise BadInput(f"axis {key}", f"{len(values):,} values", f"must be {MAX_RUNS:,} or fewer")
-    seen = list[Any]()
+    checked_values = list[Any]()
     for value in values:
-        if value in seen and type(value) is type(seen[seen.index(value)]):
+        if value in checked_values and type(value) is type(checked_values[checked_values.index(value)]):
             raise BadInput(f"axis {key}", value, "is there twice: each value once")
-        seen.append(value)
+        checked_values.append(value)
 
 
 def _cells(
@@ -172,18 +172,18 @@ def _cells(
     if number > MAX_RUNS:
         raise BadInput("axes", f"{number:,} combinations", f"must be {MAX_RUNS:,} or fewer")
     condition = _Condition(where, axes) if where else None
-    seen: dict[str, Cell] = {}
+    cells_by_name: dict[str, Cell] = {}
     for values in zip(*axes.values(), strict=True) if zipped else product(*axes.values()):
         chosen = dict(zip(axes, values, strict=True))
         if condition and not condition.holds(chosen):
             continue
         cell = Cell(chosen, _resolved(data, name_or_file, chosen), copies())
-        if other := seen.get(cell.name):
+        if other := cells_by_name.get(cell.name):
             key = next(key for key in axes if other.axes[key] != chosen[key])
             raise BadInput(f"axis {key}", chosen[key], f"makes the same run as {other.axes[key]!r}: each value once")
-        seen[cell.name] = cell
+        cells_by_name[cell.name] = cell
         yield cell
-    if not seen:
+    if not cells_by_name:
         raise BadInput("where", where, "leaves no combination")
 
 

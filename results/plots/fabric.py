@@ -74,12 +74,12 @@ def _domains(axes: Axes, domains: int, rails: int, width: float) -> Points:
     side = min(box / (rails + 0.6), 6.0)
     tops = {}
     for d in range(domains):
-        left = pitch * (d + 0.5) - box / 2
-        _box(axes, (left, _Y["domain"]), (box, side + 4), 1, style.DOMAIN + "26", style.DOMAIN, 0.9)
+        left_edge = pitch * (d + 0.5) - box / 2
+        _box(axes, (left_edge, _Y["domain"]), (box, side + 4), 1, style.DOMAIN + "26", style.DOMAIN, 0.9)
         name = f"HB {d}" if domains <= _MAX_NAMED_DOMAINS else f"{d}"
-        axes.text(left + box / 2, -1.2, name, ha="center", va="top", fontsize=9)
+        axes.text(left_edge + box / 2, -1.2, name, ha="center", va="top", fontsize=9)
         for g in range(rails):
-            x = left + box * (g + 0.5) / rails
+            x = left_edge + box * (g + 0.5) / rails
             square = (x - side * 0.42, _Y["domain"] + 2)
             axes.add_patch(Rectangle(square, side * 0.84, side * 0.84, color=_colour(g, rails), linewidth=0))
             tops[d, g] = (x, _Y["domain"] + 2 + side * 0.84)

@@ -75,9 +75,9 @@ class Plot:
 
 def kind_colours(kinds: Iterable[str]) -> dict[str, str]:
     """Return a colour for each kind of traffic, in the order in which figures show them: known ones first."""
-    given = list(dict.fromkeys(kinds))
-    unknown = [kind for kind in given if kind not in KINDS]
-    return {kind: colour for kind, colour in KINDS.items() if kind in given} | {
+    distinct_kinds = list(dict.fromkeys(kinds))
+    unknown = [kind for kind in distinct_kinds if kind not in KINDS]
+    return {kind: colour for kind, colour in KINDS.items() if kind in distinct_kinds} | {
         kind: _OTHER_KINDS[number % len(_OTHER_KINDS)] for number, kind in enumerate(unknown)
     }
 
@@ -119,8 +119,8 @@ def finish(figure: Figure, name: str, alt: str, caption: str = "") -> Plot:
         engine.execute(figure)
         figure.set_layout_engine("none")
     for axes in figure.axes:
-        left, bottom, width, height = (round(float(v), 6) for v in axes.get_position(original=True).bounds)
-        axes.set_position((left, bottom, width, height), which="original")
+        x, bottom, width, height = (round(float(v), 6) for v in axes.get_position(original=True).bounds)
+        axes.set_position((x, bottom, width, height), which="original")
     sink = io.StringIO()
     # not savefig, which draws twice: the first time to lay out
     FigureCanvasSVG(figure).print_svg(sink, metadata={"Date": None, "Creator": None})  # type: ignore[no-untyped-call]

@@ -62,18 +62,20 @@ class Curve(NamedTuple):
 
 def curves(fabrics: Sequence[Named], workloads: Sequence[Named], timed: Timed) -> tuple[Curve, ...]:
     """Every workload over the trait that fabrics sweep, then every workload that is itself swept. Empty: no sweep."""
-    found = []
+    curves_of_sweeps = []
     over_fabrics: defaultdict[str, dict[str, Sequence[Place]]] = defaultdict(dict)
     for kind, axis, places in _sweeps(fabrics):
         over_fabrics[axis][kind] = places
     for axis, kinds in over_fabrics.items():
         for workload, _ in workloads:
             lines = {kind: [(p, (p.name, workload)) for p in places] for kind, places in kinds.items()}
-            found.append(_curve(workload, axis, lines, timed))
+            curves_of_sweeps.append(_curve(workload, axis, lines, timed))
     for title, axis, places in _sweeps(workloads):
         lines = {fabric: [(p, (fabric, p.name)) for p in places] for fabric, _ in fabrics}
-        found.append(_curve(title, axis, lines, timed))
-    return tuple(curve for curve in found if any(len(points) >= MIN_POINTS for points in _whole(curve).values()))
+        curves_of_sweeps.append(_curve(title, axis, lines, timed))
+    return tuple(
+        curve for curve in curves_of_sweeps if any(len(points) >= MIN_POINTS for points in _whole(curve).values())
+    )
 
 
 def _whole(curve: Curve) -> Lines:
@@ -116,9 +118,9 @@ def _curve(title: str, axis: str, lines: Mapping[str, Sequence[tuple[Place, tupl
     return Curve(title, axis, shown)
 
 
-def covers(found: Iterable[Curve], timed: Timed) -> bool:
+def covers(curves: Iterable[Curve], timed: Timed) -> bool:
     """Return True if the curves show all of these times, so that no other drawing is needed."""
-    drawn = sum(len(points) for curve in found for by in curve.phases.values() for points in by.values())
+    drawn = sum(len(points) for curve in curves for by in curve.phases.values() for points in by.values())
     return drawn == len(timed)
 
 
@@ -129,12 +131,12 @@ def height(curve: Curve) -> float:
 
 def draw(figure: Any, curve: Curve) -> None:
     """The whole over the full width, its phases below; `figure` is a Figure or a SubFigure with nothing in it."""
-    first, *others = curve.phases
-    below = ceil(len(others) / _ACROSS)
+    first, *phases = curve.phases
+    below = ceil(len(phases) / _ACROSS)
     grid = figure.add_gridspec(1 + below, _ACROSS, height_ratios=[1.5, *[1.0] * below])
     looks = looks_of(name for by in curve.phases.values() for name in by)
     places = {place.x: place.tick for points in _whole(curve).values() for place, _ in points}
-    panels = [(first, grid[0, :]), *((p, grid[1 + n // _ACROSS, n % _ACROSS]) for n, p in enumerate(others))]
+    panels = [(first, grid[0, :]), *((p, grid[1 + n // _ACROSS, n % _ACROSS]) for n, p in enumerate(phases))]
     for phase, where in panels:
         axes = figure.add_subplot(where)
         draw_panel(axes, curve.phases[phase], looks, places)

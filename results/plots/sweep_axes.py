@@ -65,19 +65,19 @@ def figures_of(points: Sequence[AxisPoint]) -> tuple[AxisFigure, ...]:
         points = [AxisPoint({FABRIC: point.line}, point.work, "all", point.spread) for point in points]
     numeric = [axis for axis in varying if _positions(_values(points, axis)) is not None]
     x = (numeric or varying or [FABRIC])[0]
-    others = [axis for axis in varying if axis != x]
-    together = [axis for axis in others if _follows(points, axis, x)]  # zipped: as many values as the axis itself
-    split = [axis for axis in others if axis not in together]
+    panel_axes = [axis for axis in varying if axis != x]
+    together = [axis for axis in panel_axes if _follows(points, axis, x)]  # zipped: as many values as the axis itself
+    split = [axis for axis in panel_axes if axis not in together]
     ticks = _ticks(points, x, together)
     grouped = defaultdict[tuple[str, tuple[str, ...]], list[AxisPoint]](list)
     for point in points:
         grouped[point.work, tuple(str(point.axes[axis]) for axis in split[1:])].append(point)
-    found = []
+    figures = []
     for (work, values), group in grouped.items():
         fixed = [f"{short(axis)} {value}" for axis, value in zip(split[1:], values, strict=True)]
         panels = _panels(group, split[0]) if split else (Panel("", tuple(group)),)
-        found.append(AxisFigure(", ".join([work, *fixed]), x, ticks, panels))
-    return tuple(found)
+        figures.append(AxisFigure(", ".join([work, *fixed]), x, ticks, panels))
+    return tuple(figures)
 
 
 def _axes_of(points: Sequence[AxisPoint]) -> list[str]:
@@ -144,11 +144,11 @@ def plot(figure: AxisFigure, name: str) -> plots.Plot:
         top = 1.12 * max(max(*p.spread.values, p.spread.predicted or 0) for p in points)
         for axes in grid.flat[: len(panels)]:
             axes.set_ylim(0, top)
-        found = {point.spread.verdict for point in points}
+        verdicts = {point.spread.verdict for point in points}
         crosses = [
             Line2D([], [], color=colour, marker="x", ls="none", mew=2, label=f"cross: {verdict}")
             for verdict, colour in _CROSSES.items()
-            if verdict in found
+            if verdict in verdicts
         ]
         draw_legend(drawing, looks, [point.spread for point in points], *crosses)
         more = len(figure.panels) - len(panels)
@@ -157,13 +157,13 @@ def plot(figure: AxisFigure, name: str) -> plots.Plot:
 
 
 def _line(figure: AxisFigure, panel: Panel, line: str) -> list[tuple[Place, Spread]]:
-    found = []
+    places = []
     for point in panel.points:
         if point.line == line:
             value = str(point.axes[figure.x])
             name = ", ".join(filter(None, [f"{short(figure.x)} {value}", panel.title, point.spread.verdict]))
-            found.append((Place(name, *figure.ticks[value]), point.spread))
-    return sorted(found, key=lambda point: point[0].x)
+            places.append((Place(name, *figure.ticks[value]), point.spread))
+    return sorted(places, key=lambda point: point[0].x)
 
 
 def _mark_verdicts(axes: Axes, points: Sequence[tuple[Place, Spread]]) -> None:

@@ -112,11 +112,11 @@ def _register_modules() -> None:
 
     for path in sorted(FOLDER.glob("[!_]*.py"), key=natural):
         text = path.read_text()
-        found = re.match(r'"""([^"\n]+)', text)
+        match = re.match(r'"""([^"\n]+)', text)
         source = Source("built-in", file_in_project(path), 1)
         if "\ndef figure() -> Figure:" not in text:
             raise BadDefinition(source, path.stem, "has no function figure() -> Figure")
-        FIGURES.add(path.stem, _later(path.stem, found[1] if found else ""), source)
+        FIGURES.add(path.stem, _later(path.stem, match[1] if match else ""), source)
 
 
 _register_modules()

@@ -127,17 +127,20 @@ def table_figure(table: str, title: str, source: str, bars: Sequence[Bar]) -> Fi
         (", every shape left out of its own fit", [*map(abs, left_out)], LEFT_OUT),
     ):
         for bar in bars:
-            for what, most, ours in (("mean", bar.mean, fmean(sizes)), ("worst", bar.worst, max(sizes))):
+            for statistic, most, ours in (("mean", bar.mean, fmean(sizes)), ("worst", bar.worst, max(sizes))):
                 if most is not None:
                     note = reason if ours > most else ""
-                    what = f"{what} error{which}"
-                    claims.append(Claim(what, most, ours, "%", bound="at most", note=note, stated=bar.stated_by))
+                    statistic = f"{statistic} error{which}"
+                    claims.append(Claim(statistic, most, ours, "%", bound="at most", note=note, stated=bar.stated_by))
     computed = zip(rows, predicted, errors, use, left_out, strict=True)
     return Figure(
         title=title,
         source=source,
         columns=("model", "mode", "published_s", "predicted_s", "error_pct", "rows_use", "left_out_error_pct"),
-        rows=[(row.model, row.mode, row.seconds, s, error, used, left) for row, s, error, used, left in computed],
+        rows=[
+            (row.model, row.mode, row.seconds, s, error, used, left_out_s)
+            for row, s, error, used, left_out_s in computed
+        ],
         draw=lambda drawn: _draw(drawn, [f"{row.model}, {row.mode}" for row in rows], use, errors),
         claims=tuple(claims),
         notes=(f"mean error of the rows held out: {held_out:.1f}%", *TABLE_NOTES),

@@ -38,13 +38,13 @@ def rows(count: str, traffic: Traffic) -> list[tuple[Cell, ...]]:
 def volume_bars(axes: Axes, volumes: Mapping[str, Mapping[K, float]], colours: Mapping[K, str]) -> None:
     """Shares by kind, a bar for each name, with its whole volume."""
     names = list(volumes)
-    left = np.zeros(len(names))
+    bar_starts = np.zeros(len(names))
     for kind, colour in colours.items():
         shares = np.array([volumes[n].get(kind, 0.0) / sum(volumes[n].values()) for n in names])
-        bars = axes.barh(range(len(names)), 100 * shares, left=100 * left, height=0.6, color=colour, label=kind)
+        bars = axes.barh(range(len(names)), 100 * shares, left=100 * bar_starts, height=0.6, color=colour, label=kind)
         labels = [percent(share) if share >= _LABELLED else "" for share in shares]
         axes.bar_label(bars, labels, label_type="center", fontsize=8, color=style.ink_on(colour))
-        left += shares
+        bar_starts += shares
     axes.set_yticks(range(len(names)), [f"{n}, {size(sum(volumes[n].values()))}" for n in names])
     axes.invert_yaxis()
     axes.set(xlim=(0, 100), xlabel="share of all bytes, %")

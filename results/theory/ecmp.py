@@ -38,8 +38,8 @@ def imbalance(loads: NDArray[Any]) -> float:
 
 def is_hashed(fabric: FabricSpec) -> bool:
     """Return whether rail switches have several uplinks and a hash decides which of them a flow takes."""
-    others = fabric.domains * (fabric.rails - 1)
-    return fabric.spine_count > 1 and any(len(fabric.uplinks(rank)) < others for rank in range(fabric.rails))
+    other_gpus = fabric.domains * (fabric.rails - 1)
+    return fabric.spine_count > 1 and any(len(fabric.uplinks(rank)) < other_gpus for rank in range(fabric.rails))
 
 
 def has_choice(fabric: FabricSpec) -> bool:
@@ -75,8 +75,8 @@ def uplink_imbalance(
     sizes = np.bincount(part, np.concatenate([(way.share * n.bytes)[crosses] for n, way, crosses in parts]))
     policy = FORWARDING_POLICIES[fabric.chosen_policy]
     shape = Fabric(fabric.kind, y, x)
-    known, entry = np.unique(pairs // gpus % x * gpus + pairs % gpus, return_inverse=True)
-    assigned = [policy.uplink(n // gpus, Gpu(*divmod(n % gpus, x)), shape) for n in known.tolist()]
+    distinct_pairs, entry = np.unique(pairs // gpus % x * gpus + pairs % gpus, return_inverse=True)
+    assigned = [policy.uplink(n // gpus, Gpu(*divmod(n % gpus, x)), shape) for n in distinct_pairs.tolist()]
     # on the same switches; on others
     groups = max(1, fabric.domains // y)
     columns = max(1, fabric.rails // x)

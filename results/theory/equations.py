@@ -127,8 +127,10 @@ def _largest_over_matrices(x: int, y: int, hb: int, rail: int, rails_are_apart: 
     rows, columns = (np.sum([(numbers & line) == line for line in lines], axis=0) for lines in (row_bits, column_bits))
     cells = np.bitwise_count(numbers).astype(np.int64)
     best, time = _largest(x, y, hb, rail, cells, rows, columns * int(rails_are_apart))
-    found = int(numbers[best])
-    return Bound(time, tuple(tuple(bool(found >> (x * row + column) & 1) for column in range(x)) for row in range(y)))
+    dimension = int(numbers[best])
+    return Bound(
+        time, tuple(tuple(bool(dimension >> (x * row + column) & 1) for column in range(x)) for row in range(y))
+    )
 
 
 def _largest(x: int, y: int, hb: int, rail: int, cells: Ints, rows: Ints, columns: Ints) -> tuple[int, Fraction]:

@@ -101,9 +101,10 @@ def iteration_terms(
     """
 
     def phases_s(phases: Sequence[Phase]) -> float:
-        known = own_s or {}
+        known_s = own_s or {}
         each = (
-            p.repeats * known[p.name] if p.name in known else predict_phase(p, rates, fabric, spread) for p in phases
+            p.repeats * known_s[p.name] if p.name in known_s else predict_phase(p, rates, fabric, spread)
+            for p in phases
         )
         return sum(each)
 
@@ -289,7 +290,7 @@ def _of_paths(sizes: Sizes, rails: int, seconds: PathSeconds) -> Iterator[float]
     crosses = sizes.src // rails != sizes.dst // rails
     turns = sizes.src % rails != sizes.dst % rails
     used = (np.any(~crosses), np.any(crosses & ~turns), np.any(crosses & turns))
-    yield from (own for own, is_used in zip(seconds, used, strict=True) if is_used)
+    yield from (path_s for path_s, is_used in zip(seconds, used, strict=True) if is_used)
     yield 0.0
 
 
@@ -369,11 +370,11 @@ def phase_times(schedule: Schedule, spans: Mapping[int, tuple[float, float]]) ->
         for part in (src, dst):
             part.began, part.ended = min(part.began, start), max(part.ended, end)
         parts[_group(parts, t.src)].peer = _group(parts, t.dst)
-    found: defaultdict[str, list[float]] = defaultdict(list)
+    times: defaultdict[str, list[float]] = defaultdict(list)
     for phase, parts in sorted(runs.items()):
         if phase not in broken:
-            found[schedule.phases[phase].name].append(median(_durations(parts)))
-    return dict(found)
+            times[schedule.phases[phase].name].append(median(_durations(parts)))
+    return dict(times)
 
 
 def _group(parts: Mapping[int, _Part], gpu: int) -> int:
@@ -390,14 +391,14 @@ def _durations(parts: Mapping[int, _Part]) -> list[float]:
     for gpu, part in parts.items():
         if part.sent >= most:
             senders[_group(parts, gpu)].append(part)
-    found = [
+    durations = [
         part.ended - part.began
         for gpu, part in parts.items()
         if part.received >= most and not senders.get(_group(parts, gpu))
     ]
     for group in senders.values():
-        found += [max(part.ended for part in group) - max(part.sends for part in group)] * len(group)
-    return found
+        durations += [max(part.ended for part in group) - max(part.sends for part in group)] * len(group)
+    return durations
 
 
 def full_step_s(scale: Scale, fabric: FabricSpec) -> float | None:

@@ -54,8 +54,8 @@ def _steps(analysis: Analysis) -> Iterator[dict[str, Any]]:
 def _xml(run: str, started: str, suites: dict[str, Sequence[Case]], seconds: float) -> bytes:
     def counts(cases: Sequence[Case], took_s: float) -> dict[str, str]:
         problems = [case.problem for case in cases]
-        found = {"tests": len(cases), "failures": problems.count("failure"), "errors": problems.count("error")}
-        return {name: str(value) for name, value in found.items()} | {"skipped": "0", "time": f"{took_s:.3f}"}
+        counts = {"tests": len(cases), "failures": problems.count("failure"), "errors": problems.count("error")}
+        return {name: str(value) for name, value in counts.items()} | {"skipped": "0", "time": f"{took_s:.3f}"}
 
     everything = [case for cases in suites.values() for case in cases]
     root = ElementTree.Element("testsuites", {"name": _text(run), **counts(everything, seconds)})
@@ -64,11 +64,15 @@ def _xml(run: str, started: str, suites: dict[str, Sequence[Case]], seconds: flo
         attributes = {"name": _text(f"{run}: {suite}"), "timestamp": _text(started), **counts(cases, took_s)}
         parent = ElementTree.SubElement(root, "testsuite", attributes)
         for case in cases:
-            own = {"classname": _text(f"{run}.{suite}"), "name": _text(case.name), "time": f"{case.seconds:.3f}"}
-            element = ElementTree.SubElement(parent, "testcase", own)
+            case_attributes = {
+                "classname": _text(f"{run}.{suite}"),
+                "name": _text(case.name),
+                "time": f"{case.seconds:.3f}",
+            }
+            element = ElementTree.SubElement(parent, "testcase", case_attributes)
             if case.problem:
-                found = ElementTree.SubElement(element, case.problem, {"message": _text(case.text), "type": suite})
-                found.text = _text(case.text)
+                child = ElementTree.SubElement(element, case.problem, {"message": _text(case.text), "type": suite})
+                child.text = _text(case.text)
             elif case.text:
                 ElementTree.SubElement(element, "system-out").text = _text(case.text)
     ElementTree.indent(root)

@@ -101,9 +101,9 @@ class _Encoder:
         """Add a track and all below."""
         uuid = self._describe(track, parent, rank)
         for number, lane in enumerate(track.lanes()):
-            own = self._describe(track, parent, rank) if number else uuid
+            track_uuid = self._describe(track, parent, rank) if number else uuid
             for each in lane:
-                self._slice(each, own)
+                self._slice(each, track_uuid)
         for at_ns, value in track.samples:
             self._event(at_ns, _COUNTER, uuid).double_counter_value = value
         for place, child in enumerate(track.used()):
@@ -162,10 +162,10 @@ class _Encoder:
             self._event(max(each.start_ns, each.end_ns), _END, uuid)
 
 
-def _number(name: str, known: dict[str, int], new: Any, field: str) -> int:
+def _number(name: str, numbers: dict[str, int], new: Any, field: str) -> int:
     """Return the number of a name; add one that has none yet to the names that a packet introduces."""
-    number = known.get(name)
+    number = numbers.get(name)
     if number is None:
-        number = known[name] = len(known) + 1
+        number = numbers[name] = len(numbers) + 1
         getattr(new, field).add(iid=number, name=name)
     return number

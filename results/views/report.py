@@ -145,14 +145,14 @@ def render(analysis: Analysis) -> str:
     links = dict[str, str]()
     cards = list[Sequence[Card]]()
     policies = policies_in_turn(run)
-    for name, found in sections():
-        if found.applies(analysis):
-            cards.append(tuple(found.cards(analysis)))
-            headline += found.headline(analysis)
-            values = {"run": run, "tables": found.tables(analysis), **found.parts(analysis)}
-            content = Markup(environment.get_template(found.template).render(values))
-            parts.append({"name": name, "title": found.title, "framed": found.is_page_part, "content": content})
-            links |= ({name: found.title} if found.is_page_part else {}) | found.links(analysis)
+    for name, section in sections():
+        if section.applies(analysis):
+            cards.append(tuple(section.cards(analysis)))
+            headline += section.headline(analysis)
+            values = {"run": run, "tables": section.tables(analysis), **section.parts(analysis)}
+            content = Markup(environment.get_template(section.template).render(values))
+            parts.append({"name": name, "title": section.title, "framed": section.is_page_part, "content": content})
+            links |= ({name: section.title} if section.is_page_part else {}) | section.links(analysis)
     facts = [  # below the title
         ("run", run.name),
         ("started", run.started_utc),
@@ -204,8 +204,8 @@ def summarise(analysis: Analysis) -> dict[str, Any]:
     run = analysis.run
     judgement = analysis.judgement
     headline: dict[str, Any] = {}
-    for _, found in sections():
-        headline |= found.summary(analysis)
+    for _, section in sections():
+        headline |= section.summary(analysis)
     return {
         "name": run.name,
         "title": run.spec.get("title", run.name),
@@ -300,8 +300,8 @@ def print_summary(analysis: Analysis, console: Console) -> None:
         print_line(Text(f"  {text}"))
     if len(repeated) > len(shown):
         print_line(f"  … and {len(repeated) - len(shown)} more intervals measured again")
-    for _, found in sections():
-        found.show(analysis, console)
+    for _, section in sections():
+        section.show(analysis, console)
     for check in analysis.checks:
         mark = Text("✓ ", style="green") if check.passed else Text("✗ ", style="bold red")
         print_line(Text.assemble(mark, check.name, (f": {check.detail}", "dim")))

@@ -60,12 +60,12 @@ def rows_of(results: pd.DataFrame, axes: Sequence[str]) -> list[SweepRow]:
     """Return a row for each time of a whole workload, by the axes apart from the seed."""
     times = results[results.metric.isin(TIME_METRICS) & (results.phase.fillna("") == "")]
     keys = [*(axis for axis in axes if axis != SEED), *_KEYS]
-    found = []
+    rows = []
     for values, group in _groups(times, keys):
         named = dict(zip(keys, values, strict=True))
         ratios = group.ratio.dropna()
         predicted = group.predicted.dropna()
-        found.append(
+        rows.append(
             SweepRow(
                 axes={key: named[key] for key in keys if key not in _KEYS},
                 what={key: "" if pd.isna(named[key]) else str(named[key]) for key in _KEYS},
@@ -77,7 +77,7 @@ def rows_of(results: pd.DataFrame, axes: Sequence[str]) -> list[SweepRow]:
                 machines=tuple(group.machine.dropna().unique()),
             )
         )
-    return found
+    return rows
 
 
 def _axis_value(axis: str, row: SweepRow) -> str:
@@ -109,7 +109,7 @@ def recoveries_table(recoveries: pd.DataFrame, axes: Sequence[str]) -> Table:
     """Return medians of the steps of the recovery from each fault, by the axes apart from the seed; None is never."""
     keys = [*(axis for axis in axes if axis != SEED), *_FAULT_KEYS]
     steps = recoveries[list(STEPS)].astype(float).fillna(inf)
-    found = [
+    table_rows = [
         {
             **dict(zip(keys, values, strict=True)),
             **steps.loc[group.index].median().to_dict(),
@@ -126,7 +126,7 @@ def recoveries_table(recoveries: pd.DataFrame, axes: Sequence[str]) -> Table:
     columns += [Column("n", itemgetter("n"), str)]
     columns += [Column(STEP_NAMES[step], itemgetter(step), shown) for step in STEPS]
     columns += [text("verdict", itemgetter("verdict"))]
-    table = Table(columns, found, is_never_bad=lambda row: bool(row["reroute"] == "on"))
+    table = Table(columns, table_rows, is_never_bad=lambda row: bool(row["reroute"] == "on"))
     return table.without_empty(("n", "verdict"))
 
 
@@ -169,16 +169,18 @@ def machines_table(machines: Sequence[Mapping[str, Any]]) -> Table:
 
 def tables(results: pd.DataFrame, recoveries: pd.DataFrame, axes: Sequence[str]) -> list[Table]:
     """Return the tables of a sweep that have rows."""
-    found = [table(rows_of(results, axes))] if len(results) else []
-    found += [recoveries_table(recoveries, axes)] if len(recoveries) else []
-    return [each for each in found if each.rows]
+    tables = [table(rows_of(results, axes))] if len(results) else []
+    tables += [recoveries_table(recoveries, axes)] if len(recoveries) else []
+    return [each for each in tables if each.rows]
 
 
 def figures(results: pd.DataFrame, axes: Sequence[str]) -> list[Figure]:
     """Return the figures of a sweep: its times over its axes, at most `MAX_FIGURES`."""
     rows = rows_of(results, axes) if len(results) else []
-    found = sweep_axes.figures_of(list(map(_point, rows)))[: sweep_axes.MAX_FIGURES]
-    return [Figure(figure.title, sweep_axes.plot(figure, f"axes-{number}")) for number, figure in enumerate(found)]
+    axis_figures = sweep_axes.figures_of(list(map(_point, rows)))[: sweep_axes.MAX_FIGURES]
+    return [
+        Figure(figure.title, sweep_axes.plot(figure, f"axes-{number}")) for number, figure in enumerate(axis_figures)
+    ]
 
 
 def _point(row: SweepRow) -> sweep_axes.AxisPoint:

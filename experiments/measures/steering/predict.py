@@ -65,7 +65,7 @@ def predictions(spec: ExperimentSpec) -> tuple[SteeredPrediction, ...]:
     """Return a row for each fabric, workload, policy and seed; none without health routing."""
     return tuple(
         SteeredPrediction(label, policy, name, initial.seed, "completion_time", *_predict(initial, policy))
-        for (label, name), group in groupby(initial_states(spec), key=lambda found: found[:2])
+        for (label, name), group in groupby(initial_states(spec), key=lambda state: state[:2])
         for states in [[initial for *_, initial in group]]
         for policy in states[0].routing.policies
         for initial in states
@@ -77,8 +77,8 @@ def _predict(initial: InitialState, policy: str) -> tuple[float | None, str, str
     if not initial.pattern.steady:
         return None, "s", "", WHY_NOT["moving"]
     if initial.workload.is_independent:
-        known = completion_s(initial.pattern, initial.flows, initial.steering(policy))
-        return (known, "s", SHARES, "") if known is not None else (None, "s", "", WHY_NOT["several"])
+        known_s = completion_s(initial.pattern, initial.flows, initial.steering(policy))
+        return (known_s, "s", SHARES, "") if known_s is not None else (None, "s", "", WHY_NOT["several"])
     if policy != plan.spec.chosen_policy or initial.background:
         return None, "s", "", WHY_NOT["dependent"]
     # the fabric's own policy and no other traffic: as on a fabric without health routing
@@ -89,26 +89,30 @@ def _predict(initial: InitialState, policy: str) -> tuple[float | None, str, str
 def _by_workload(rows: Sequence[SteeredPrediction]) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """Yield (fabric, workload, its times): seconds by seed (rows) and policy (columns), NaN where not known."""
     frame = pd.DataFrame(rows).astype({"predicted": float})
-    for (fabric, workload), own in frame.groupby(["fabric", "workload"], sort=False):
-        times = own.pivot(index="seed", columns="policy", values="predicted")
-        yield str(fabric), str(workload), times[own["policy"].unique()]
+    for (fabric, workload), group_rows in frame.groupby(["fabric", "workload"], sort=False):
+        times = group_rows.pivot(index="seed", columns="policy", values="predicted")
+        yield str(fabric), str(workload), times[group_rows["policy"].unique()]
 
 
 def _panels(rows: Sequence[SteeredPrediction]) -> Figure:
     """Draw for each fabric and workload a bar a policy to the median of the seeds, and a dot for each seed."""
-    found = list(_by_workload(rows))
-    heights = [len(times.columns) + 1.5 for *_, times in found]
+    workloads = list(_by_workload(rows))
+    heights = [len(times.columns) + 1.5 for *_, times in workloads]
     figure = style.new_figure(style.WIDTH, 1.0 + 0.32 * sum(heights))
-    panels = figure.subplots(len(found), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
+    panels = figure.subplots(len(workloads), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
     reasons = {(row.fabric, row.workload, row.policy): row.why for row in reversed(rows)}  # of each policy's first seed
-    for axes, (fabric, workload, times) in zip(panels[:, 0], found, strict=True):
+    for axes, (fabric, workload, times) in zip(panels[:, 0], workloads, strict=True):
         for y, policy in enumerate(times.columns):
-            known = times[policy].dropna()
-            if len(known):
-                axes.barh(y, known.median(), height=0.62, color=POLICY_COLOURS.get(policy, style.SKY))
-                axes.plot(known, [y] * len(known), "o", ms=3.6, mfc=style.PAPER, mec=style.INK, mew=0.7)
-            text = fmt.seconds(known.median()) if len(known) else f"{fmt.NOTHING} {reasons[fabric, workload, policy]}"
-            at = (max(known, default=0.0), y)
+            known_times = times[policy].dropna()
+            if len(known_times):
+                axes.barh(y, known_times.median(), height=0.62, color=POLICY_COLOURS.get(policy, style.SKY))
+                axes.plot(known_times, [y] * len(known_times), "o", ms=3.6, mfc=style.PAPER, mec=style.INK, mew=0.7)
+            text = (
+                fmt.seconds(known_times.median())
+                if len(known_times)
+                else f"{fmt.NOTHING} {reasons[fabric, workload, policy]}"
+            )
+            at = (max(known_times, default=0.0), y)
             axes.annotate(text, at, xytext=(8, 0), textcoords="offset points", va="center", fontsize=9)
         axes.set_yticks(range(len(times.columns)), list(times.columns))
         axes.set_xlim(0, 1.15 * (1.0 if times.isna().all(axis=None) else float(times.max().max())))
@@ -119,14 +123,14 @@ def _panels(rows: Sequence[SteeredPrediction]) -> Figure:
 
 def _scenes(rows: Sequence[SteeredPrediction]) -> Figure:
     """Draw a line for each scene, with a ring for each policy."""
-    found = list(_by_workload(rows))
+    workloads = list(_by_workload(rows))
     names = list(dict.fromkeys(row.policy for row in rows))
-    figure = style.new_figure(style.WIDTH, 1.4 + 0.24 * len(found))
+    figure = style.new_figure(style.WIDTH, 1.4 + 0.24 * len(workloads))
     axes = figure.subplots()
     for policy, colour in style.colours(names).items():
-        medians = [times[policy].median() for *_, times in found]
-        axes.plot(medians, range(len(found)), "o", ms=7, mfc="none", mec=colour, mew=1.8, label=policy)
-    axes.set_yticks(range(len(found)), [f"{workload} on {fabric}" for fabric, workload, _ in found], fontsize=8)
+        medians = [times[policy].median() for *_, times in workloads]
+        axes.plot(medians, range(len(workloads)), "o", ms=7, mfc="none", mec=colour, mew=1.8, label=policy)
+    axes.set_yticks(range(len(workloads)), [f"{workload} on {fabric}" for fabric, workload, _ in workloads], fontsize=8)
     axes.set_xlim(left=0)
     figure.legend(loc="outside upper right", ncols=len(names))
     _finish(axes)
@@ -157,11 +161,14 @@ def print_table(spec: ExperimentSpec, rows: Sequence[SteeredPrediction], console
             table = plain_table("policy", *numbers, right=numbers, title=heading)
             table.add_column("by", style="dim")
             unknown = times[times.columns[0]] * float("nan")
-            for policy, own in ((policy, times[policy]) for policy in map(str, times)):
+            for policy, policy_times in ((policy, times[policy]) for policy in map(str, times)):
                 # ratios are medians over the seeds that both have
-                over = (times.get(BASELINE_POLICY, unknown) / own, own / times.get(ORACLE_POLICY, unknown))
+                over = (
+                    times.get(BASELINE_POLICY, unknown) / policy_times,
+                    policy_times / times.get(ORACLE_POLICY, unknown),
+                )
                 ratios = (fmt.NOTHING if ratio.isna().all() else f"{ratio.median():.2f}" for ratio in over)
-                figures = map(_seconds, (own.median(), own.min(), own.max()))
+                figures = map(_seconds, (policy_times.median(), policy_times.min(), policy_times.max()))
                 table.add_row(policy, *figures, *ratios, equations.get((fabric, workload, policy)))
             console.print(table)
     for why in dict.fromkeys(row.why for row in rows if row.why):

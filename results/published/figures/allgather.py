@@ -97,17 +97,17 @@ def counterexamples(searched: Mapping[Grid, tuple[Fraction, Fraction]]) -> dict[
 
 def _claims() -> tuple[Claim, ...]:
     searched = search()
-    found = counterexamples(searched)
-    x, y, ratio = example = min((grid for grid in found if grid[2] >= 9), key=lambda grid: (grid[0] * grid[1], grid))
+    examples = counterexamples(searched)
+    x, y, ratio = example = min((grid for grid in examples if grid[2] >= 9), key=lambda grid: (grid[0] * grid[1], grid))
     shown = (
         f"of {len(searched):,} searched, C_F/C_S {RATIOS[0]} to {RATIOS[-1]}. The smallest at 9 or more: x={x}, y={y}, "
-        f"C_F/C_S={ratio}, A has one GPU alone, {float(found[example]):.4g}/C_S against {y - 1}/C_S. A GPU must take "
-        "xy-1 units through C_F + C_S, so C_F >> C_S has to mean C_F/C_S >= y(x-1)/(y-1), about x. x >= y isn't needed"
+        f"C_F/C_S={ratio}, A has one GPU alone, {float(examples[example]):.4g}/C_S against {y - 1}/C_S. A GPU must "
+        "take xy-1 units through C_F + C_S, so C_F >> C_S has to mean C_F/C_S >= y(x-1)/(y-1), about x. x >= y isn't needed"
     )
-    broken = sum(grid[2] >= bound.least_ratio(*grid[:2]) for grid in found)
+    broken = sum(grid[2] >= bound.least_ratio(*grid[:2]) for grid in examples)
     apart = sum(eq12 != eq13 for eq12, eq13 in searched.values())
     return (
-        Claim("grids with x >= y on which a bound isn't (y-1)/C_S", 0, len(found), "grids", note=shown),
+        Claim("grids with x >= y on which a bound isn't (y-1)/C_S", 0, len(examples), "grids", note=shown),
         Claim("the same where C_F/C_S >= y(x-1)/(y-1)", 0, broken, "grids"),
         Claim("grids with x >= y on which Eq. 12 and 13 differ", 0, apart, "grids"),
     )
@@ -115,25 +115,27 @@ def _claims() -> tuple[Claim, ...]:
 
 @mpl.rc_context({"text.parse_math": True})
 def _draw(drawn: matplotlib.figure.Figure) -> None:
-    left, right = drawn.subplots(1, 2)
+    left_axes, right_axes = drawn.subplots(1, 2)
     ratios = [Fraction(2**i) for i in range(1, 11)]
     for colour, (x, y) in zip(SERIES, ((2, 2), (8, 8), (72, 16), (256, 16)), strict=False):
         over = [float(per_cs(bound.rail_only, (x, y, ratio)) / (y - 1)) for ratio in ratios]
-        left.plot([float(ratio) for ratio in ratios], over, ".-", color=colour, label=f"{x} × {y}")
-        left.axvline(float(bound.least_ratio(x, y)), color=colour, linewidth=0.8, linestyle=":")
-    log2_ticks(left, (2, 8, 32, 128, 512))
-    left.set_yscale("log", base=2)
-    left.set_yticks([1, 4, 16, 64], ["1", "4", "16", "64"])
-    left.set(xlabel="$C_F/C_S$", ylabel="Eq. 13 over $(y-1)/C_S$", title="The bound, where the conjecture says 1")
-    left.legend(title="x × y; dotted: $y(x-1)/(y-1)$", frameon=True, framealpha=1, facecolor=PAPER, edgecolor=PAPER)
+        left_axes.plot([float(ratio) for ratio in ratios], over, ".-", color=colour, label=f"{x} × {y}")
+        left_axes.axvline(float(bound.least_ratio(x, y)), color=colour, linewidth=0.8, linestyle=":")
+    log2_ticks(left_axes, (2, 8, 32, 128, 512))
+    left_axes.set_yscale("log", base=2)
+    left_axes.set_yticks([1, 4, 16, 64], ["1", "4", "16", "64"])
+    left_axes.set(xlabel="$C_F/C_S$", ylabel="Eq. 13 over $(y-1)/C_S$", title="The bound, where the conjecture says 1")
+    left_axes.legend(
+        title="x × y; dotted: $y(x-1)/(y-1)$", frameon=True, framealpha=1, facecolor=PAPER, edgecolor=PAPER
+    )
     for colour, name in zip(SERIES, SHOWN, strict=False):
         grids = _of_platform(name)
         over = [eq1_per_cs(grid) / float(per_cs(bound.rail_only, grid)) for grid in grids]
         x, _, ratio = grids[0]
-        right.plot(DOMAINS, over, ".-", color=colour, label=f"{name}: x = {x}, $C_F/C_S$ = {ratio}")
-    log2_ticks(right, DOMAINS)
-    right.set(xlabel="HB domains, y", ylabel="Eq. 1 over Eq. 13", ylim=(1, 2.5))
-    right.set_title("Hierarchical AllGather against the bound")
-    right.legend(loc="upper right")
-    for axes in (left, right):
+        right_axes.plot(DOMAINS, over, ".-", color=colour, label=f"{name}: x = {x}, $C_F/C_S$ = {ratio}")
+    log2_ticks(right_axes, DOMAINS)
+    right_axes.set(xlabel="HB domains, y", ylabel="Eq. 1 over Eq. 13", ylim=(1, 2.5))
+    right_axes.set_title("Hierarchical AllGather against the bound")
+    right_axes.legend(loc="upper right")
+    for axes in (left_axes, right_axes):
         quiet(axes, "y")

@@ -62,6 +62,6 @@ def _draw(drawn: matplotlib.figure.Figure, bars: list[tuple[str, float]]) -> Non
     axes = drawn.subplots()
     drawn_bars = axes.barh(range(len(bars)), [s for _, s in bars], color=[GREY, BLUE, BLUE], height=0.6)
     axes.bar_label(drawn_bars, fmt="%.2f s", padding=3)
-    axes.set_yticks(range(len(bars)), [what for what, _ in bars])
+    axes.set_yticks(range(len(bars)), [label for label, _ in bars])
     axes.invert_yaxis()
     quiet(axes, "x", xlabel="added to an iteration, s")

@@ -24,9 +24,9 @@ def figure() -> Figure:
     rows = _rows(AS_PRINTED, times)
     notes = ["Other readings, in the order of the claims:"]
     for reading in OTHERS:
-        found = _times(reading, (8, 256, GPUS), (256, 4096))
-        rows += _rows(reading, found)
-        notes.append(listed(reading.name, (_relative_pct(found, *point) for point in PUBLISHED)))
+        seconds = _times(reading, (8, 256, GPUS), (256, 4096))
+        rows += _rows(reading, seconds)
+        notes.append(listed(reading.name, (_relative_pct(seconds, *point) for point in PUBLISHED)))
     return Figure(
         title="Batch size: GPT-1T on 32,768 GPUs",
         source="Rail-only Fig. 10",
@@ -55,15 +55,15 @@ def _rows(reading: Reading, times: Times) -> list[tuple[str | int | float, ...]]
 
 
 def _draw(drawn: matplotlib.figure.Figure, times: Times) -> None:
-    left, right = drawn.subplots(1, 2)
+    left_axes, right_axes = drawn.subplots(1, 2)
     for colour, k in zip(SERIES, SIZES, strict=False):
         label = f"K = {k:,}" + (", ideal" if k == GPUS else "")
-        left.plot(BATCHES, [times[k, b] for b in BATCHES], ".-", color=colour, label=label)
-        right.plot(BATCHES, [_relative_pct(times, k, b) for b in BATCHES], ".-", color=colour)
-    for axes in (left, right):
+        left_axes.plot(BATCHES, [times[k, b] for b in BATCHES], ".-", color=colour, label=label)
+        right_axes.plot(BATCHES, [_relative_pct(times, k, b) for b in BATCHES], ".-", color=colour)
+    for axes in (left_axes, right_axes):
         log2_ticks(axes, BATCHES)
         quiet(axes, "y", xlabel="global batch, sequences")
-    left.set(ylabel="iteration time, s", ylim=(0, None))
-    left.legend()
+    left_axes.set(ylabel="iteration time, s", ylim=(0, None))
+    left_axes.legend()
     start = 10 * int(min(_relative_pct(times, *point) for point in times) // 10)
-    right.set(ylabel=f"speed relative to K = N, %; axis from {start}%", ylim=(start, None))
+    right_axes.set(ylabel=f"speed relative to K = N, %; axis from {start}%", ylim=(start, None))

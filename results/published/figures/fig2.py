@@ -93,19 +93,21 @@ def _claims(traffic: dict[str, Traffic]) -> tuple[Claim, ...]:
 
 
 def _draw(drawn: matplotlib.figure.Figure, traffic: dict[str, Traffic]) -> None:
-    left, right = drawn.subplots(1, 2)
-    volume_bars(left, {name: t.volumes for name, t in traffic.items()}, KINDS)
-    left.set_title("(a) volume", pad=26)
+    left_axes, right_axes = drawn.subplots(1, 2)
+    volume_bars(left_axes, {name: t.volumes for name, t in traffic.items()}, KINDS)
+    left_axes.set_title("(a) volume", pad=26)
     places = np.arange(len(traffic))
     for i, (kind, colour) in enumerate(KINDS.items()):
         heights = [_pct(len(t.pairs[kind].src), t.gpus) for t in traffic.values()]
-        bars = right.barh(places + 0.27 * (i - 1), heights, height=0.24, color=colour, label=kind)
+        bars = right_axes.barh(places + 0.27 * (i - 1), heights, height=0.24, color=colour, label=kind)
         labels = [f"{height:.3f}%" for height in heights]
-        right.bar_label(bars, labels, padding=3, fontsize=8, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
+        right_axes.bar_label(
+            bars, labels, padding=3, fontsize=8, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1}
+        )
     idle = [_pct(_idle(t), t.gpus) for t in traffic.values()]
-    right.set_yticks(places, [f"{n}\n{i:.2f}% have none" for n, i in zip(traffic, idle, strict=True)])
-    right.invert_yaxis()
-    right.axvline(TP_PAIRS_PCT, color=style.GREY, ls="--", lw=1, label="the paper's limit for TP", zorder=0)
-    right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, fontsize=8)
-    right.set_title("(b) pairs", pad=26)
-    style.quiet(right, xlabel="share of ordered GPU pairs, %", xlim=(0, 0.15))
+    right_axes.set_yticks(places, [f"{n}\n{i:.2f}% have none" for n, i in zip(traffic, idle, strict=True)])
+    right_axes.invert_yaxis()
+    right_axes.axvline(TP_PAIRS_PCT, color=style.GREY, ls="--", lw=1, label="the paper's limit for TP", zorder=0)
+    right_axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, fontsize=8)
+    right_axes.set_title("(b) pairs", pad=26)
+    style.quiet(right_axes, xlabel="share of ordered GPU pairs, %", xlim=(0, 0.15))

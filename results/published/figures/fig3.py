@@ -52,7 +52,7 @@ def figure() -> Figure:
 
 
 def _draw(drawn: matplotlib.figure.Figure, traffic: Traffic, stage: int) -> None:
-    left, right = drawn.subplots(1, 2)
-    heatmap(left, traffic.dense(stage), traffic.rails, f"(a) one stage, {stage} GPUs")
-    heatmap(right, traffic.dense(STAGES * stage), traffic.rails, f"(b) {STAGES} stages, {STAGES * stage} GPUs")
+    left_axes, right_axes = drawn.subplots(1, 2)
+    heatmap(left_axes, traffic.dense(stage), traffic.rails, f"(a) one stage, {stage} GPUs")
+    heatmap(right_axes, traffic.dense(STAGES * stage), traffic.rails, f"(b) {STAGES} stages, {STAGES * stage} GPUs")
     legend(drawn)

@@ -59,9 +59,9 @@ def layout(tensor: int) -> Layout:
     p = Parallelism(tensor=tensor, pipeline=pipeline, data=DATA, micro_batch=1, global_batch=BATCH)
     # half the replicas, laid out on half of each two domains' worth, and then the same again beside them
     half = p.model_copy(update={"data": DATA // 2, "global_batch": BATCH // 2})
-    one = hierarchical(half, DOMAINS // 2, rails).gpus
-    domain = one // rails
-    local = one % rails
+    first_half = hierarchical(half, DOMAINS // 2, rails).gpus
+    domain = first_half // rails
+    local = first_half % rails
     first, second = ((2 * domain + side) * rails + local for side in (0, 1))
     ranks = [int(gpu) for stage in range(pipeline) for part in (first, second) for gpu in part[stage].ravel()]
     return layout_from_ranks(p, DOMAINS, rails, ranks)
@@ -72,11 +72,11 @@ def _claims(ours: Traffic, counts: dict[str, Traffic]) -> tuple[Claim, ...]:
     across = sum(ours.at(kind, "across rails").total for kind in ours.pairs)
     of_total = {count: 100 * t.at("DP", "rail").total / sum(t.volumes.values()) for count, t in counts.items()}
     ours_of_total, *others_of_total = of_total.items()
-    others = "; ".join(f"{count}: {share:.2f}%" for count, share in others_of_total)
+    shares_text = "; ".join(f"{count}: {share:.2f}%" for count, share in others_of_total)
     note = (
         f"0.8% of the total and 1/63 of AllReduce make AllReduce {0.8 * 63:.0f}% of the total, and here it is "
         f"{100 * ours.volumes['DP'] / sum(ours.volumes.values()):.1f}%: the paper "
-        f"doesn't give t. With other t, or gradients of 32 bits: {others}"
+        f"doesn't give t. With other t, or gradients of 32 bits: {shares_text}"
     )
     return (
         Claim("AllReduce volume in HB domains", 98, 100 - on_nics, "%", within=0.5),
@@ -88,7 +88,7 @@ def _claims(ours: Traffic, counts: dict[str, Traffic]) -> tuple[Claim, ...]:
 
 def _draw(drawn: matplotlib.figure.Figure, traffic: Traffic, counts: dict[str, Traffic]) -> None:
     parts = drawn.subplot_mosaic([["a", "a"], ["b", "c"]], height_ratios=(1, 1.3))
-    above, left, right = (parts[name] for name in "abc")
+    above, left_axes, right_axes = (parts[name] for name in "abc")
     volumes = {}
     for count, each in counts.items():
         by_place = {f"{kind} (HB)": each.at(kind, "HB domain").total for kind in each.pairs}
@@ -100,14 +100,14 @@ def _draw(drawn: matplotlib.figure.Figure, traffic: Traffic, counts: dict[str, T
     dp: dict[str, Pairs | Uniform] = {"DP": traffic.pairs["DP"]}
     members = layout(TENSOR).data_groups[0]
     matrix = replace(traffic, pairs=dp).dense(int(members.max()) + 1)[members][:, members]
-    heatmap(left, matrix, len(members) // 2, "(b) AllReduce of one data-parallel group")
-    left.set(xlabel="receiver, replica", ylabel="sender, replica")
+    heatmap(left_axes, matrix, len(members) // 2, "(b) AllReduce of one data-parallel group")
+    left_axes.set(xlabel="receiver, replica", ylabel="sender, replica")
     # the first GPUs of a stage's two domains, which are 256 apart
     chosen = np.concatenate([np.arange(SHOWN), traffic.rails + np.arange(SHOWN)])
     matrix = traffic.dense(2 * traffic.rails)[chosen][:, chosen]
-    heatmap(right, matrix, SHOWN, f"(c) all kinds, first {SHOWN} GPUs of two domains")
+    heatmap(right_axes, matrix, SHOWN, f"(c) all kinds, first {SHOWN} GPUs of two domains")
     ticks = [0, SHOWN // 2, SHOWN, 3 * SHOWN // 2]
     names = [str(gpu) for gpu in (0, SHOWN // 2, traffic.rails, traffic.rails + SHOWN // 2)]
-    right.set_xticks(ticks, names)
-    right.set_yticks(ticks, names)
+    right_axes.set_xticks(ticks, names)
+    right_axes.set_yticks(ticks, names)
     legend(drawn)

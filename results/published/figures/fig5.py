@@ -35,13 +35,13 @@ def figure() -> Figure:
         "32-bit gradients": counted(static, 2 * FP16_BYTES),
     }
     share_pct = {name: 100 * volumes["EP"] / sum(volumes.values()) for name, volumes in counts.items()}
-    others = "; ".join(f"{name}: {share:.1f}%" for name, share in list(share_pct.items())[1:])
+    shares_text = "; ".join(f"{name}: {share:.1f}%" for name, share in list(share_pct.items())[1:])
     others_rows: list[tuple[str | float | None, ...]] = [  # without pairs: only the volumes differ
         (name, kind, "all", None, volume, None, None, 100 * volume / sum(counts[name].values()))
         for name in list(counts)[1:]
         for kind, volume in counts[name].items()
     ]
-    note = f"the paper doesn't give its count of the AllReduce; {others}"
+    note = f"the paper doesn't give its count of the AllReduce; {shares_text}"
     return Figure(
         title="Traffic of MoE-1.3B with 128 experts on 16 DGX A100",
         source="Rail-only Fig. 5",
@@ -60,8 +60,8 @@ def figure() -> Figure:
 
 
 def _draw(drawn: matplotlib.figure.Figure, traffic: Traffic, counts: dict[str, dict[str, float]]) -> None:
-    left, right = drawn.subplots(1, 2)
-    volume_bars(left, counts, COLOURS)
-    left.set_title("(a) volume", pad=26)
-    heatmap(right, traffic.dense(traffic.gpus), traffic.rails, "(b) bytes of a step")
+    left_axes, right_axes = drawn.subplots(1, 2)
+    volume_bars(left_axes, counts, COLOURS)
+    left_axes.set_title("(a) volume", pad=26)
+    heatmap(right_axes, traffic.dense(traffic.gpus), traffic.rails, "(b) bytes of a step")
     legend(drawn)

@@ -15,9 +15,9 @@ def figure() -> Figure:
     networks = [network for both in pairs for network in (both.wide, both.narrow)]
     claims = []
     for wide, narrow in (both for both in pairs if both.wide.radix == 64):
-        what = f"{wide.gpus:,} GPUs, radix 64, switches of rail-only to those of rail-optimized"
+        claim_text = f"{wide.gpus:,} GPUs, radix 64, switches of rail-only to those of rail-optimized"
         note = f"the text's three quarters aren't Table II's {narrow.switches:,} of {wide.switches:,}"
-        claims.append(Claim(what, 75, 100 * narrow.switches / wide.switches, "%", within=0.5, note=note))
+        claims.append(Claim(claim_text, 75, 100 * narrow.switches / wide.switches, "%", within=0.5, note=note))
     return Figure(
         title="Switches by layer of both designs",
         source="Rail-only Fig. 1 and 6",
@@ -49,15 +49,17 @@ def _draw(drawn: matplotlib.figure.Figure, networks: list[Network]) -> None:
     labels = []
     for number, network in enumerate(networks):
         place = number + 0.6 * (number // 2)  # pairs stand together
-        left = 0
+        bar_start = 0
         for switches, name in zip(network.layers, _names(network), strict=True):
-            axes.barh(place, switches, left=left, color=colours[name], edgecolor=PAPER, height=0.85)
+            axes.barh(place, switches, left=bar_start, color=colours[name], edgecolor=PAPER, height=0.85)
             if switches > most / 20:
-                middle = left + switches / 2
+                middle = bar_start + switches / 2
                 axes.annotate(f"{switches:,}", (middle, place), ha="center", va="center", color=PAPER, fontsize=8)
-            left += switches
+            bar_start += switches
         tiers = "1 tier" if network.tiers == 1 else f"{network.tiers} tiers"
-        axes.annotate(f"{left:,} in {tiers}", (left, place), xytext=(5, 0), textcoords="offset points", va="center")
+        axes.annotate(
+            f"{bar_start:,} in {tiers}", (bar_start, place), xytext=(5, 0), textcoords="offset points", va="center"
+        )
         labels.append((place, f"{network.gpus:,} GPUs, radix {network.radix}, {network.design}"))
     axes.set_yticks([place for place, _ in labels], [label for _, label in labels], fontsize=8)
     axes.invert_yaxis()

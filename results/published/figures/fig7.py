@@ -14,20 +14,20 @@ CLAIMED: Final = {"gpt-1t": 1.8, "gpt-22b": 10.8}  # rail-only V-A: percent betw
 def figure() -> Figure:
     """The four rows of Korthikanti Table 5 for which HFU is given."""
     rows = [(row, row.hfu_pct) for row in measured() if row.hfu_pct is not None]
-    found = {row.model: 100 * (hfu_pct(row, predicted_s(row)) / hfu - 1) for row, hfu in rows}
+    deviations = {row.model: 100 * (hfu_pct(row, predicted_s(row)) / hfu - 1) for row, hfu in rows}
     left_out = {row.model: 100 * (hfu_pct(row, leave_model_out_s(row)) / hfu - 1) for row, hfu in rows}
     return Figure(
         title="HFU, predicted and measured",
         source="Rail-only Fig. 7, Korthikanti Table 5",
         columns=("model", "published_hfu_pct", "predicted_hfu_pct", "error_pct", "rows_use", "left_out_error_pct"),
         rows=[
-            (row.model, hfu, hfu_pct(row, predicted_s(row)), found[row.model],
+            (row.model, hfu, hfu_pct(row, predicted_s(row)), deviations[row.model],
              "fitted" if row.fitted else "held out", left_out[row.model])
             for row, hfu in rows
         ],
         draw=lambda drawn: _draw(drawn, rows),
         claims=tuple(
-            Claim(f"HFU of {model}, off by", claimed_pct, abs(found[model]), "%", bound="at most",
+            Claim(f"HFU of {model}, off by", claimed_pct, abs(deviations[model]), "%", bound="at most",
                   note=f"the constants are fitted on this row among others; fitted without it, {left_out[model]:+.1f}%")
             for model, claimed_pct in CLAIMED.items()
         ),

@@ -41,12 +41,12 @@ def figure() -> Figure:
     at = f"compared at {STATED:,} GPUs; the paper doesn't say at which of its three clusters"
     ours = _stated(curves[shared.GPT_1T, STATED], curves[shared.GPT_146B, STATED])
     claims = []
-    for published, (what, value) in zip((0.9, 4.1, 43.3, 30.6), ours.items(), strict=False):
+    for published, (label, value) in zip((0.9, 4.1, 43.3, 30.6), ours.items(), strict=False):
         # a few percent over the ideal agree to 3 points though they be a multiple: then the note says which
         times = value / published
         factor = f"; within 3 points, yet {times:.1f} times the paper's" if times > 1.25 else ""
-        what += "" if "ideal" in what else ", less time"
-        claims.append(Claim(what, published, value, "%", within=3.0, note=at + factor))
+        label += "" if "ideal" in label else ", less time"
+        claims.append(Claim(label, published, value, "%", within=3.0, note=at + factor))
     return Figure(
         title="Iteration time against the size of the HB domain",
         source="Rail-only Fig. 8",

@@ -34,13 +34,13 @@ def figure() -> Figure:
         shared.listed("as printed, if an improvement is time before over time after", ups),
     ]
     for gpus, batch in OTHER_JOBS:
-        found = _times(shared.AS_PRINTED, gpus, batch)
-        rows += _rows(shared.AS_PRINTED, gpus, batch, found)
-        notes.append(shared.listed(f"as printed, {gpus:,} GPUs, batch {batch:,}", _stated(found).values()))
+        seconds = _times(shared.AS_PRINTED, gpus, batch)
+        rows += _rows(shared.AS_PRINTED, gpus, batch, seconds)
+        notes.append(shared.listed(f"as printed, {gpus:,} GPUs, batch {batch:,}", _stated(seconds).values()))
     for reading in shared.OTHERS:
-        found = _times(reading, GPUS, BATCH)
-        rows += _rows(reading, GPUS, BATCH, found)
-        notes.append(shared.listed(reading.name, _stated(found).values()))
+        seconds = _times(reading, GPUS, BATCH)
+        rows += _rows(reading, GPUS, BATCH, seconds)
+        notes.append(shared.listed(reading.name, _stated(seconds).values()))
     open_points = (
         f"assumes {GPUS:,} GPUs and batch {BATCH:,}, which the paper doesn't state; {MEETS_ALL[0]:,} GPUs and batch "
         f"{MEETS_ALL[1]:,} meet all four within 3 points"
@@ -52,8 +52,8 @@ def figure() -> Figure:
         rows=rows,
         draw=lambda drawn: _draw(drawn, times),
         claims=tuple(
-            Claim(f"{what}, less time", published, value, "%", within=3.0, note=open_points)
-            for published, (what, value) in zip((8.0, 35.9, 13.3, 8.0), _stated(times).items(), strict=True)
+            Claim(f"{label}, less time", published, value, "%", within=3.0, note=open_points)
+            for published, (label, value) in zip((8.0, 35.9, 13.3, 8.0), _stated(times).items(), strict=True)
         ),
         notes=(*shared.NOTES, *notes),
         inches=(10.0, 4.6),
@@ -75,14 +75,14 @@ def _rows(reading: shared.Reading, gpus: int, batch: int, times: dict[Key, float
 
 def _stated(times: dict[Key, float]) -> dict[str, float]:
     """How much less time from the least to the most bandwidth of one kind, averaged over the other kind's."""
-    found = dict[str, float]()
+    shares = dict[str, float]()
     less = shared.less_pct
     low = NETWORK[0]
     high = NETWORK[-1]
     for k in SIZES:
-        found[f"K={k}, HB 2.4 to 9.6 Tbps"] = fmean(less(times[k, HB[0], n], times[k, HB[-1], n]) for n in NETWORK)
-        found[f"K={k}, network 100 to 400 Gbps"] = fmean(less(times[k, h, low], times[k, h, high]) for h in HB)
-    return found
+        shares[f"K={k}, HB 2.4 to 9.6 Tbps"] = fmean(less(times[k, HB[0], n], times[k, HB[-1], n]) for n in NETWORK)
+        shares[f"K={k}, network 100 to 400 Gbps"] = fmean(less(times[k, h, low], times[k, h, high]) for h in HB)
+    return shares
 
 
 def _draw(drawn: matplotlib.figure.Figure, times: dict[Key, float]) -> None:

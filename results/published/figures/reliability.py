@@ -70,59 +70,68 @@ def figure() -> Figure:
 
 
 def _rows(case: Case) -> Iterator[tuple[Cell, ...]]:
-    wiring, found = case
+    wiring, estimates = case
     net = wiring.network
     named: tuple[tuple[str, str, model.Estimate, float], ...] = (
-        ("switches", "a year", found.switch_failures, 1),
-        ("transceivers", "a year", found.transceiver_failures, 1),
-        ("all, with NICs", "a year", found.network_failures, 1),
-        ("cut GPUs off", "a year", found.access_failures, 1),
-        ("GPU-time lost", "ppm", found.lost, 1e6),
-        ("lost, rerouted", "ppm", found.lost_rerouted, 1e6),
+        ("switches", "a year", estimates.switch_failures, 1),
+        ("transceivers", "a year", estimates.transceiver_failures, 1),
+        ("all, with NICs", "a year", estimates.network_failures, 1),
+        ("cut GPUs off", "a year", estimates.access_failures, 1),
+        ("GPU-time lost", "ppm", estimates.lost, 1e6),
+        ("lost, rerouted", "ppm", estimates.lost_rerouted, 1e6),
     )
-    for what, unit, e, scale in named:
-        yield (net.gpus, wiring.domain_gpus, net.radix, net.design, what, unit, *(scale * n for n in e))
+    for label, unit, e, scale in named:
+        yield (net.gpus, wiring.domain_gpus, net.radix, net.design, label, unit, *(scale * n for n in e))
 
 
 def _claims(wide: Case, narrow: Case) -> Iterator[Claim]:
     """IV-C: identical on switches and links; fewer switches, so fewer points of failure."""
     (wide_wiring, wide_found), (narrow_wiring, narrow_found) = wide, narrow
-    of = f"K = {wide_wiring.domain_gpus}, radix {wide_wiring.network.radix}"
+    wiring_text = f"K = {wide_wiring.domain_gpus}, radix {wide_wiring.network.radix}"
     same = 100 * narrow_found.lost.first_order / wide_found.lost.first_order
     fewer = 100 * narrow_found.network_failures.first_order / wide_found.network_failures.first_order
-    yield Claim(f"{of}: GPU-time lost, rail-only to rail-optimized", 100, same, "%", within=0.1)
+    yield Claim(f"{wiring_text}: GPU-time lost, rail-only to rail-optimized", 100, same, "%", within=0.1)
     as_tall = narrow_wiring.network.tiers == wide_wiring.network.tiers
     note = "as many tiers, so as much equipment: nothing is gained" if as_tall else ""
-    yield Claim(f"{of}: network failures, rail-only to rail-optimized", 100, fewer, "%", bound="at most", note=note)
+    yield Claim(
+        f"{wiring_text}: network failures, rail-only to rail-optimized", 100, fewer, "%", bound="at most", note=note
+    )
 
 
 def _draw(drawn: matplotlib.figure.Figure, cases: list[Case]) -> None:
-    left, right = drawn.subplots(1, 2, width_ratios=(3, 2))
+    left_axes, right_axes = drawn.subplots(1, 2, width_ratios=(3, 2))
     places = [number + 0.5 * (number // 2) for number in range(len(cases))]  # pairs stand together
     base = [0.0] * len(cases)
     switches, optics, every = (
-        [estimate.mean for estimate in kind] for kind in zip(*(found[:3] for _, found in cases), strict=True)
+        [estimate.mean for estimate in kind]
+        for kind in zip(*(case_estimates[:3] for _, case_estimates in cases), strict=True)
     )
     nics = [whole - switch - optic for whole, switch, optic in zip(every, switches, optics, strict=True)]
     parts = (("switches", BLUE, switches), ("transceivers", ORANGE, optics), ("NICs", GREY, nics))
     for name, colour, counts in parts:
-        left.barh(places, counts, left=base, color=colour, label=name, height=0.8)
+        left_axes.barh(places, counts, left=base, color=colour, label=name, height=0.8)
         base = [b + count for b, count in zip(base, counts, strict=True)]
-    left.plot([found.access_failures.mean for _, found in cases], places, "k|", markersize=18, label="cut GPUs off")
+    left_axes.plot(
+        [case_estimates.access_failures.mean for _, case_estimates in cases],
+        places,
+        "k|",
+        markersize=18,
+        label="cut GPUs off",
+    )
     nets = [(wiring.domain_gpus, wiring.network) for wiring, _ in cases]
-    left.set_yticks(places, [f"K = {k}, radix {net.radix}, {net.design}" for k, net in nets], fontsize=8)
-    left.legend(loc="upper center", bbox_to_anchor=(0.5, 1.12), ncols=4, fontsize=8)
+    left_axes.set_yticks(places, [f"K = {k}, radix {net.radix}, {net.design}" for k, net in nets], fontsize=8)
+    left_axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.12), ncols=4, fontsize=8)
     for name, colour, shift, estimates in (
-        ("off", VERMILION, -0.2, [found.lost for _, found in cases]),
-        ("on", GREEN, 0.2, [found.lost_rerouted for _, found in cases]),
+        ("off", VERMILION, -0.2, [case_estimates.lost for _, case_estimates in cases]),
+        ("on", GREEN, 0.2, [case_estimates.lost_rerouted for _, case_estimates in cases]),
     ):
         means = [1e6 * e.mean for e in estimates]
         errors = [1e6 * (e.high - e.mean) for e in estimates]
         at = [place + shift for place in places]
-        right.barh(at, means, xerr=errors, color=colour, ecolor=INK, height=0.38, label=f"rerouting {name}")
-    right.set_yticks(places, [""] * len(places))
-    right.legend(loc="upper center", bbox_to_anchor=(0.5, 1.12), ncols=2, fontsize=8)
+        right_axes.barh(at, means, xerr=errors, color=colour, ecolor=INK, height=0.38, label=f"rerouting {name}")
+    right_axes.set_yticks(places, [""] * len(places))
+    right_axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.12), ncols=2, fontsize=8)
     labels = ("network failures a year, 65,536 GPUs", "GPU-time lost, ppm (95% interval)")
-    for axes, label in zip((left, right), labels, strict=True):
+    for axes, label in zip((left_axes, right_axes), labels, strict=True):
         axes.invert_yaxis()
         quiet(axes, "x", xlabel=label)

@@ -23,10 +23,10 @@ def figure() -> Figure:
         rates = f"{platform.rail_bps / 1e9:g} over {platform.hb_bps / 1e9:g} Gbit/s"
         divided = f"{rates}; the text doesn't say what it divides"
         square = "the text takes y(x-1) for x(y-1), which holds where x = y"
-        what = f"{name}: Eq. 3 over Eq. 2 at x={x}, y={y}"
+        label = f"{name}: Eq. 3 over Eq. 2 at x={x}, y={y}"
         ours = _slowdown_pct(platform, x, y)
         claims.append(Claim(f"{name}: C_S/C_F", published, 100 / platform.ratio, "%", 0.05, note=divided))
-        claims.append(Claim(what, published, ours, "%", 0.05, note=square))
+        claims.append(Claim(label, published, ours, "%", 0.05, note=square))
     return Figure(
         title="What forwarding adds to an all-to-all on rail-only",
         source="Rail-only section IV-B, Eq. 2 and 3",
@@ -52,11 +52,14 @@ def _slowdown_pct(platform: Platform, x: int, y: int) -> float:
 
 
 def _draw(drawn: matplotlib.figure.Figure) -> None:
-    left, right = drawn.subplots(1, 2, sharey=True)
-    for axes, title, own in ((left, "x = 8 GPUs of each domain", False), (right, "all GPUs of each domain", True)):
+    left_axes, right_axes = drawn.subplots(1, 2, sharey=True)
+    for axes, title, all_gpus in (
+        (left_axes, "x = 8 GPUs of each domain", False),
+        (right_axes, "all GPUs of each domain", True),
+    ):
         alike: dict[tuple[int, float], list[str]] = {}  # names of platforms whose lines are one, by x and C_F/C_S
         for platform in PLATFORMS.values():
-            alike.setdefault((platform.domain_gpus if own else PAPER[0], platform.ratio), []).append(platform.name)
+            alike.setdefault((platform.domain_gpus if all_gpus else PAPER[0], platform.ratio), []).append(platform.name)
         for colour, ((x, ratio), names) in zip(style.SERIES, alike.items(), strict=False):
             heights = [100 * forwarding_share(x, y, ratio, 1.0) for y in DOMAINS]
             label = f"{', '.join(names)}: x = {x}, C_F/C_S = {ratio:g}"
@@ -67,7 +70,7 @@ def _draw(drawn: matplotlib.figure.Figure) -> None:
         axes.legend(fontsize=8)
         style.quiet(axes, "y", title=title, xlabel="HB domains, y")
     for name, published in CLAIMED_PCT.items():
-        left.axhline(published, color=style.GREY, linestyle=":", linewidth=1)
+        left_axes.axhline(published, color=style.GREY, linestyle=":", linewidth=1)
         text = f"the text's {published}% ({name})"
-        left.annotate(text, (DOMAINS[-1], published), ha="right", va="bottom", fontsize=8)
-    left.set(ylabel="added to the all-to-all, %", ylim=(0, None))
+        left_axes.annotate(text, (DOMAINS[-1], published), ha="right", va="bottom", fontsize=8)
+    left_axes.set(ylabel="added to the all-to-all, %", ylim=(0, None))

@@ -55,9 +55,9 @@ def figure() -> Figure:
         pairs.append(both := pair(row))
         (wide, narrow), fits = both, fitting_domains(row)
         saved = (both.cost_saving_pct, both.power_saving_pct, f"{fits[0]}-{fits[-1]}")
-        for net, rest in ((wide, (None, None, None)), (narrow, saved)):
+        for net, saved_pct in ((wide, (None, None, None)), (narrow, saved)):
             counts = (net.switches, net.transceivers, net.cost_usd(), net.power_w())
-            rows.append((row.gpus, row.radix, net.design, *counts, *rest))
+            rows.append((row.gpus, row.radix, net.design, *counts, *saved_pct))
         at = f"{row.gpus:,} GPUs, radix {row.radix}"
         halves = "printed without its half" if both.power_saving_pct % 1 == 0.5 else ""
         claims += [
@@ -102,9 +102,9 @@ def pair(row: Any, domain: int = DOMAIN) -> Pair:
 
 def fitting_domains(row: Any) -> tuple[int, ...]:
     """The powers of two K that give the row's rail-only switches and transceivers."""
-    found = ((2**i, rail_only(row.gpus, 2**i, row.radix)) for i in range(row.gpus.bit_length()))
+    candidates = ((2**i, rail_only(row.gpus, 2**i, row.radix)) for i in range(row.gpus.bit_length()))
     counts = (row.switches_rail_only, row.transceivers_rail_only)
-    return tuple(k for k, network in found if (network.switches, network.transceivers) == counts)
+    return tuple(k for k, network in candidates if (network.switches, network.transceivers) == counts)
 
 
 def _draw(drawn: matplotlib.figure.Figure, pairs: list[Pair]) -> None:

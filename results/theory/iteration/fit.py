@@ -43,13 +43,13 @@ class Measured:
 @cache
 def measured() -> tuple[Measured, ...]:
     """Return every row of measured.csv, in its order."""
-    found = []
+    rows = []
     for row in csv.DictReader(ROWS.read_text().splitlines()[1:]):  # the first line is the source
         batch = GptModel.load(row["model"]).training.global_batch
         recipe = Recipe(batch, cast(Recompute, row["recompute"]), row["sequence_parallel"] == "yes")
         hfu = float(row["hfu_pct"]) if row["hfu_pct"] else None
-        found.append(Measured(row["table"], row["model"], recipe, float(row["seconds"]), hfu, row["use"] == "fit"))
-    return tuple(found)
+        rows.append(Measured(row["table"], row["model"], recipe, float(row["seconds"]), hfu, row["use"] == "fit"))
+    return tuple(rows)
 
 
 def as_job(row: Measured) -> tuple[Job, Strategy[FloatArray]]:
@@ -98,18 +98,18 @@ def leave_model_out_s(row: Measured) -> float:
         model = GptModel.load(row.model)
         return model.layers, model.hidden
 
-    others = [r for r in measured() if shape(r) != shape(row)]
+    other_models = [r for r in measured() if shape(r) != shape(row)]
     job, strategy = as_job(row)
-    cluster = replace(job.cluster, constants=fitted_constants(others))
+    cluster = replace(job.cluster, constants=fitted_constants(other_models))
     return float(theory.iteration_time(replace(job, cluster=cluster), strategy).total_s[0])
 
 
 def main() -> None:
     """Print the constants of the rows to be fitted, and every row's error with those of iteration_time.py."""
-    found = fitted_constants([row for row in measured() if row.fitted])
-    print(f"matmul_efficiency={found.matmul_efficiency:.4f}")
-    print(f"memory_efficiency={found.memory_efficiency:.4f}")
-    print(f"overhead_flops={found.overhead_flops:.3e}")
+    constants = fitted_constants([row for row in measured() if row.fitted])
+    print(f"matmul_efficiency={constants.matmul_efficiency:.4f}")
+    print(f"memory_efficiency={constants.memory_efficiency:.4f}")
+    print(f"overhead_flops={constants.overhead_flops:.3e}")
     for row in measured():
         error, left_out = (100 * (s / row.seconds - 1) for s in (predicted_s(row), leave_model_out_s(row)))
         use = "fitted" if row.fitted else "held out"

@@ -125,8 +125,8 @@ def make_cluster(platform: str, gpus: int, domain_gpus: int) -> Cluster:
     if gpus < 1 or domain_gpus < 1 or gpus % domain_gpus:
         raise BadInput("domain_gpus", domain_gpus, f"must divide the {gpus} GPUs")
     p = PLATFORMS[platform]
-    given = {field.name for field in fields(Constants)} - set(taken_from_a100(p))
-    constants = replace(A100, **{name: getattr(p, name) for name in given})
+    given_fields = {field.name for field in fields(Constants)} - set(taken_from_a100(p))
+    constants = replace(A100, **{name: getattr(p, name) for name in given_fields})
     return Cluster(gpus, domain_gpus, p.flops, p.hb_bps / 8, p.rail_bps / 8, float(p.memory_bytes), constants)
 
 
@@ -270,10 +270,10 @@ def activation_bytes(job: Job, s: Strategies) -> FloatArray:
     model = job.model
     recipe = job.recipe
     unit = s.micro_batch * model.sequence * model.hidden
-    attention, rest = _stored(job, s)
+    attention, other_bytes = _stored(job, s)
     edge = 2 / s.tensor if recipe.sequence_parallel else 2 * np.ones_like(s.tensor)
-    kept = {"none": rest + attention, "selective": rest, "full": edge}[recipe.recompute]
-    working = {"none": 0 * rest, "selective": attention, "full": rest + attention}[recipe.recompute]
+    kept = {"none": other_bytes + attention, "selective": other_bytes, "full": edge}[recipe.recompute]
+    working = {"none": 0 * other_bytes, "selective": attention, "full": other_bytes + attention}[recipe.recompute]
     p = s.pipeline
     v = s.virtual_stages
     interleaving = np.where(v > 1, 1 + (p - 1) / (p * v), 1.0)
@@ -354,7 +354,7 @@ def iteration_time(job: Job, s: Strategies) -> IterationTime:
 
 def compute_parts(job: Job, s: Strategies) -> ComputeParts:
     """All computing of an iteration: (m + (p - 1)/v) t(b) and the optimizer's step, before any constant."""
-    one = micro_batch_parts(job, s)
+    micro_batch = micro_batch_parts(job, s)
     step = optimizer_parts(job, stage_parameters(job, s))
     times = s.micro_batches(job.recipe.global_batch) + (s.pipeline - 1) / s.virtual_stages
-    return ComputeParts(*(times * each + once for each, once in zip(one, step, strict=True)))
+    return ComputeParts(*(times * each + once for each, once in zip(micro_batch, step, strict=True)))

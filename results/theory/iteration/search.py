@@ -71,18 +71,18 @@ def divisors(n: int) -> tuple[int, ...]:
 
 def best_strategy(job: Job, rules: Rules | None = None) -> Best:
     """Return the fastest of `weigh`; of equals the first."""
-    found = weigh(job, rules)
-    first = found.order()[0]
-    seconds = float(found.times.total_s[first])
-    network_s = float(found.times.network_s[first])
-    return Best(found.strategy(first), seconds, network_s, float(found.gpu_bytes[first]), len(found.gpu_bytes))
+    weighed = weigh(job, rules)
+    first = weighed.order()[0]
+    seconds = float(weighed.times.total_s[first])
+    network_s = float(weighed.times.network_s[first])
+    return Best(weighed.strategy(first), seconds, network_s, float(weighed.gpu_bytes[first]), len(weighed.gpu_bytes))
 
 
 def weigh(job: Job, rules: Rules | None = None) -> Weighed:
     """Return all of `candidates` that fit memory, if `rules` ask for it. BadInput if there is none."""
     rules = rules or Rules()
-    found = candidates(job, rules)
-    sizes = theory.gpu_bytes(job, found)
+    strategies = candidates(job, rules)
+    sizes = theory.gpu_bytes(job, strategies)
     fitting = sizes <= (job.cluster.memory_bytes if rules.fits_memory else np.inf)
     if not fitting.any():
         reason = (
@@ -93,8 +93,8 @@ def weigh(job: Job, rules: Rules | None = None) -> Weighed:
         )
         allowed = f"can't train this model with a batch of {job.recipe.global_batch:,}: no strategy {reason}"
         raise BadInput("gpus", job.cluster.gpus, allowed)
-    found = Strategy(*(column[fitting] for column in found.columns))
-    return Weighed(found, theory.iteration_time(job, found), sizes[fitting])
+    strategies = Strategy(*(column[fitting] for column in strategies.columns))
+    return Weighed(strategies, theory.iteration_time(job, strategies), sizes[fitting])
 
 
 def candidates(job: Job, rules: Rules) -> Strategy[FloatArray]:

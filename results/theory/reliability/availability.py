@@ -147,9 +147,9 @@ def lost_share(out: Ints, domain_gpus: int, rail_time_share: float, rerouted: bo
     """Share of a domain's time that is lost while `out` of its rails are, 0 to 1."""
     if not rerouted:
         return np.asarray(out / domain_gpus)
-    left = domain_gpus - out
-    slowdown = rail_time_share * out / np.maximum(left, 1)
-    return np.where(left > 0, slowdown / (1 + slowdown), 1.0)
+    living_gpus = domain_gpus - out
+    slowdown = rail_time_share * out / np.maximum(living_gpus, 1)
+    return np.where(living_gpus > 0, slowdown / (1 + slowdown), 1.0)
 
 
 def first_order_lost(wiring: Wiring, components: Components, rerouted: bool) -> float:
@@ -234,8 +234,8 @@ def _changes(kinds: list[_Outages]) -> tuple[Ints, Floats, Ints]:
     step = step[order]
     # every outage ends, so the count is back at 0 where the next GPU's begin
     running = np.cumsum(step)
-    seen = ((step == 1) & (running == 1)) | ((step == -1) & (running == 0))
-    return gpu[seen], time[seen], step[seen]
+    changes = ((step == 1) & (running == 1)) | ((step == -1) & (running == 0))
+    return gpu[changes], time[changes], step[changes]
 
 
 def _by_domain(changes: tuple[Ints, Floats, Ints], wiring: Wiring) -> tuple[Ints, Floats, Floats]:
