@@ -34,7 +34,10 @@ def draw(fabric: FabricRun) -> style.Plot:
     domains = max(2, min(fabric.domains, _MAX_GPUS // rails))
     width = 100.0 if is_small(fabric) else 200.0
     tiers = _tiers(fabric)
-    top = _Y["spine"] + 8 if fabric.spines else _Y["rail"] + 8 + _TIER * max(0, len(tiers) - 1)
+    if fabric.spines:
+        top = _Y["spine"] + 8
+    else:
+        top = _Y["rail"] + 8 + _TIER * max(0, len(tiers) - 1)
     with style.drawing(style.WIDTH * (top + 5) / 208, style.WIDTH * width / 200) as figure:
         axes = figure.subplots()
         axes.set(xlim=(-2, width + 2), ylim=(-5, top), aspect="equal")
@@ -48,18 +51,30 @@ def draw(fabric: FabricRun) -> style.Plot:
                 _cables(axes, [gpu], centre, _colour(rank, rails), 0.9)
             _switch(axes, centre, 24, fabric.switches[0], style.MUTED)
         else:
-            ends = _domain_optical_switches(axes, gpus, domains, width) if fabric.optics == _PER_DOMAIN else gpus
+            ends = gpus
+            if fabric.optics == _PER_DOMAIN:
+                ends = _domain_optical_switches(axes, gpus, domains, width)
             _rails(axes, fabric, rails, ends, width)
-        # an optical switch that is for all domains is a band that all cables of its layer go through
-        for layer in _layers(fabric) if fabric.optics != _PER_DOMAIN else ():
-            y, colour = (_Y["optics"], style.MUTED) if layer == "rail" else (_Y["domain"] - 0.6, style.DOMAIN)
-            axes.add_patch(Rectangle((0, y), width, 1.2, facecolor=colour + "40", edgecolor=colour, linewidth=0.6))
-            axes.text(width + 0.5, y + 0.6, _OPTICS[layer][0], ha="left", va="center", fontsize=8)
+        if fabric.optics != _PER_DOMAIN:
+            _shared_optical_switches(axes, fabric, width)
         caption = _caption(fabric)
         part = (domains, rails) != (fabric.domains, fabric.rails)
         note = f"{domains} of {fabric.domains} domains, {rails} of {fabric.rails} rails drawn. " if part else ""
         alt = f"Drawing of the {fabric.label} fabric: {caption}"
         return style.finish(figure, f"fabric-{fabric.label}", alt, note + caption)
+
+
+def _shared_optical_switches(axes: Axes, fabric: FabricRun, width: float) -> None:
+    """Draw each optical switch that is for all domains as a band that all cables of its layer go through."""
+    for layer in _layers(fabric):
+        if layer == "rail":
+            y = _Y["optics"]
+            colour = style.MUTED
+        else:
+            y = _Y["domain"] - 0.6
+            colour = style.DOMAIN
+        axes.add_patch(Rectangle((0, y), width, 1.2, facecolor=colour + "40", edgecolor=colour, linewidth=0.6))
+        axes.text(width + 0.5, y + 0.6, _OPTICS[layer][0], ha="left", va="center", fontsize=8)
 
 
 def is_small(fabric: FabricRun) -> bool:
@@ -90,7 +105,7 @@ def _rails(axes: Axes, fabric: FabricRun, rails: int, gpus: Points, width: float
     """Draw the rail switches, those of several planes beside each other, with their cables; and the spines above."""
     pitch = width / rails
     kind = _kind(fabric)
-    planes = kind.planes if kind else 1
+    planes = _planes(fabric)
     places: dict[str, list[tuple[int, float]]] = {}
     for g, plane in product(range(rails), range(planes)):
         name = kind.rail_switch(g, plane).name if kind else f"rail{g}"
@@ -124,8 +139,13 @@ def _tiers(fabric: FabricRun) -> list[list[str]]:
 
 def _graph(axes: Axes, fabric: FabricRun, tiers: list[list[str]], gpus: Points, width: float) -> None:
     """Draw the switches of a graph in tiers, with the cables of the GPUs that are drawn and those between switches."""
-    at = {f"d{domain}g{rank}": point for (domain, rank), point in gpus.items()}
-    colours = {f"d{domain}g{rank}": _colour(rank, 1 + max(g for _, g in gpus)) for domain, rank in gpus}
+    at: dict[str, Point] = {}
+    colours: dict[str, str] = {}
+    rails = _rail_count(gpus)
+    for (domain, rank), point in gpus.items():
+        name = f"d{domain}g{rank}"
+        at[name] = point
+        colours[name] = _colour(rank, rails)
     boxes: list[tuple[str, Point, float]] = []
     for number, tier in enumerate(tiers):
         pitch = width / len(tier)
@@ -149,6 +169,11 @@ def _kind(fabric: FabricRun) -> FabricKind | None:  # a plugin's may not be load
     return None
 
 
+def _planes(fabric: FabricRun) -> int:
+    kind = _kind(fabric)
+    return kind.planes if kind else 1
+
+
 def _layers(fabric: FabricRun) -> tuple[str, ...]:
     """Those with optical switches. Runs of a time when one was for all domains don't say: there each has its name."""
     return fabric.optics or tuple(layer for layer, (name, _) in _OPTICS.items() if name in fabric.switches)
@@ -164,9 +189,14 @@ def _domain_optical_switches(axes: Axes, gpus: Points, domains: int, width: floa
         if domains <= _MAX_NAMED_DOMAINS:
             middle = (pitch * (d + 0.5), _Y["domain_optics"] + _OPTICAL_SWITCH_HEIGHT / 2)
             axes.text(*middle, f"ocs{d}", ha="center", va="center", fontsize=8)
+    rails = _rail_count(gpus)
     for (_, rank), top in gpus.items():
-        _cables(axes, [top], (top[0], _Y["domain_optics"]), _colour(rank, 1 + max(g for _, g in gpus)), 0.9)
+        _cables(axes, [top], (top[0], _Y["domain_optics"]), _colour(rank, rails), 0.9)
     return {gpu: (x, _Y["domain_optics"] + _OPTICAL_SWITCH_HEIGHT) for gpu, (x, _) in gpus.items()}
+
+
+def _rail_count(gpus: Points) -> int:
+    return 1 + max(rank for _, rank in gpus)
 
 
 def _cables(axes: Axes, ends: list[Point], centre: Point, colour: str, width: float) -> None:
@@ -189,14 +219,21 @@ def _colour(rank: int, rails: int) -> str:
 
 
 def _caption(fabric: FabricRun) -> str:
-    uplinks = f"{fabric.spines} spines with {short(rate(fabric.uplink_bps))} to each rail"
-    spines = f", {uplinks if fabric.spines else 'no spine'}"
+    parts = [f"{fabric.domains} HB domains × {fabric.rails} GPUs"]
+    planes = _planes(fabric)
+    if planes > 1:
+        parts.append(f"{planes} planes per rail")
     if fabric.cables:
-        spines = f", {len(fabric.switches)} switches"
+        parts.append(f"{len(fabric.switches)} switches")
+    elif fabric.spines:
+        parts.append(f"{fabric.spines} spines with {short(rate(fabric.uplink_bps))} to each rail")
+    else:
+        parts.append("no spine")
     optics = [_OPTICS[layer][1] for layer in _layers(fabric)]
-    each = ", one a domain" if fabric.optics == _PER_DOMAIN else ""
-    optics_text = f", optical circuit switches between GPUs and {' and '.join(optics)}{each}" if optics else ""
-    planes = kind.planes if (kind := _kind(fabric)) else 1
-    size = f"{fabric.domains} HB domains × {fabric.rails} GPUs" + (f", {planes} planes per rail" if planes > 1 else "")
+    if optics:
+        parts.append(f"optical circuit switches between GPUs and {' and '.join(optics)}")
+    if optics and fabric.optics == _PER_DOMAIN:
+        parts.append("one a domain")
     rates = f"HB {short(rate(fabric.hb_bps))}, rail {short(rate(fabric.rail_bps))} per GPU and direction"
-    return f"{fabric.kind[0].upper()}{fabric.kind[1:]}: {size}{spines}{optics_text}. {rates}. Policy {fabric.policy}."
+    kind = f"{fabric.kind[0].upper()}{fabric.kind[1:]}"
+    return f"{kind}: {', '.join(parts)}. {rates}. Policy {fabric.policy}."

@@ -44,6 +44,9 @@ def _tidy(parent: ET.Element, ids: dict[str, str], decimals: int) -> None:
     parent.tag = parent.tag.rpartition("}")[2]
     if parent.tag != "text":
         parent.text = None
+    if parent.tag in ("defs", "clipPath"):
+        # shapes of markers are small, and drawn many times
+        decimals = 2
     children: list[ET.Element] = []
     for child in parent:
         child.tag = child.tag.rpartition("}")[2]
@@ -51,28 +54,39 @@ def _tidy(parent: ET.Element, ids: dict[str, str], decimals: int) -> None:
         if child.tag in ("metadata", "style"):
             continue
         name = child.attrib.pop("id", "")
-        _attributes(child, ids, 2 if parent.tag in ("defs", "clipPath") else decimals)
-        _tidy(child, ids, 2 if parent.tag in ("defs", "clipPath") else decimals)
+        _attributes(child, ids, decimals)
+        _tidy(child, ids, decimals)
         if name in ids:
             child.set("id", ids[name])
         elif name.startswith(_MARK):
             _name_marks(child, *json.loads(name.removeprefix(_MARK)))
-        is_unseen = child.tag == "path" and child.get("style") == "fill:none" and "id" not in child.attrib
-        if is_unseen or (child.tag in ("g", "defs") and not len(child)):
+        if _is_unseen(child):
             continue
-        children += list(child) if child.tag == "g" and not child.attrib else [child]
-    styles = {child.get("style") for child in children}
-    if (
-        parent.tag == "g"
-        and "style" not in parent.attrib
-        and len(children) > 1
-        and len(styles) == 1
-        and None not in styles
-    ):
-        parent.set("style", children[0].attrib["style"])
-        for child in children:
-            del child.attrib["style"]
+        if child.tag == "g" and not child.attrib:
+            # a group without attributes changes nothing: its children take its place
+            children += list(child)
+        else:
+            children.append(child)
     parent[:] = children
+    if parent.tag == "g" and "style" not in parent.attrib:
+        _share_style(parent)
+
+
+def _is_unseen(element: ET.Element) -> bool:
+    """Return True for a path that isn't drawn and not referred to, and for a group without children."""
+    if element.tag == "path":
+        return element.get("style") == "fill:none" and "id" not in element.attrib
+    return element.tag in ("g", "defs") and not len(element)
+
+
+def _share_style(group: ET.Element) -> None:
+    """Give a group the style of its children, if there are several and all have the same."""
+    styles = {child.get("style") for child in group}
+    if len(group) < 2 or len(styles) != 1 or None in styles:
+        return
+    group.set("style", group[0].attrib["style"])
+    for child in group:
+        del child.attrib["style"]
 
 
 def _attributes(element: ET.Element, ids: dict[str, str], decimals: int) -> None:
@@ -80,9 +94,7 @@ def _attributes(element: ET.Element, ids: dict[str, str], decimals: int) -> None
         element.set("href", f"#{ids[target[1:]]}" if target.startswith("#") else target)
     for name, value in list(element.attrib.items()):
         if name == "style":
-            pairs = (map(str.strip, part.split(":", 1)) for part in value.split(";") if part.strip())
-            kept = (f"{key}:{_reference(v, ids)}" for key, v in pairs if _DROPPED.get(key) not in (v, ""))
-            element.set("style", ";".join(kept))
+            element.set("style", _short_style(value, ids))
         elif name == "d":
             element.set("d", path_data(value, decimals))
         elif name in ("x", "y", "width", "height", "transform"):
@@ -92,6 +104,16 @@ def _attributes(element: ET.Element, ids: dict[str, str], decimals: int) -> None
                 del element.attrib[name]
         else:
             element.set(name, _reference(value, ids))
+
+
+def _short_style(style: str, ids: dict[str, str]) -> str:
+    """Return a style without its defaults and without the font, which the page decides."""
+    parts: list[str] = []
+    for part in style.split(";"):
+        key, _, value = map(str.strip, part.partition(":"))
+        if key and _DROPPED.get(key) not in (value, ""):
+            parts.append(f"{key}:{_reference(value, ids)}")
+    return ";".join(parts)
 
 
 def _reference(value: str, ids: dict[str, str]) -> str:
@@ -118,11 +140,18 @@ def _number(value: float, decimals: int) -> str:
 
 def path_data(data: str, decimals: int = 1) -> str:
     """Return absolute path data of M, L, Q, C and z with rounded and relative coordinates; shapes get a digit more."""
-    parts = [(part[0], [float(x) for x in part[1:].split()]) for part in re.findall(r"[A-Za-z][^A-Za-z]*", data)]
+    parts: list[tuple[str, list[float]]] = []
+    for part in re.findall(r"[A-Za-z][^A-Za-z]*", data):
+        parts.append((part[0], list(map(float, part[1:].split()))))
     if sum(len(values) for _, values in parts) <= _MANY:
         decimals = 2
     unit = 10.0**-decimals
-    steps: list[tuple[str, list[int]]] = []  # relative, in units
+    return _joined(_relative_steps(parts, unit), unit, decimals)
+
+
+def _relative_steps(parts: Sequence[tuple[str, Sequence[float]]], unit: float) -> list[tuple[str, list[int]]]:
+    """Return commands with coordinates relative to the point before, in units. `parts`: with absolute ones."""
+    steps: list[tuple[str, list[int]]] = []
     x = y = start_x = start_y = 0
     for command, values in parts:
         at = [round(value / unit) for value in values]
@@ -139,14 +168,22 @@ def path_data(data: str, decimals: int = 1) -> str:
         x = at[-2]
         y = at[-1]
         _append(steps, command.lower(), moved)
+    return steps
+
+
+def _joined(steps: Sequence[tuple[str, Sequence[int]]], unit: float, decimals: int) -> str:
+    """Return steps as path data. A minus sign separates numbers, and a repeated command is left out."""
     text = ""
-    last = ""
+    last_command = ""
     for command, moves in steps:
-        numbers = [_number(value * unit, decimals) for value in moves]
-        joined = "".join(n if n.startswith("-") or not i else f" {n}" for i, n in enumerate(numbers))
-        repeats = command == last and command not in "Mz"
-        text += ("" if joined.startswith("-") else " ") + joined if repeats else command + joined
-        last = command
+        numbers = " ".join(_number(value * unit, decimals) for value in moves).replace(" -", "-")
+        if command != last_command or command in "Mz":
+            text += command + numbers
+        elif numbers.startswith("-"):
+            text += numbers
+        else:
+            text += f" {numbers}"
+        last_command = command
     return text
 
 

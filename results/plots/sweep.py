@@ -5,7 +5,7 @@ predicted; a point is a measured median, its bar from the least to the most of t
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from math import ceil
 from typing import Any, Final, NamedTuple
@@ -22,6 +22,7 @@ from railyard.results.plots.svg import mark
 
 Named = tuple[str, Mapping[str, Any]]  # a fabric or a workload: its label, and its part of the resolved experiment
 Looks = Mapping[str, tuple[str, str, Any]]  # a line -> colour, marker and dashes
+PlaceAndCell = tuple["Place", tuple[str, str]]  # a point of a line, with its fabric and workload
 Timed = Mapping[tuple[str, str, str], Spread]
 """(fabric, workload, phase) -> its times; phase "" is the whole, and a prediction alone has no values."""
 
@@ -62,20 +63,26 @@ class Curve(NamedTuple):
 
 def curves(fabrics: Sequence[Named], workloads: Sequence[Named], timed: Timed) -> tuple[Curve, ...]:
     """Every workload over the trait that fabrics sweep, then every workload that is itself swept. Empty: no sweep."""
-    curves_of_sweeps = []
+    all_curves: list[Curve] = []
     over_fabrics: defaultdict[str, dict[str, Sequence[Place]]] = defaultdict(dict)
     for kind, axis, places in _sweeps(fabrics):
         over_fabrics[axis][kind] = places
     for axis, kinds in over_fabrics.items():
         for workload, _ in workloads:
-            lines = {kind: [(p, (p.name, workload)) for p in places] for kind, places in kinds.items()}
-            curves_of_sweeps.append(_curve(workload, axis, lines, timed))
+            lines: dict[str, list[PlaceAndCell]] = {}
+            for kind, places in kinds.items():
+                lines[kind] = [(place, (place.name, workload)) for place in places]
+            all_curves.append(_curve(workload, axis, lines, timed))
     for title, axis, places in _sweeps(workloads):
-        lines = {fabric: [(p, (fabric, p.name)) for p in places] for fabric, _ in fabrics}
-        curves_of_sweeps.append(_curve(title, axis, lines, timed))
-    return tuple(
-        curve for curve in curves_of_sweeps if any(len(points) >= MIN_POINTS for points in _whole(curve).values())
-    )
+        lines = {}
+        for fabric, _ in fabrics:
+            lines[fabric] = [(place, (fabric, place.name)) for place in places]
+        all_curves.append(_curve(title, axis, lines, timed))
+    return tuple(filter(_has_enough_points, all_curves))
+
+
+def _has_enough_points(curve: Curve) -> bool:
+    return max(map(len, _whole(curve).values()), default=0) >= MIN_POINTS
 
 
 def _whole(curve: Curve) -> Lines:
@@ -89,38 +96,61 @@ def _sweeps(named: Iterable[Named]) -> Iterable[tuple[str, str, Sequence[Place]]
     for name, traits in named:
         kinds[str(traits.get("kind", ""))].append((name, traits))
     for kind, members in kinds.items():
-        # the one trait in which they differ, if it is a number; domains x rails count as one
-        keys = dict.fromkeys(key for _, traits in members for key in traits)
-        differing = {key for key in keys if len({repr(traits.get(key)) for _, traits in members}) > 1}
-        differing.discard("name")  # a title, which a workload may have besides
-        trait = "rails" if differing == _SIZE else "".join(differing) if len(differing) == 1 else ""
-        is_number = trait in _TRAITS and all(traits.get(trait, "auto") != "auto" for _, traits in members)
-        if not is_number or len(members) < MIN_POINTS:
+        trait = _swept_trait([traits for _, traits in members])
+        if not trait or len(members) < MIN_POINTS:
             continue
-        (axis, number), places = _TRAITS[trait], []
-        for name, traits in members:
-            value = traits[trait]
-            tick = f"{value:g}" if isinstance(value, int | float) else str(value)
-            # where domains and rails both vary, the axis shows rails alone
-            tick += f"\n({traits['domains']} x {traits['rails']})" if trait in _SIZE else ""
-            places.append(Place(name, number(value), tick))
+        axis, to_number = _TRAITS[trait]
+        places = [Place(name, to_number(traits[trait]), _tick(traits, trait)) for name, traits in members]
         if len({place.x for place in places}) == len(places):
             yield str(members[0][1].get("model", kind)), axis, sorted(places, key=lambda place: place.x)
 
 
-def _curve(title: str, axis: str, lines: Mapping[str, Sequence[tuple[Place, tuple[str, str]]]], timed: Timed) -> Curve:
+def _swept_trait(members: Sequence[Mapping[str, Any]]) -> str:
+    """Return the one trait in which members differ, if it is a number for each; else "". Domains x rails are one."""
+    keys = {key for traits in members for key in traits}
+    keys.discard("name")  # a title, which a workload may have besides
+    differing = {key for key in keys if len({repr(traits.get(key)) for traits in members}) > 1}
+    if differing == _SIZE:
+        trait = "rails"
+    elif len(differing) == 1:
+        trait = differing.pop()
+    else:
+        return ""
+    if trait not in _TRAITS or any(traits.get(trait, "auto") == "auto" for traits in members):
+        return ""
+    return trait
+
+
+def _tick(traits: Mapping[str, Any], trait: str) -> str:
+    value = traits[trait]
+    text = f"{value:g}" if isinstance(value, int | float) else str(value)
+    if trait in _SIZE:
+        # where domains and rails both vary, the axis shows rails alone
+        text += f"\n({traits['domains']} x {traits['rails']})"
+    return text
+
+
+def _curve(title: str, axis: str, lines: Mapping[str, Sequence[PlaceAndCell]], timed: Timed) -> Curve:
     cells = {cell for line in lines.values() for _, cell in line}
-    phases = sorted({phase: None for *cell, phase in timed if tuple(cell) in cells}, key=bool)  # stable: whole first
+    phases = dict.fromkeys(phase for fabric, workload, phase in timed if (fabric, workload) in cells)
     shown: dict[str, dict[str, list[tuple[Place, Spread]]]] = {}
-    for phase, (name, line) in product(phases, lines.items()):
-        if points := [(place, timed[*cell, phase]) for place, cell in line if (*cell, phase) in timed]:
+    # sorting by truth is stable: it puts the whole, whose phase is "", first
+    for phase, (name, line) in product(sorted(phases, key=bool), lines.items()):
+        points = [(place, timed[*cell, phase]) for place, cell in line if (*cell, phase) in timed]
+        if points:
             shown.setdefault(phase, {})[name] = points
     return Curve(title, axis, shown)
 
 
+def _lines_of(curve: Curve) -> Iterator[tuple[str, Sequence[tuple[Place, Spread]]]]:
+    """Yield name and points of each line of each phase."""
+    for lines in curve.phases.values():
+        yield from lines.items()
+
+
 def covers(curves: Iterable[Curve], timed: Timed) -> bool:
     """Return True if the curves show all of these times, so that no other drawing is needed."""
-    drawn = sum(len(points) for curve in curves for by in curve.phases.values() for points in by.values())
+    drawn = sum(len(points) for curve in curves for _, points in _lines_of(curve))
     return drawn == len(timed)
 
 
@@ -133,16 +163,18 @@ def draw(figure: Any, curve: Curve) -> None:
     """The whole over the full width, its phases below; `figure` is a Figure or a SubFigure with nothing in it."""
     first, *phases = curve.phases
     below = ceil(len(phases) / _ACROSS)
-    grid = figure.add_gridspec(1 + below, _ACROSS, height_ratios=[1.5, *[1.0] * below])
-    looks = looks_of(name for by in curve.phases.values() for name in by)
+    grid = figure.add_gridspec(1 + below, _ACROSS, height_ratios=[1.5] + [1.0] * below)
+    looks = looks_of(name for name, _ in _lines_of(curve))
     places = {place.x: place.tick for points in _whole(curve).values() for place, _ in points}
-    panels = [(first, grid[0, :]), *((p, grid[1 + n // _ACROSS, n % _ACROSS]) for n, p in enumerate(phases))]
-    for phase, where in panels:
-        axes = figure.add_subplot(where)
+    axes = figure.add_subplot(grid[0, :])
+    draw_panel(axes, curve.phases[first], looks, places)
+    axes.set(title=f"{curve.title}: {first or 'iteration'}", xlabel=curve.axis)
+    for number, phase in enumerate(phases):
+        row, column = divmod(number, _ACROSS)
+        axes = figure.add_subplot(grid[1 + row, column])
         draw_panel(axes, curve.phases[phase], looks, places)
-        title = f"{curve.title}: {phase or 'iteration'}" if phase == first else phase
-        axes.set(title=title, xlabel=curve.axis)
-    spreads = [s for by in curve.phases.values() for points in by.values() for _, s in points]
+        axes.set(title=phase, xlabel=curve.axis)
+    spreads = [spread for _, points in _lines_of(curve) for _, spread in points]
     draw_legend(figure, looks, spreads)
 
 
@@ -172,19 +204,10 @@ def draw_panel(axes: Axes, lines: Lines, looks: Looks, places: Mapping[float, st
     """Draw lines of predictions and points of measurements over `places`, the ticks by their position."""
     for name, points in lines.items():
         colour, marker, dash = looks[name]
-        predicted = [(p, s.predicted) for p, s in points if s.predicted is not None]
-        if predicted:
-            xs = [p.x for p, _ in predicted]
-            ys = [y for _, y in predicted]
-            line = axes.plot(xs, ys, color=colour, ls=dash, marker=".", lw=1.6)
-            mark(line, name, *(f"{p.name}: predicted {fmt.seconds(y)}" for p, y in predicted))
-        for place, s in points:
-            if s.values:
-                ends = [min(s.values), max(s.values)]
-                mark(axes.plot([place.x] * 2, ends, color=colour, marker="_", ms=7, lw=1.2), name)
-                dots = axes.plot([place.x], [s.median], marker, ms=5.5, mfc=plots.PAPER, mec=colour)
-                spread = f", {fmt.seconds(ends[0])} to {fmt.seconds(ends[1])}" if len(s.values) > 1 else ""
-                mark(dots, name, f"{place.name}: {fmt.seconds(s.median)}{spread}")
+        _draw_prediction(axes, name, points, colour, dash)
+        for place, spread in points:
+            if spread.values:
+                _draw_measurement(axes, name, place, spread, colour, marker)
     low = min(places)
     high = max(places)
     # the same ends in every panel, also where a phase isn't everywhere; the ends' labels keep clear of the corner
@@ -198,6 +221,30 @@ def draw_panel(axes: Axes, lines: Lines, looks: Looks, places: Mapping[float, st
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(plots.seconds_tick)
     plots.quiet(axes, grid="y", ylim=(0, 1.12 * axes.get_ylim()[1]))
+
+
+def _draw_prediction(axes: Axes, name: str, points: Sequence[tuple[Place, Spread]], colour: str, dash: Any) -> None:
+    """Draw a line through the predicted times, with a tooltip for each."""
+    xs: list[float] = []
+    ys: list[float] = []
+    tips: list[str] = []
+    for place, spread in points:
+        if spread.predicted is not None:
+            xs.append(place.x)
+            ys.append(spread.predicted)
+            tips.append(f"{place.name}: predicted {fmt.seconds(spread.predicted)}")
+    if xs:
+        mark(axes.plot(xs, ys, color=colour, ls=dash, marker=".", lw=1.6), name, *tips)
+
+
+def _draw_measurement(axes: Axes, name: str, place: Place, spread: Spread, colour: str, marker: str) -> None:
+    """Draw the median as a point, over a bar from the least to the most."""
+    least = min(spread.values)
+    most = max(spread.values)
+    mark(axes.plot([place.x] * 2, [least, most], color=colour, marker="_", ms=7, lw=1.2), name)
+    dots = axes.plot([place.x], [spread.median], marker, ms=5.5, mfc=plots.PAPER, mec=colour)
+    ends = f", {fmt.seconds(least)} to {fmt.seconds(most)}" if len(spread.values) > 1 else ""
+    mark(dots, name, f"{place.name}: {fmt.seconds(spread.median)}{ends}")
 
 
 def plot(curve: Curve, name: str) -> plots.Plot:

@@ -5,7 +5,7 @@ to the most. A cross marks a point of which a value is degraded or invalid.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
@@ -63,21 +63,40 @@ def figures_of(points: Sequence[AxisPoint]) -> tuple[AxisFigure, ...]:
     varying = [axis for axis in _axes_of(points) if len(_values(points, axis)) > 1]
     if not varying:
         points = [AxisPoint({FABRIC: point.line}, point.work, "all", point.spread) for point in points]
-    numeric = [axis for axis in varying if _positions(_values(points, axis)) is not None]
-    x = (numeric or varying or [FABRIC])[0]
-    panel_axes = [axis for axis in varying if axis != x]
-    together = [axis for axis in panel_axes if _follows(points, axis, x)]  # zipped: as many values as the axis itself
-    split = [axis for axis in panel_axes if axis not in together]
+    x = _axis_below(points, varying)
+    # axes that are zipped with x have as many values as x itself: they are named in its ticks
+    together: list[str] = []
+    split: list[str] = []
+    for axis in varying:
+        if axis == x:
+            continue
+        if _follows(points, axis, x):
+            together.append(axis)
+        else:
+            split.append(axis)
     ticks = _ticks(points, x, together)
-    grouped = defaultdict[tuple[str, tuple[str, ...]], list[AxisPoint]](list)
-    for point in points:
-        grouped[point.work, tuple(str(point.axes[axis]) for axis in split[1:])].append(point)
     figures = []
-    for (work, values), group in grouped.items():
-        fixed = [f"{short(axis)} {value}" for axis, value in zip(split[1:], values, strict=True)]
+    for title, group in _by_title(points, split[1:]).items():
         panels = _panels(group, split[0]) if split else (Panel("", tuple(group)),)
-        figures.append(AxisFigure(", ".join([work, *fixed]), x, ticks, panels))
+        figures.append(AxisFigure(title, x, ticks, panels))
     return tuple(figures)
+
+
+def _axis_below(points: Sequence[AxisPoint], varying: Sequence[str]) -> str:
+    """Return the axis that a figure has below: the first of numbers, or else the first."""
+    for axis in varying:
+        if _positions(_values(points, axis)) is not None:
+            return axis
+    return varying[0] if varying else FABRIC
+
+
+def _by_title(points: Sequence[AxisPoint], axes: Sequence[str]) -> dict[str, list[AxisPoint]]:
+    """Return the points of each figure by its title: the work, and the values of `axes`."""
+    groups: dict[str, list[AxisPoint]] = {}
+    for point in points:
+        values = [f"{short(axis)} {point.axes[axis]}" for axis in axes]
+        groups.setdefault(", ".join([point.work, *values]), []).append(point)
+    return groups
 
 
 def _axes_of(points: Sequence[AxisPoint]) -> list[str]:
@@ -107,16 +126,20 @@ def _positions(values: Sequence[str]) -> list[float] | None:
 def _ticks(points: Sequence[AxisPoint], x: str, together: Sequence[str]) -> dict[str, tuple[float, str]]:
     values = _values(points, x)
     positions = _positions(values)
-    texts = {str(point.axes[x]): [f"{short(axis)} {point.axes[axis]}" for axis in together] for point in points}
-    numbers = positions if positions is not None else [float(number) for number in range(len(values))]
-    return {value: (number, "\n".join([value, *texts[value]])) for value, number in zip(values, numbers, strict=True)}
+    if positions is None:
+        positions = [float(number) for number in range(len(values))]
+    texts: dict[str, str] = {}
+    for point in points:
+        value = str(point.axes[x])
+        texts[value] = "\n".join([value, *(f"{short(axis)} {point.axes[axis]}" for axis in together)])
+    return {value: (position, texts[value]) for value, position in zip(values, positions, strict=True)}
 
 
 def _panels(points: Sequence[AxisPoint], axis: str) -> tuple[Panel, ...]:
-    return tuple(
-        Panel(f"{short(axis)} {value}", tuple(point for point in points if str(point.axes[axis]) == value))
-        for value in _values(points, axis)
-    )
+    groups = defaultdict[str, list[AxisPoint]](list)
+    for point in points:
+        groups[str(point.axes[axis])].append(point)
+    return tuple(Panel(f"{short(axis)} {value}", tuple(group)) for value, group in groups.items())
 
 
 def short(axis: str) -> str:
@@ -132,28 +155,40 @@ def plot(figure: AxisFigure, name: str) -> plots.Plot:
     points = [point for panel in panels for point in panel.points]
     looks = looks_of(point.line for point in points)
     places = dict(figure.ticks.values())
+    spreads = [point.spread for point in points]
+    top = 1.12 * max(max(*spread.values, spread.predicted or 0) for spread in spreads)
     with plots.drawing(1.0 + _PANEL_IN * rows) as drawing:
         grid = drawing.subplots(rows, across, squeeze=False, sharey=True)
         for axes in grid.flat[len(panels) :]:
             axes.set_axis_off()
         for axes, panel in zip(grid.flat, panels, strict=False):
-            lines = {line: _line(figure, panel, line) for line in looks}
-            draw_panel(axes, {line: points for line, points in lines.items() if points}, looks, places)
+            lines = _lines(figure, panel, looks)
+            draw_panel(axes, lines, looks, places)
             axes.set(title=panel.title, xlabel=short(figure.x))
-            _mark_verdicts(axes, [point for line in lines.values() for point in line])
-        top = 1.12 * max(max(*p.spread.values, p.spread.predicted or 0) for p in points)
+            for line in lines.values():
+                _mark_verdicts(axes, line)
         for axes in grid.flat[: len(panels)]:
             axes.set_ylim(0, top)
-        verdicts = {point.spread.verdict for point in points}
-        crosses = [
-            Line2D([], [], color=colour, marker="x", ls="none", mew=2, label=f"cross: {verdict}")
-            for verdict, colour in _CROSSES.items()
-            if verdict in verdicts
-        ]
-        draw_legend(drawing, looks, [point.spread for point in points], *crosses)
+        draw_legend(drawing, looks, spreads, *_keys_of_crosses(spreads))
         more = len(figure.panels) - len(panels)
         caption = f"{more} more values are in the table alone." if more else ""
         return plots.finish(drawing, name, f"{figure.title} over {short(figure.x)}. {_alt(panels, figure.x)}", caption)
+
+
+def _lines(figure: AxisFigure, panel: Panel, names: Iterable[str]) -> dict[str, list[tuple[Place, Spread]]]:
+    """Return the lines of these names that have points in a panel."""
+    lines = {name: _line(figure, panel, name) for name in names}
+    return {name: line for name, line in lines.items() if line}
+
+
+def _keys_of_crosses(spreads: Sequence[Spread]) -> list[Line2D]:
+    """Return a key of the legend for each verdict that a cross marks."""
+    verdicts = {spread.verdict for spread in spreads}
+    keys: list[Line2D] = []
+    for verdict, colour in _CROSSES.items():
+        if verdict in verdicts:
+            keys.append(Line2D([], [], color=colour, marker="x", ls="none", mew=2, label=f"cross: {verdict}"))
+    return keys
 
 
 def _line(figure: AxisFigure, panel: Panel, line: str) -> list[tuple[Place, Spread]]:

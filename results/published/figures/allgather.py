@@ -101,8 +101,9 @@ def _claims() -> tuple[Claim, ...]:
     x, y, ratio = example = min((grid for grid in examples if grid[2] >= 9), key=lambda grid: (grid[0] * grid[1], grid))
     shown = (
         f"of {len(searched):,} searched, C_F/C_S {RATIOS[0]} to {RATIOS[-1]}. The smallest at 9 or more: x={x}, y={y}, "
-        f"C_F/C_S={ratio}, A has one GPU alone, {float(examples[example]):.4g}/C_S against {y - 1}/C_S. A GPU must "
-        "take xy-1 units through C_F + C_S, so C_F >> C_S has to mean C_F/C_S >= y(x-1)/(y-1), about x. x >= y isn't needed"
+        f"C_F/C_S={ratio}, A has one GPU alone, {float(examples[example]):.4g}/C_S against {y - 1}/C_S. A GPU "
+        "must take xy-1 units through C_F + C_S, so C_F >> C_S has to mean C_F/C_S >= y(x-1)/(y-1), about x. "
+        "x >= y isn't needed"
     )
     broken = sum(grid[2] >= bound.least_ratio(*grid[:2]) for grid in examples)
     apart = sum(eq12 != eq13 for eq12, eq13 in searched.values())

@@ -46,8 +46,9 @@ DYNAMIC = {
     ),
     "f'replacement-{what}'": (),  # the same
     "f'{source}-{what}'": (),  # of measures, which have sentences of their own
-    "f'{what}-failed'": ("workload-failed", "background-failed", "policy-failed"),
+    "f'{event_name}-failed'": ("workload-failed", "background-failed", "policy-failed"),
     "[]": (),  # of phases: a callback that is called show too
+    "event_name": (),  # the same
     "what": (),  # passed on by a function that is listed above
     "event_kind": (),  # the same
 }  # fmt: skip
