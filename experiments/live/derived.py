@@ -84,7 +84,8 @@ def _steps(run: Run) -> Iterator[tuple[str, Message]]:
             text = ": ".join(filter(None, (detail.get("fabric"), detail.get("workload"), detail.get("scene"))))
             yield "step", {"ns": event.monotonic_ns, "text": text}
         elif event.source == "fault" and event.what != "repair":
-            text = f"{detail.get('fabric', '')}: {event.what} at {detail.get('target', '')}, reroute {detail.get('reroute', '')}"
+            place = f"{event.what} at {detail.get('target', '')}"
+            text = f"{detail.get('fabric', '')}: {place}, reroute {detail.get('reroute', '')}"
             yield "step", {"ns": event.monotonic_ns, "text": text}
 
 
