@@ -32,16 +32,22 @@ class ConfigModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _keys_are_known(cls, data: object) -> object:
-        refuse_unknown_keys(data, cls.model_fields)  # before pydantic's check, which doesn't know near misses
+        # before pydantic's check, which doesn't know near misses
+        refuse_unknown_keys(data, cls.model_fields)
         return data
 
 
-def refuse_unknown_keys(data: object, known: Iterable[str]) -> None:
+def refuse_unknown_keys(data: object, allowed_keys: Iterable[str]) -> None:
     """Raise a pydantic error that names every unknown key of a mapping."""
-    names = list(known)
-    unknown = {str(k): v for k, v in data.items() if k not in names} if isinstance(data, Mapping) else {}
-    if unknown:
-        lines = [(k, v, unknown_name_hint(k, names).replace("known", "a known key", 1)) for k, v in unknown.items()]
+    if not isinstance(data, Mapping):
+        return
+    names = list(allowed_keys)
+    lines: list[tuple[str, object, str]] = []
+    for key, value in data.items():
+        if key not in names:
+            allowed = unknown_name_hint(str(key), names).replace("known", "a known key", 1)
+            lines.append((str(key), value, allowed))
+    if lines:
         raise PydanticCustomError("of_fields", "unknown keys", {"lines": lines})
 
 
@@ -70,7 +76,9 @@ class OnFabrics(ConfigModel):
     @classmethod
     def _restore_on_key(cls, data: object) -> object:
         """Rename the key `on`, which YAML 1.1 reads as true."""
-        return {"on" if key is True else key: value for key, value in data.items()} if isinstance(data, dict) else data
+        if not isinstance(data, dict):
+            return data
+        return {"on" if key is True else key: value for key, value in data.items()}
 
     def is_on(self, number: int) -> bool:
         """Return whether it is for the fabric with this number."""
@@ -89,7 +97,10 @@ PlainName = Annotated[str, AfterValidator(_plain)]  # a name that becomes part o
 
 
 def check_numbers(on: tuple[int, ...] | None, fabrics: int, field: str) -> None:
-    """Raise BadInput for a number that no fabric has, or that is given twice. `fabrics`: how many there are."""
+    """Raise BadInput for a number that no fabric has, or that is given twice.
+
+    `fabrics`: how many there are.
+    """
     for number in on or ():
         if number >= fabrics:
             raise BadInput(field, number, f"is no fabric: the experiment has {fabrics}, counted from 0")
@@ -102,29 +113,30 @@ def is_path(name: str) -> bool:
     return name.endswith((".yaml", ".yml"))
 
 
-def read_yaml(path: Path, field: str, given: str = "") -> object:
-    """The file's plain data. BadInput names the field that gave the path, and the path as it was `given`."""
-    given = given or str(path)
-    content = read_input(path, field, MAX_YAML_BYTES, given)
+def read_yaml(path: Path, field: str, written: str = "") -> object:
+    """The file's plain data. BadInput names the field that gave the path, and the path as it was `written`."""
+    written = written or str(path)
+    content = read_input(path, field, MAX_YAML_BYTES, written)
     try:
-        return parse_yaml(decoded(content), field, given)
+        return parse_yaml(decoded(content), field, written)
     except UnicodeDecodeError as error:
-        raise BadInput(field, given, "is not text in UTF-8") from error
+        raise BadInput(field, written, "is not text in UTF-8") from error
 
 
-def parse_yaml(text: str, field: str, given: str = "") -> object:
+def parse_yaml(text: str, field: str, written: str = "") -> object:
     """Plain data, as `yaml.safe_load` makes it, but no key may be given twice. BadInput names the field, and the line
-    if there are several; `given`: the file, where the text is not what the user gave.
+    if there are several; `written`: the file, where the text is not what the user gave.
     """
     try:
         return yaml.load(text, _Loader)
-    except UnicodeEncodeError as error:  # halves of surrogate pairs
-        raise BadInput(field, given or text, "is not YAML: it can't be encoded in UTF-8") from error
+    except UnicodeEncodeError as error:
+        # halves of surrogate pairs
+        raise BadInput(field, written or text, "is not YAML: it can't be encoded in UTF-8") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise BadInput(field, given or text, f"is not YAML: {where}{problem}") from error
+        raise BadInput(field, written or text, f"is not YAML: {where}{problem}") from error
 
 
 _CParser: Any = getattr(yaml.cyaml, "CParser", None) if yaml.__with_libyaml__ else None
@@ -146,7 +158,8 @@ class _Loader(*_BASES):  # type: ignore[misc]  # the bases depend on the machine
                 base.__init__(self)
         else:
             super().__init__(text)
-        self._sizes: dict[yaml.Node, int] = {}  # characters of nodes, aliases spelled out
+        # characters of nodes, aliases spelled out
+        self._sizes: dict[yaml.Node, int] = {}
         self._depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> yaml.Node:
@@ -158,8 +171,12 @@ class _Loader(*_BASES):  # type: ignore[misc]  # the bases depend on the machine
         node = cast(yaml.Node, super().compose_node(parent, index))
         self._depth -= 1
         if not isinstance(event, yaml.AliasEvent):
-            parts = [part for item in node.value for part in (item if isinstance(item, tuple) else [item])]
-            self._sizes[node] = 1 + sum(self._sizes.get(part, 1) for part in parts)
+            # a mapping's value lists pairs of nodes, a sequence's nodes, and a scalar's characters
+            size = 1
+            for item in node.value:
+                parts = item if isinstance(item, tuple) else (item,)
+                size += sum(self._sizes.get(part, 1) for part in parts)
+            self._sizes[node] = size
         elif node not in self._sizes:
             raise yaml.MarkedYAMLError(problem="an alias is part of what it stands for", problem_mark=mark)
         if self._sizes[node] > MAX_YAML_CHARACTERS:
@@ -169,13 +186,13 @@ class _Loader(*_BASES):  # type: ignore[misc]  # the bases depend on the machine
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
-        seen: set[tuple[str, str]] = set()
+        names: set[tuple[str, str]] = set()
         for key, _ in node.value:
             name = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else None
-            if name in seen:
+            if name in names:
                 raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} is given twice", problem_mark=key.start_mark)
             if name:
-                seen.add(name)
+                names.add(name)
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
@@ -183,7 +200,8 @@ class _Loader(*_BASES):  # type: ignore[misc]  # the bases depend on the machine
             value = super().construct_object(node, deep)
         except yaml.YAMLError:
             raise
-        except Exception as error:  # PyYAML lets many kinds through: !!bool foo, !!int '', 2020-13-01
+        except Exception as error:
+            # PyYAML lets many kinds through: !!bool foo, !!int '', 2020-13-01
             tag = node.tag.rpartition(":")[2]
             raise yaml.MarkedYAMLError(problem=f"is no {tag}", problem_mark=node.start_mark) from error
         if isinstance(value, int) and abs(value) >= 2**64:
@@ -212,10 +230,10 @@ def _read_numbers_as_yaml_1_2(loader: Any) -> None:
     PyYAML is a reader of YAML 1.1, to which these are text, eight and ninety. Two readings of 1.1 stay, as none is a
     trap: 1_000 is a thousand, and `yes`, `no`, `on` and `off` are true and false.
     """
-    loader.yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_INT_TAG, _FLOAT_TAG)]
-        for first, resolvers in loader.yaml_implicit_resolvers.items()
-    }
+    kept: dict[Any, list[tuple[str, re.Pattern[str]]]] = {}
+    for first, resolvers in loader.yaml_implicit_resolvers.items():
+        kept[first] = [(tag, pattern) for tag, pattern in resolvers if tag not in (_INT_TAG, _FLOAT_TAG)]
+    loader.yaml_implicit_resolvers = kept
     loader.add_implicit_resolver(_INT_TAG, _INT, list("-+0123456789"))
     loader.add_implicit_resolver(_FLOAT_TAG, _FLOAT, list("-+.0123456789"))
     loader.add_constructor(_INT_TAG, _construct_int)
@@ -271,18 +289,20 @@ _TYPES: Final = {
 
 def find_problems(error: ValidationError, prefix: str = "") -> list[Problem]:
     """Everything that pydantic found, in the order of the fields; the branches of a union make one problem."""
-    found: dict[str, Problem] = {}
+    problems: dict[str, Problem] = {}
     for item in error.errors():
         # pydantic puts the branch of a union into the location; people write only the field's own path
         path = [str(p) for p in item["loc"] if not str(p).startswith(("function-", "literal[", "constrained-"))]
-        if path[-1:] == ["[key]"]:  # pydantic's mark where a key is wrong, and not what it stands for
+        if path[-1:] == ["[key]"]:
+            # pydantic's mark where a key is wrong, and not what it stands for
             del path[-1]
         for new in _problems_of(dict(item), ".".join([*([prefix] if prefix else []), *path])):
-            if old := found.get(new.field):  # `is not a rate: ...`, `is not known: allowed are auto` -> `...; or auto`
+            if old := problems.get(new.field):
+                # `is not a rate: ...`, `is not known: allowed are auto` -> `...; or auto`
                 more = new.allowed.rpartition("allowed are ")[2].removeprefix("must be ")
                 new = old._replace(allowed=f"{old.allowed}; or {more}")
-            found[new.field] = new
-    return list(found.values())
+            problems[new.field] = new
+    return list(problems.values())
 
 
 def _problems_of(item: dict[str, Any], field: str) -> list[Problem]:
@@ -290,15 +310,21 @@ def _problems_of(item: dict[str, Any], field: str) -> list[Problem]:
     context = item.get("ctx", {})
     value = item["input"]
     if kind == "of_fields":
-        return [Problem(f"{field}.{key}".lstrip("."), given, allowed) for key, given, allowed in context["lines"]]
+        problems = []
+        for key, key_value, allowed in context["lines"]:
+            problems.append(Problem(f"{field}.{key}".lstrip("."), key_value, allowed))
+        return problems
     if kind == "missing":
         return [Problem(field, MISSING, "given, but this key is needed")]
     if kind == "literal_error":
         allowed = unknown_name_hint(str(value), re.findall(r"'([^']*)'", context["expected"]))
     elif kind in _BOUNDS:
         name, template = _BOUNDS[kind]
-        # of what is written with a unit, only times have bounds
-        allowed = template.format(format_time(context[name]) if isinstance(value, str) else context[name])
+        bound = context[name]
+        # of values with a unit, only times have bounds
+        if isinstance(value, str):
+            bound = format_time(bound)
+        allowed = template.format(bound)
     elif kind == "string_type" and value is not None and not isinstance(value, list | dict):
         allowed = "must be text: put it in quotes"
     else:

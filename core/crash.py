@@ -87,14 +87,18 @@ def guarded(main: Callable[[], int], own_streams: bool = True) -> int:
         sys.stdout.flush()
     if stdout.error is None:
         return status
-    if parent_has_stdout or isinstance(stdout.error, BrokenPipeError):  # then the parent prints the line
+    if parent_has_stdout or isinstance(stdout.error, BrokenPipeError):
+        # then the parent prints the line
         return status or 1
     reason = (stdout.error.strerror or str(stdout.error)).lower()
     return print_error(f"stdout: can't be written ({reason}); write the output to another place", status or 3)
 
 
 def _run(main: Callable[[], int], stdout: "_Descriptor | None") -> int:
-    """Return the exit status of `main`, or of the exception that ended it. `stdout`: what replaced its stream."""
+    """Return the exit status of `main`, or of the exception that ended it.
+
+    `stdout`: what replaced its stream.
+    """
     try:
         return main()
     except KeyboardInterrupt:
@@ -110,7 +114,8 @@ def _run(main: Callable[[], int], stdout: "_Descriptor | None") -> int:
         if isinstance(cause, BrokenPipeError) and stdout and stdout.error is None:
             return report_error(cause)
         return stop.code
-    except BaseException as error:  # a plugin may raise any kind
+    except BaseException as error:
+        # a plugin may raise any kind
         if stdout and error is stdout.error:
             return 1
         return report_error(error)
@@ -118,24 +123,24 @@ def _run(main: Callable[[], int], stdout: "_Descriptor | None") -> int:
 
 def report_error(error: BaseException) -> int:
     """Print an exception as one line, with the path of a crash report if it is unexpected. Return the exit status."""
-    known = known_error(error)
-    if isinstance(known, WorkerCrashed):
-        return print_report(str(known), crash_text(error, known.report))
-    if known:
-        return print_error(str(known), known.exit_status)
+    cause = known_error(error)
+    if isinstance(cause, WorkerCrashed):
+        return print_report(str(cause), crash_text(error, cause.report))
+    if cause:
+        return print_error(str(cause), cause.exit_status)
     return print_report(describe(error), crash_text(error))
 
 
-def print_report(what: str, text: str) -> int:
+def print_report(summary: str, text: str) -> int:
     """Print one line about a crash, with the path of its report. Return its exit status."""
     if sink:
-        sink(f"{what}\n{text}")
+        sink(f"{summary}\n{text}")
         return STATUS
-    where = write_report(text)
-    with_plugins = ", ".join(path.name for path in _plugin_files())
-    return print_error(
-        f"{what} (unexpected; {f'loaded plugins: {with_plugins}; ' * bool(with_plugins)}{where})", STATUS
-    )
+    details = write_report(text)
+    plugin_names = ", ".join(path.name for path in _plugin_files())
+    if plugin_names:
+        details = f"loaded plugins: {plugin_names}; {details}"
+    return print_error(f"{summary} (unexpected; {details})", STATUS)
 
 
 def write_report(text: str) -> str:
@@ -143,7 +148,8 @@ def write_report(text: str) -> str:
     import tempfile
 
     try:
-        fd, path = tempfile.mkstemp(prefix="railyard-crash-", suffix=".txt")  # new, and for its owner alone
+        # new, and for its owner alone
+        fd, path = tempfile.mkstemp(prefix="railyard-crash-", suffix=".txt")
         with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
         return f"the crash report is {path}"
@@ -179,13 +185,18 @@ def _version(module: object) -> object:
 
 def known_error(error: BaseException) -> RailyardError | None:
     """Return the error with the line and the exit status for an exception; None if it is a defect of Railyard."""
-    return error if isinstance(error, RailyardError) else from_system(error) or _from_plugin(error)
+    if isinstance(error, RailyardError):
+        return error
+    return from_system(error) or _from_plugin(error)
 
 
 def _plugin_files() -> list[Path]:
     """Return the files of loaded plugins: what they return may also be the cause of an exception of ours."""
+    # looked up, not imported: an import may fail as the reported error did
     plugins = sys.modules.get("railyard.core.plugins")
-    return [plugin.path for plugin in plugins.loaded()] if plugins else []
+    if plugins is None:
+        return []
+    return [plugin.path for plugin in plugins.loaded()]
 
 
 def _from_plugin(error: BaseException) -> BadInput | None:
@@ -195,9 +206,12 @@ def _from_plugin(error: BaseException) -> BadInput | None:
     where = ""
     while trace:
         file = trace.tb_frame.f_code.co_filename
-        where = f"{file}:{trace.tb_lineno}" if file in files else where
+        if file in files:
+            where = f"{file}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return BadInput("plugin", where, f"raised {describe(error)}") if where else None
+    if not where:
+        return None
+    return BadInput("plugin", where, f"raised {describe(error)}")
 
 
 def from_system(error: BaseException) -> MissingRequirement | None:
@@ -209,13 +223,16 @@ def from_system(error: BaseException) -> MissingRequirement | None:
         number = errno.EAGAIN
     elif isinstance(error, ImportError) and os.strerror(errno.EMFILE) in str(error):
         number = errno.EMFILE
-    elif number == errno.EAGAIN and "fork" not in _innermost_function(error):  # such as a socket that would block
+    elif number == errno.EAGAIN and "fork" not in _innermost_function(error):
+        # such as a socket that would block
         number = 0
     if number not in _LIMITS:
         return None
-    what, remedy = _LIMITS[number]
+    problem, remedy = _LIMITS[number]
     name = getattr(error, "filename", None)
-    return MissingRequirement(f"{what} ({os.fsdecode(name)})" if isinstance(name, str | bytes) else what, remedy)
+    if isinstance(name, str | bytes):
+        problem += f" ({os.fsdecode(name)})"
+    return MissingRequirement(problem, remedy)
 
 
 def _innermost_function(error: BaseException) -> str:
@@ -223,7 +240,9 @@ def _innermost_function(error: BaseException) -> str:
     import traceback
 
     frames = traceback.extract_tb(error.__traceback__)
-    return f"{frames[-1].name} {frames[-1].line}" if frames else ""
+    if not frames:
+        return ""
+    return f"{frames[-1].name} {frames[-1].line}"
 
 
 class _Descriptor(io.FileIO):
@@ -254,7 +273,8 @@ def _replace_streams() -> _Descriptor:
         try:
             os.fstat(fd)
         except OSError:
-            os.open(os.devnull, flags)  # the lowest free number
+            # the lowest free number
+            os.open(os.devnull, flags)
     if sys.stdin is None:
         sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr, _ = _stream(2, sys.stderr)
@@ -275,10 +295,14 @@ def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end]
-    plain = "".join(
-        _ASCII.get(c) or unicodedata.normalize("NFKD", c).encode("ascii", "ignore").decode() or "?" for c in text
-    )
-    return plain, error.end
+    return "".join(map(_plain_character, text)), error.end
+
+
+def _plain_character(character: str) -> str:
+    if character in _ASCII:
+        return _ASCII[character]
+    without_accents = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
+    return without_accents or "?"
 
 
 codecs.register_error("railyard", _replace_unencodable)

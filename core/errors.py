@@ -7,7 +7,6 @@ allowed. MissingRequirement: 3, the machine lacks something: what, and the comma
 import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
-from itertools import accumulate
 from typing import Final
 
 MAX_LINE: Final = 300  # characters of an error line
@@ -42,21 +41,25 @@ class MissingRequirement(RailyardError):
 
     exit_status = 3
 
-    def __init__(self, what: str, remedy: str) -> None:
-        super().__init__(f"{what}; {remedy}")
-        self.what = what
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(f"{problem}; {remedy}")
+        self.what = problem
         self.remedy = remedy
 
 
-def unknown_name_hint(word: str, known: Iterable[str]) -> str:
-    """Return `is not known: did you mean X? (allowed: ...)`, for the `allowed` part of a BadInput."""
-    names = sorted(known)
-    lower = {name.lower(): name for name in names}
-    close = get_close_matches(word.lower(), lower, n=1)
-    hint = f"did you mean {lower[close[0]]!r}? " if close else ""
-    shown = [
-        name for name, length in zip(names, accumulate(len(n) + 2 for n in names), strict=True) if length <= MAX_NAMES
-    ]
+def unknown_name_hint(word: str, allowed: Iterable[str]) -> str:
+    """Return `is not known: did you mean X? allowed are ...`, for the `allowed` part of a BadInput."""
+    names = sorted(allowed)
+    by_lower_case = {name.lower(): name for name in names}
+    close = get_close_matches(word.lower(), by_lower_case, n=1)
+    hint = f"did you mean {by_lower_case[close[0]]!r}? " if close else ""
+    shown: list[str] = []
+    length = 0
+    for name in names:
+        length += len(name) + 2  # with what separates two
+        if length > MAX_NAMES:
+            break
+        shown.append(name)
     more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
     return f"is not known: {hint}allowed are {', '.join(shown)}{more}"
 
@@ -84,4 +87,10 @@ def one_line(text: str) -> str:
 
 def printable(text: str) -> str:
     """Return text with control characters, line breaks and halves of surrogate pairs as escapes: `\\x1b`."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    return "".join(map(_printable_character, text))
+
+
+def _printable_character(character: str) -> str:
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape").decode("ascii")

@@ -62,7 +62,10 @@ _HOOK_PROBE: Final = "nft 'table netdev {name}_probe {{ chain probe {{ type filt
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Properties of this machine. `programs`: path by name. Sizes are bytes; `*_error` is the reason of a failure."""
+    """Properties of this machine.
+
+    `programs`: path by name. Sizes are bytes; `*_error` is the reason of a failure.
+    """
 
     root: bool
     sandbox_error: str  # `unshare` as a run does it
@@ -110,7 +113,8 @@ def _run(*argv: str, text: str = "") -> subprocess.CompletedProcess[str]:
 
 def detect(folder: Path | None = None) -> Machine:
     """Look at this machine; `folder` (default: here) is where runs would be written."""
-    import psutil  # here, since it takes a tenth of a child process's imports, and those don't call this
+    # here, since it takes a tenth of a child process's imports, and those don't call this
+    import psutil
 
     root = os.geteuid() == 0
     user_options = () if root else USER_NAMESPACE_OPTIONS
@@ -170,7 +174,9 @@ def _sandbox_error(user_options: Sequence[str]) -> str:
     if sandbox.returncode == 0:
         return ""
     lines = sandbox.stderr.strip().splitlines()
-    return lines[-1] if lines else f"exit status {sandbox.returncode}"
+    if not lines:
+        return f"exit status {sandbox.returncode}"
+    return lines[-1]
 
 
 def _tun_error(tun: Path) -> str:
@@ -203,15 +209,18 @@ def _congestion_controls() -> frozenset[str]:
 def _numbers(version: str) -> tuple[int, ...]:
     """`6.18.44-fc` -> (6, 18, 44)."""
     match = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(int(part) for part in match[0].split(".")) if match else ()
+    if match is None:
+        return ()
+    return tuple(int(part) for part in match[0].split("."))
 
 
 def datapath_choice(machine: Machine) -> tuple[Datapath, str]:
     """Return the Open vSwitch datapath and why: the kernel's, else userspace with TSO, else plain userspace."""
     if machine.kernel_datapath and machine.root:
         return "system", "the kernel has the openvswitch module"
-    missing = "the kernel has no openvswitch module loaded"
-    reason = "the openvswitch module needs root" if machine.kernel_datapath else missing
+    reason = "the kernel has no openvswitch module loaded"
+    if machine.kernel_datapath:
+        reason = "the openvswitch module needs root"
     if _numbers(machine.ovs_version) < TSO_OVS:
         return "netdev", f"{reason}; Open vSwitch {machine.ovs_version} has no userspace TSO (2.14 and later have)"
     if _numbers(machine.kernel) < TSO_KERNEL:
@@ -231,14 +240,14 @@ _LIMITS: Final = (  # the least that a run of a few GPUs needs
 
 def low_limits() -> tuple[tuple[str, str], ...]:
     """Return the limits of this process that are too low for any run: (limit and need, how to raise it)."""
-    found = []
+    limits = []
     # the root that the machine has, and no container of a user's, has no limit of processes
     is_root = os.geteuid() == 0 and Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
     for number, need, detail, remedy in _LIMITS[:-1] if is_root else _LIMITS:
         limit, _ = resource.getrlimit(number)
         if limit != resource.RLIM_INFINITY and limit < need:
-            found.append((detail.format(limit, need), f"raise the limit: {remedy}"))
-    return tuple(found)
+            limits.append((detail.format(limit, need), f"raise the limit: {remedy}"))
+    return tuple(limits)
 
 
 _ALLOW_USERS: Final = "sudo sysctl user.max_user_namespaces=10000"
@@ -258,7 +267,8 @@ def _required(machine: Machine) -> Iterator[Capability]:
 
     def programs(title: str, names: tuple[str, ...], detail: str, rules_out: str) -> Capability:
         absent = [name for name in names if name not in machine.programs]
-        detail = f"no {', '.join(absent)}" if absent else detail
+        if absent:
+            detail = f"no {', '.join(absent)}"
         return Capability(title, not absent, detail, rules_out, INSTALL)
 
     limits = [*machine.low_limits, ("as high as needed", "")]
@@ -303,9 +313,13 @@ def _faster(machine: Machine) -> Iterator[Capability]:
 def _optional(machine: Machine) -> Iterator[Capability]:
     """Without these some experiments can't run."""
     # shown to root, too, so that a teacher knows what the class can do
-    remedies = [] if machine.user_namespaces else [_ALLOW_USERS]
-    remedies += [_ALLOW_IN_APPARMOR] if machine.apparmor_restricts else []
-    remedies += [] if machine.tun_for_all else [_ALLOW_TUN]
+    remedies: list[str] = []
+    if not machine.user_namespaces:
+        remedies.append(_ALLOW_USERS)
+    if machine.apparmor_restricts:
+        remedies.append(_ALLOW_IN_APPARMOR)
+    if not machine.tun_for_all:
+        remedies.append(_ALLOW_TUN)
     yield Capability("no root needed", not remedies, "", "runs without sudo", "; ".join(remedies))
     uses = {"netem": "delay, jitter", "red": "ECN marks", "fq": "pacing", "fq_codel": "fair queues"}
     uses |= {"prio": "priorities", "tbf": "shaping by token bucket", "ingress": "policing"}
@@ -321,8 +335,10 @@ def _optional(machine: Machine) -> Iterator[Capability]:
     torchft = "torchft" in machine.libraries
     yield Capability("torchft", torchft, "", "fault-tolerant training", python_extra("torchft"))
     for name in CONGESTION_CONTROLS:
-        found = name in machine.congestion_controls
-        yield Capability(f"TCP {name}", found, "", f"congestion control {name}", _module_remedy(machine, f"tcp_{name}"))
+        is_available = name in machine.congestion_controls
+        yield Capability(
+            f"TCP {name}", is_available, "", f"congestion control {name}", _module_remedy(machine, f"tcp_{name}")
+        )
     etcd = machine.programs.get("etcd", "")
     yield Capability("etcd", bool(etcd), etcd, "the registry on a real etcd", INSTALL)
 
@@ -330,15 +346,17 @@ def _optional(machine: Machine) -> Iterator[Capability]:
 def capabilities(machine: Machine) -> dict[str, list[Capability]]:
     """Return every capability by its importance, the most important group first."""
     groups = {"needed": _required, "faster": _faster, "optional": _optional}
-    return {name: list(found(machine)) for name, found in groups.items()}
+    return {name: list(capabilities_of(machine)) for name, capabilities_of in groups.items()}
 
 
 def require(machine: Machine) -> None:
     """MissingRequirement, with what to type, for the first thing without which nothing runs."""
     for capability in _required(machine):
         if not capability.found:
-            what = f"{capability.name} ({capability.detail})" if capability.detail else capability.name
-            raise MissingRequirement(f"this machine lacks {what}", capability.remedy)
+            problem = f"this machine lacks {capability.name}"
+            if capability.detail:
+                problem += f" ({capability.detail})"
+            raise MissingRequirement(problem, capability.remedy)
 
 
 def cpu_cgroups(proc: Path = Path("/proc/self")) -> list[Path]:
@@ -346,22 +364,30 @@ def cpu_cgroups(proc: Path = Path("/proc/self")) -> list[Path]:
 
     Of cgroup 1 and 2. `proc`: the folder of a process in /proc.
     """
-    mounts = dict[str, tuple[str, Path]]()  # by version: the cgroup that is mounted, and where
+    # by version: the cgroup that is mounted, and where
+    mounts = dict[str, tuple[str, Path]]()
     for line in (proc / "mountinfo").read_text().splitlines():
         where, _, kind = line.partition(" - ")
         if kind.startswith("cgroup2 ") or (kind.startswith("cgroup ") and "cpu" in kind.split()[2].split(",")):
             mounts[kind.split()[0]] = where.split()[3], Path(where.split()[4])
-    found = list[Path]()
+    folders = list[Path]()
     for line in (proc / "cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
-        version = "cgroup" if "cpu" in controllers.split(",") else "" if controllers else "cgroup2"
+        version = ""
+        if "cpu" in controllers.split(","):
+            version = "cgroup"
+        elif not controllers:
+            version = "cgroup2"
         if version in mounts:
             root, mounted = mounts[version]
             inside = path.removeprefix(root.rstrip("/")).lstrip("/")
-            folder = mounted / inside if (mounted / inside).is_dir() and ".." not in inside else mounted
-            own = [folder, *folder.parents]
-            found += [place for place in own[: own.index(mounted) + 1] if (place / "cpu.stat").exists()]
-    return found
+            folder = mounted
+            # a cgroup outside of what is mounted isn't visible here
+            if (mounted / inside).is_dir() and ".." not in inside:
+                folder = mounted / inside
+            ancestors = [folder, *folder.parents]
+            folders += [place for place in ancestors[: ancestors.index(mounted) + 1] if (place / "cpu.stat").exists()]
+    return folders
 
 
 def usable_cores() -> float:
@@ -374,7 +400,8 @@ def usable_cores() -> float:
             if (folder / "cpu.max").exists():
                 quota, period = (folder / "cpu.max").read_text().split()
             elif (folder / "cpu.cfs_quota_us").exists():
-                quota, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+                quota = (folder / "cpu.cfs_quota_us").read_text().strip()
+                period = (folder / "cpu.cfs_period_us").read_text().strip()
             if quota.isdecimal() and int(period):  # else none: "max", -1
                 cores = min(cores, int(quota) / int(period))
     return cores

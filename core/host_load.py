@@ -42,9 +42,11 @@ def tolerated_lateness_s(frame_s: float) -> float:
 class MachineLoad:
     """Shares of the usable cores, 0 to 1, in the whole interval and in its worst 100 ms, and lateness in ms.
 
-    `foreign`: used by other programs. `stolen`: by other guests of the host. `throttled`: time for which a CPU quota
-    stopped the run. `paused`: share of the time in pauses that are longer than threads may be late by, of which
-    `pause_ms` is the longest.
+    `foreign`: used by other programs.
+    `stolen`: by other guests of the host.
+    `throttled`: time for which a CPU quota stopped the run.
+    `paused`: share of the time in pauses that are longer than threads may be late by, of which `pause_ms` is the
+    longest.
     """
 
     busy: float
@@ -60,7 +62,10 @@ class MachineLoad:
 
 
 class LoadSample(NamedTuple):
-    """Shares of the usable cores, 0 to 1, in the 100 ms before; `lag_ms`: the most by which a sleep was late."""
+    """Shares of the usable cores, 0 to 1, in the 100 ms before;
+
+    `lag_ms`: the most by which a sleep was late.
+    """
 
     monotonic_ns: int
     busy: float
@@ -137,8 +142,10 @@ class LoadMeter:
         self._pause_s = 0.0
         self._lags: list[float] = []
         self._samples: list[LoadSample] = []
-        self.steps: list[_Cpu] = []  # the CPU times that were read, one each STEP_S
-        self.own_s = 0.0  # CPU seconds of the run's own processes
+        # the CPU times that were read, one each STEP_S
+        self.steps: list[_Cpu] = []
+        # CPU seconds of the run's own processes
+        self.own_s = 0.0
         self._worst: dict[str, float] = dict.fromkeys(("busy", "foreign", "stolen"), 0.0)
         self._recent = dict(self._worst)
 
@@ -185,7 +192,8 @@ class LoadMeter:
     def __enter__(self) -> "LoadMeter":
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._own0 = _own_seconds()  # takes a while, which is neither idle nor ours
+        # takes a while, which is neither idle nor ours
+        self._own0 = _own_seconds()
         self._throttled0 = self._throttled()
         self._cpu = CpuClock().read
         self._cpu0 = self._cpu()
@@ -198,10 +206,10 @@ class LoadMeter:
         self._end.set()
         self._thread.join()
         now = self._cpu()
-        own = _own_seconds() - self._own0
-        elapsed, spent = self._shares(self._cpu0._replace(ours=0.0), now._replace(ours=own))
+        own_s = _own_seconds() - self._own0
+        elapsed, spent = self._shares(self._cpu0._replace(ours=0.0), now._replace(ours=own_s))
         self._elapsed_s += elapsed
-        self.own_s += own
+        self.own_s += own_s
         self._busy_s += spent["busy"] * elapsed * self._cores
         self._foreign_s += spent["foreign"] * elapsed * len(self._affinity)
         self._stolen_s += spent["stolen"] * elapsed * len(self._affinity)
@@ -253,7 +261,8 @@ class LoadMeter:
     def _throttled(self) -> float:
         """Return the seconds for which quotas stopped our cgroup or one above it, until now."""
         for stat in self._throttled_by:
-            with suppress(OSError):  # its cgroup is gone: we were moved out of it since the last step
+            # its cgroup is gone: we were moved out of it since the last step
+            with suppress(OSError):
                 self._throttled_by[stat] = _throttled_s(stat)
         return sum(self._throttled_by.values())
 

@@ -49,7 +49,10 @@ def _marks_of(model: type[BaseModel]) -> dict[str, _Mark]:
 
 
 def from_folder(data: Any, folder: Path, models: Models) -> Any:
-    """Return the data of a file in `folder` with absolute paths. `models`: those that a mapping may be for."""
+    """Return the data of a file in `folder` with absolute paths.
+
+    `models`: those that a mapping may be for.
+    """
     if isinstance(data, list):
         return [from_folder(item, folder, models) for item in data]
     if not isinstance(data, dict):

@@ -37,9 +37,11 @@ def data_file(path: str) -> Path:
 
 
 def file_in_project(path: Path | str) -> str:
-    """Return the path of a file relative to `PROJECT`, with symbolic links resolved; of a file elsewhere as it is."""
+    """Return the path of a file relative to `PROJECT`, with symbolic links resolved. Others stay as they are."""
     resolved = Path(path).resolve()
-    return str(resolved.relative_to(PROJECT)) if resolved.is_relative_to(PROJECT) else str(path)
+    if resolved.is_relative_to(PROJECT):
+        return str(resolved.relative_to(PROJECT))
+    return str(path)
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
@@ -48,7 +50,8 @@ def module_command(module: str, *arguments: str) -> list[str]:
     A checkout need not be installed, so its modules are found in the working folder. An installed package is found
     without it: `-P` keeps Python from looking there, where a file may have the name of a module.
     """
-    return [sys.executable, *([] if IS_CHECKOUT else ["-P"]), "-m", module, *arguments]
+    options = [] if IS_CHECKOUT else ["-P"]
+    return [sys.executable, *options, "-m", module, *arguments]
 
 
 def program_command(*arguments: str) -> list[str]:

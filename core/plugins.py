@@ -67,15 +67,15 @@ def loaded() -> tuple[Plugin, ...]:
 
 def copies() -> dict[str, bytes]:
     """Return the source of each loaded plugin by the path of its copy in a run's folder: plugins/NAME.py."""
-    found: dict[str, bytes] = {}
+    copies_by_name: dict[str, bytes] = {}
     for plugin in loaded():
         name = f"plugins/{plugin.path.name}"
         number = 2
-        while name in found:
+        while name in copies_by_name:
             name = f"plugins/{plugin.path.stem}-{number}.py"
-            number = number + 1
-        found[name] = plugin.source
-    return found
+            number += 1
+        copies_by_name[name] = plugin.source
+    return copies_by_name
 
 
 def load(file: str | Path, field: str = "--plugin", folder: Path | None = None) -> Plugin:
@@ -83,7 +83,8 @@ def load(file: str | Path, field: str = "--plugin", folder: Path | None = None) 
 
     A file that is loaded already is not loaded again.
     """
-    load_inherited()  # or the first registration in this file would load it a second time, if the parent has it too
+    # or the first registration in this file would load it a second time, if the parent has it too
+    load_inherited()
     path = real_path(Path(folder or Path.cwd(), file))
     if path in _loaded:
         return _loaded[path]
@@ -108,12 +109,15 @@ def execute(path: Path, source: bytes, field: str, shown: str) -> ModuleType:
     name = f"railyard_plugin_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"
     module = ModuleType(name)
     module.__file__ = str(path)
-    sys.modules[name] = module  # which a class in it may ask for
+    # which a class in it may ask for
+    sys.modules[name] = module
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)  # two lines of text, and the plugin is checked anyway
+            # two lines of text, and the plugin is checked anyway
+            warnings.simplefilter("ignore", SyntaxWarning)
             exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
-    except BaseException as error:  # also what ends a program, such as sys.exit and pytest.importorskip
+    except BaseException as error:
+        # also what ends a program, such as sys.exit and pytest.importorskip
         del sys.modules[name]
         if isinstance(error, BadDefinition | KeyboardInterrupt):
             raise
@@ -194,8 +198,8 @@ def load_inherited() -> None:
             except (BadDefinition, KeyboardInterrupt):
                 raise
             except BaseException as error:
-                what = f"can't be loaded: {type(error).__name__}: {error}"
-                raise BadInput(GROUP, f"{entry.name} ({entry.value})", what) from error
+                problem = f"can't be loaded: {type(error).__name__}: {error}"
+                raise BadInput(GROUP, f"{entry.name} ({entry.value})", problem) from error
     finally:
         origin.reset(token)
     load_from(os.environ)

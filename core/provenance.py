@@ -73,7 +73,12 @@ def print_machine(machine: Machine, console: Console, packets_per_s: float | Non
     for group, rows in capabilities(machine).items():
         console.print(f"[bold]{title[group]}[/]")
         for row in rows:
-            mark = "[green]yes[/]" if row.found else "[red]no [/]" if group == "needed" else "[yellow]no [/]"
+            if row.found:
+                mark = "[green]yes[/]"
+            elif group == "needed":
+                mark = "[red]no [/]"
+            else:
+                mark = "[yellow]no [/]"
             console.print(f"  {mark} {row.name:25}{row.detail}".rstrip(), highlight=False, soft_wrap=True)
             if not row.found:
                 absent = f"{'':6}rules out: {row.rules_out}\n{'':6}get it by: {row.remedy}"

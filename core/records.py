@@ -10,10 +10,13 @@ from typing import Any, Final, Generic, TypeVar
 class IntervalId:
     """Identity of one measurement interval. Every record of the interval carries it; fields that don't apply are empty.
 
-    `fabric`, `workload`: as the experiment names them. `policy`: the forwarding policy, or the one that steered routes.
-    `scene`: a scene of background load. `script`: the failure script that ran beside it, or a GPU replacement.
-    `reroute`: "on" or "off" where faults were injected. `part`: what tells intervals of one script apart: a fault that
-    was injected alone ("link-down d0g1"), or a step of a replacement. Views make labels of it; nothing parses them.
+    `fabric`, `workload`: as the experiment names them.
+    `policy`: the forwarding policy, or the one that steered routes.
+    `scene`: a scene of background load.
+    `script`: the failure script that ran beside it, or a GPU replacement.
+    `reroute`: "on" or "off" where faults were injected.
+    `part`: what tells intervals of one script apart: a fault that was injected alone ("link-down d0g1"), or a step of a
+    replacement. Views make labels of it; nothing parses them.
     """
 
     fabric: str = ""

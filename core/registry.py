@@ -68,9 +68,11 @@ class Registry(Generic[T]):
         """
 
         def decorate(definition: D) -> D:
-            found: Any = definition
-            is_class = self._base is not None and isinstance(found, type) and issubclass(found, self._base)
-            self.add(name, found() if is_class and not self._holds_classes else found)
+            entry: Any = definition
+            is_class = self._base is not None and isinstance(entry, type) and issubclass(entry, self._base)
+            if is_class and not self._holds_classes:
+                entry = entry()
+            self.add(name, entry)
             return definition
 
         return decorate
@@ -78,28 +80,36 @@ class Registry(Generic[T]):
     def add(self, name: str, definition: T, source: Source | None = None, stacklevel: int = 1) -> T:
         """Register a definition. BadDefinition if the name is taken or something is missing.
 
-        `source`: where it is, if that is not where `add` is called. `stacklevel`: 2 if it is where a decorator that
-        calls `add` is used.
+        `source`: where it is, if that is not where `add` is called.
+        `stacklevel`: 2 if it is where a decorator that calls `add` is used.
         """
         source = source or _source(stacklevel)
         if source.origin != "built-in":
-            self._load()  # so that a plugin can't take the name of a built-in definition
+            # so that a plugin can't take the name of a built-in definition
+            self._load()
         if name in self._entries:
             first = self._entries[name][1]
             raise BadDefinition(source, name, f"is already registered as {self.sort}, at {first.file}:{first.line}")
-        if problems := list(self._problems(name, definition)):
+        problems = list(self._problems(name, definition))
+        if problems:
             raise BadDefinition(source, name, f"is not a whole {self.sort}: {'; '.join(problems)}")
         self._entries[name] = definition, source
         return definition
 
     def _problems(self, name: str, definition: T) -> Iterable[str]:
         """Return what is missing or wrong in a definition, a phrase each."""
-        given: Any = definition if self._holds_classes else type(definition)
-        if self._base is not None and not (isinstance(given, type) and issubclass(given, self._base)):
-            return [f"must be {'a subclass' if self._holds_classes else 'an instance'} of {self._base.__name__}"]
-        attributes = {part: part.partition("(")[0] for part in self._required}
-        missing = [p for p, a in attributes.items() if getattr(given, a, None) is getattr(self._base, a, None)]
-        return [*(f"{part} is missing" for part in missing), *self._check(name, definition)]
+        cls: Any = definition if self._holds_classes else type(definition)
+        if self._base is not None and not (isinstance(cls, type) and issubclass(cls, self._base)):
+            sort = "a subclass" if self._holds_classes else "an instance"
+            return [f"must be {sort} of {self._base.__name__}"]
+        problems: list[str] = []
+        for part in self._required:
+            attribute = part.partition("(")[0]
+            # what the base has itself is a default that does nothing
+            if getattr(cls, attribute, None) is getattr(self._base, attribute, None):
+                problems.append(f"{part} is missing")
+        problems += self._check(name, definition)
+        return problems
 
     def _load(self) -> None:
         """Import every module of the package, then the plugins that the parent process had loaded, once."""
@@ -111,7 +121,8 @@ class Registry(Generic[T]):
                 token = origin.set("built-in")
                 try:
                     package = import_module(self._package)
-                    for module in iter_modules(getattr(package, "__path__", ())):  # a plain module registers by itself
+                    # a plain module registers by itself
+                    for module in iter_modules(getattr(package, "__path__", ())):
                         part = f".{self._part}" if module.ispkg and self._part else ""
                         import_module(f"{self._package}.{module.name}{part}")
                 finally:
@@ -120,7 +131,8 @@ class Registry(Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         """Return a definition. KeyError, with what is registered, for any other name."""
-        if name not in self._entries:  # else nothing that is yet to be loaded matters
+        if name not in self._entries:
+            # else nothing that is yet to be loaded matters
             self._load()
         if name not in self._entries:
             raise KeyError(f"{name!r} is no {self.sort}: {', '.join(self._entries)}")
@@ -185,7 +197,8 @@ class Registry(Generic[T]):
 
 def _source(stacklevel: int) -> Source:
     """The line of the first caller outside this module, or of one further up: where the definition is registered."""
-    frame = sys._getframe(2)  # inspect.stack() reads the source of every frame: 15 ms a registration
+    # inspect.stack() reads the source of every frame: 15 ms a registration
+    frame = sys._getframe(2)
     while frame.f_back and (frame.f_code.co_filename == __file__ or stacklevel > 1):
         stacklevel -= frame.f_code.co_filename != __file__
         frame = frame.f_back

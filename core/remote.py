@@ -50,7 +50,8 @@ def tuned(sock: socket.socket) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
         sock.setsockopt(socket.IPPROTO_TCP, option, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, 2000)  # also instead of a number of keepalive probes
+    # also instead of a number of keepalive probes
+    sock.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, 2000)
     return sock
 
 
@@ -62,12 +63,14 @@ def authenticate(sock: socket.socket, token: bytes, caller: bool) -> None:
     """
     sock.settimeout(GREETING_S)
     deadline = time.monotonic() + GREETING_S
-    own, other = (b"caller", b"listener") if caller else (b"listener", b"caller")
+    our_side = b"caller" if caller else b"listener"
+    other_side = b"listener" if caller else b"caller"
     mine = os.urandom(_NONCE)
     sock.sendall(mine)
     theirs = _read(sock, _NONCE, deadline)
-    sock.sendall(hmac.digest(token, own + mine + theirs, "sha256"))
-    if not hmac.compare_digest(_read(sock, 32, deadline), hmac.digest(token, other + theirs + mine, "sha256")):
+    sock.sendall(hmac.digest(token, our_side + mine + theirs, "sha256"))
+    expected = hmac.digest(token, other_side + theirs + mine, "sha256")
+    if not hmac.compare_digest(_read(sock, 32, deadline), expected):
         raise NotAuthentic("the other end has another token")
     sock.settimeout(GREETING_S)
 
@@ -121,8 +124,8 @@ def relay(first: socket.socket, second: socket.socket) -> None:
 class RemoteWorker(Worker):
     """A worker on another machine, at the other end of a connection. It ends when the connection does.
 
-    `is_vital`: the run can't go on without it, so every wait ends with its name once the connection is gone. `watched`:
-    what its machine says of its process.
+    `is_vital`: the run can't go on without it, so every wait ends with its name once the connection is gone.
+    `watched`: what its machine says of its process.
     """
 
     def __init__(
@@ -159,7 +162,9 @@ class RemoteWorker(Worker):
         except OSError:
             if deadline is not None:
                 raise
-            message = None  # its machine doesn't answer
+            # its machine doesn't answer
+            message = None
         if message is None and self._is_vital and not self._is_ending:
-            watch.lose(self.name, "died, or its connection did")  # before anyone sees that there is no answer
+            # before anyone sees that there is no answer
+            watch.lose(self.name, "died, or its connection did")
         return message

@@ -84,8 +84,10 @@ class Folder:
     def __init__(self, path: Path, make: bool = False, identity: tuple[int, int] | None = None) -> None:
         """Open it; with `make`, make it and its parents. OSError if it can't be, or is another one than `identity`."""
         self.path = path
-        self._made: list[tuple[int, str]] = []  # folders that the walk made: (open parent, name)
-        self._account: Account | None = None  # the user whose credentials are used in it, if not this process's own
+        # folders that the walk made: (open parent, name)
+        self._made: list[tuple[int, str]] = []
+        # the user whose credentials are used in it, if not this process's own
+        self._account: Account | None = None
         self._gid = -1
         self._claim = -1
         self._fd = self._walk(path, make)
@@ -101,8 +103,8 @@ class Folder:
     @property
     def identity(self) -> tuple[int, int]:
         """Device and inode, which identify it whatever its name is."""
-        found = os.fstat(self._fd)
-        return found.st_dev, found.st_ino
+        status = os.fstat(self._fd)
+        return status.st_dev, status.st_ino
 
     def __enter__(self) -> "Folder":
         return self
@@ -112,8 +114,11 @@ class Folder:
 
     def close(self) -> None:
         """Close it."""
-        for fd in (self._fd, *([self._claim] if self._claim >= 0 else []), *(parent for parent, _ in self._made)):
-            os.close(fd)
+        os.close(self._fd)
+        if self._claim >= 0:
+            os.close(self._claim)
+        for parent, _ in self._made:
+            os.close(parent)
         self._made = []
         self._claim = -1
 
@@ -121,8 +126,10 @@ class Folder:
         """PermissionError unless files can be made in it."""
         with _acting_as(self._account):
             if not os.access(".", os.W_OK | os.X_OK, dir_fd=self._fd, effective_ids=True):
-                who = f"by {self._account.name}, whose folder the path goes through" if self._account else "by you"
-                raise PermissionError(errno.EACCES, f"is not writable {who}")
+                user = "you"
+                if self._account:
+                    user = f"{self._account.name}, whose folder the path goes through"
+                raise PermissionError(errno.EACCES, f"is not writable by {user}")
 
     def claim(self) -> None:
         """Lock it, empty as it is. FileExistsError if it is not empty."""
@@ -144,7 +151,8 @@ class Folder:
             raise
         except OSError:
             pass  # NFS, for one
-        if not os.fstat(self._claim).st_nlink:  # the process that had it has removed it
+        if not os.fstat(self._claim).st_nlink:
+            # the process that had it has removed it
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     def is_claimed(self) -> bool:
@@ -156,7 +164,8 @@ class Folder:
         except BlockingIOError:
             return True
         except OSError:
-            pass  # the file system can't lock folders
+            # the file system can't lock folders
+            pass
         finally:
             os.close(fd)
         return False
@@ -180,15 +189,16 @@ class Folder:
         except FileNotFoundError:
             return None
         except OSError as error:
-            if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link; a socket
+            if error.errno in (errno.ELOOP, errno.ENXIO):
+                # a symbolic link; a socket
                 raise IsADirectoryError(errno.EISDIR, "is no file") from error
             raise
         with os.fdopen(fd, "rb") as file:
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
                 raise IsADirectoryError(errno.EISDIR, "is no file")
-            if found.st_size > most:
-                raise OSError(errno.EFBIG, f"it has {found.st_size:,} bytes, more than the {most:,} expected")
+            if status.st_size > most:
+                raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, more than the {most:,} expected")
             return file.read(most)
 
     def write(self, name: str, data: bytes) -> None:
@@ -284,18 +294,18 @@ class Folder:
         links = 0
         try:
             while parts:
-                found = self._step(fd, parts.pop(), make)
-                kind = os.fstat(found)
+                step_fd = self._step(fd, parts.pop(), make)
+                kind = os.fstat(step_fd)
                 if self._account is None:
                     self._account = _account_to_use(kind)
                     self._gid = kind.st_gid
                 if not stat.S_ISLNK(kind.st_mode):
                     os.close(fd)
-                    fd = found
+                    fd = step_fd
                     continue
                 with _acting_as(self._account):
-                    target = os.readlink("", dir_fd=found)
-                os.close(found)
+                    target = os.readlink("", dir_fd=step_fd)
+                os.close(step_fd)
                 links += 1
                 if links > _MOST_LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -327,7 +337,8 @@ class Folder:
     def _made_folder(self, parent: int, name: str) -> int:
         """Open a folder that was just made."""
         if self._account and not self._account.known:
-            with suppress(OSError):  # a link in its place is for `_walk` to see
+            # a link in its place is for `_walk` to see
+            with suppress(OSError):
                 fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
                 self._hand_over(fd)
                 os.close(fd)
@@ -345,9 +356,9 @@ class Folder:
                     if make:
                         with suppress(FileExistsError):
                             os.mkdir(name, dir_fd=fd)
-                    found = self._made_folder(fd, name) if make else os.open(name, _WALK, dir_fd=fd)
+                    next_fd = self._made_folder(fd, name) if make else os.open(name, _WALK, dir_fd=fd)
                 os.close(fd)
-                fd = found
+                fd = next_fd
             yield fd
         finally:
             os.close(fd)
@@ -356,7 +367,8 @@ class Folder:
         """Give a new file the group of its user's folder, where the machine knows no group of that user's."""
         if self._account and not self._account.known and os.fstat(fd).st_uid == self._account.uid:
             uid = os.geteuid()
-            os.seteuid(0)  # as root for a moment, within `_acting_as`
+            # as root for a moment, within `_acting_as`
+            os.seteuid(0)
             try:
                 os.fchown(fd, -1, self._gid)
             finally:
@@ -378,34 +390,37 @@ class _InputsRead:
 inputs_read: Final = _InputsRead()
 
 
-def read_input(path: Path, field: str, most: int, given: str = "") -> bytes:
+def read_input(path: Path, field: str, most: int, written: str = "") -> bytes:
     """Return the content of a regular file that the user names. BadInput for any other, and for more than `most` bytes.
 
     Devices, pipes and sockets are refused before a byte is read, as reading them may never end.
     """
-    given = given or str(path)
+    written = written or str(path)
     inputs_read.number += 1
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
-                raise BadInput(field, given, "must be a regular file")
+                raise BadInput(field, written, "must be a regular file")
             with os.fdopen(fd, "rb", closefd=False) as file:
                 content = file.read(most + 1)
         finally:
             os.close(fd)
-    except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        raise BadInput(field, given, f"can't be read: {getattr(error, 'strerror', None) or error}") from error
+    except (OSError, ValueError) as error:
+        # ValueError: a null character in the name
+        raise BadInput(field, written, f"can't be read: {getattr(error, 'strerror', None) or error}") from error
     if len(content) > most:
-        size = max(status.st_size, len(content))  # files of /proc have size 0
-        raise BadInput(field, given, too_large(size, most))
+        # files of /proc have size 0
+        size = max(status.st_size, len(content))
+        raise BadInput(field, written, too_large(size, most))
     return content
 
 
 def too_large(size: int, most: int, files: int = 1) -> str:
     """Return what a message says of a file, or several together, with more bytes than can be read."""
-    from railyard.core.units import size_name  # pydantic with it, which is slow to load
+    # pydantic with it, which is slow to load
+    from railyard.core.units import size_name
 
     together = f" in {files:,} files together" if files > 1 else ""
     return f"has {size:,} bytes{together}: {most:,} ({size_name(most)}) or fewer can be read"
@@ -434,14 +449,14 @@ def become_owner_of(path: Path) -> Account | None:
     return account
 
 
-def _account_to_use(found: os.stat_result) -> Account | None:
+def _account_to_use(status: os.stat_result) -> Account | None:
     """The ordinary user who owns it, if this process is root and could become that user."""
-    if os.geteuid() != 0 or found.st_uid == 0:
+    if os.geteuid() != 0 or status.st_uid == 0:
         return None
     # the user must exist in this user namespace: 65534 also stands for all users that don't
     lines = (line.split() for line in Path("/proc/self/uid_map").read_text().splitlines())
-    is_mapped = any(int(first) <= found.st_uid < int(first) + int(count) for first, _, count in lines)
-    return account_of(found.st_uid) if is_mapped else None
+    is_mapped = any(int(first) <= status.st_uid < int(first) + int(count) for first, _, count in lines)
+    return account_of(status.st_uid) if is_mapped else None
 
 
 @contextmanager
@@ -464,6 +479,6 @@ def _acting_as(account: Account | None) -> Iterator[None]:
 
 
 def _write_all(fd: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(fd, left) :]
+    unwritten = memoryview(data)
+    while unwritten:
+        unwritten = unwritten[os.write(fd, unwritten) :]

@@ -41,10 +41,11 @@ class FittingTable(Table):
     def _limits(console: Console, options: ConsoleOptions, column: Column) -> tuple[int, int]:
         """Return the width that a column needs, and the width that it would like."""
         wide = options.update(width=_WIDE, max_width=_WIDE)
-        found = [Measurement.get(console, wide, cell) for cell in (column.header, *column.cells)]
-        most = max(each.maximum for each in found)
-        least = most if column.no_wrap or column.justify == "right" else max(each.minimum for each in found)
-        return least, most
+        measurements = [Measurement.get(console, wide, cell) for cell in (column.header, *column.cells)]
+        most = max(each.maximum for each in measurements)
+        if column.no_wrap or column.justify == "right":
+            return most, most
+        return max(each.minimum for each in measurements), most
 
     def _keys(self) -> int:
         """Return how many of the first columns tell the rows apart, 1 if none do."""

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer
@@ -25,19 +26,20 @@ _LARGEST: Final = 2.0**63  # what the kernel and a parquet column can hold
 
 
 def _parse(
-    text: object, units: dict[str, int] | dict[str, float], what: str, example: str, minimum: float = 0
+    text: object, units: dict[str, int] | dict[str, float], quantity: str, example: str, minimum: float = 0
 ) -> float:
     match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
     if match is None or match[2] not in units:
-        meant = f"did you mean {near}? " if (near := _near_miss(text, units)) else ""
-        raise ValueError(f"is not a {what}: {meant}write a number and one of {', '.join(units)}, such as {example}")
+        near_miss = _near_miss(text, units)
+        meant = f"did you mean {near_miss}? " if near_miss else ""
+        raise ValueError(f"is not a {quantity}: {meant}write a number and one of {', '.join(units)}, such as {example}")
     factor = units[match[2]]
     # by a whole number: 700 * 1e-3 isn't 0.7, 700 / 1000 is
     value = float(match[1]) * factor if factor >= 1 else float(match[1]) / round(1 / factor)
     if value <= 0 or value < minimum:
-        raise ValueError(f"is not a {what} above zero, such as {example}")
+        raise ValueError(f"is not a {quantity} above zero, such as {example}")
     if value >= _LARGEST:
-        raise ValueError(f"is too large for a {what}")
+        raise ValueError(f"is too large for a {quantity}")
     return value
 
 
@@ -81,8 +83,8 @@ def dimension_of(unit: str) -> Dimension:
     for dimension in DIMENSIONS:
         if unit in dimension.units:
             return dimension
-    names = ", ".join(name for dimension in DIMENSIONS for name in dimension.units if name)
-    raise ValueError(f"{unit!r} is not a unit: allowed are {names}")
+    names = chain.from_iterable(dimension.units for dimension in DIMENSIONS)
+    raise ValueError(f"{unit!r} is not a unit: allowed are {', '.join(filter(None, names))}")
 
 
 def parse_quantity(text: str, unit: str) -> float:
@@ -131,7 +133,9 @@ def _format(value: float, *steps: tuple[str, float], digits: int) -> str:
     name, factor = next((step for step in steps if value >= step[1]), steps[-1])
     scaled = value / factor
     # past the largest unit, %g would write an exponent
-    return f"{scaled:.0f}{name}" if scaled >= 10**digits else f"{scaled:.{digits}g}{name}"
+    if scaled >= 10**digits:
+        return f"{scaled:.0f}{name}"
+    return f"{scaled:.{digits}g}{name}"
 
 
 def format_rate(bits_per_s: float, digits: int = 4) -> str:
@@ -146,7 +150,7 @@ def format_size(size: float, digits: int = 4) -> str:
 
 
 def size_name(size: int) -> str:
-    """2^26 -> `64MiB`; what is no whole number of those, in decimal units."""
+    """2^26 -> `64MiB`. A size that is no whole number of MiB or KiB has a decimal unit."""
     for name, factor in (("MiB", 2**20), ("KiB", 2**10)):
         if size >= factor and size % factor == 0:
             return f"{size // factor}{name}"
@@ -165,12 +169,18 @@ Time = Annotated[float, BeforeValidator(parse_time), PlainSerializer(lambda v: f
 
 
 def time_between(shortest_s: float, longest_s: float = math.inf, reason: str = "") -> AfterValidator:
-    """Return a validator of times in this range: `Annotated[Time, time_between(0.02, 1.0)]`. `reason`: why not less."""
+    """Return a validator of times in this range: `Annotated[Time, time_between(0.02, 1.0)]`.
+
+    `reason`: why not less.
+    """
     upper = " or more" if longest_s == math.inf else f" to {format_time(longest_s)}"
+    allowed = f"must be {format_time(shortest_s)}{upper}"
+    if reason:
+        allowed += f": {reason}"
 
     def check(value: float) -> float:
         if not shortest_s <= value <= longest_s:
-            raise ValueError(f"must be {format_time(shortest_s)}{upper}" + (f": {reason}" if reason else ""))
+            raise ValueError(allowed)
         return value
 
     return AfterValidator(check)

@@ -34,16 +34,18 @@ def sleep_until(end_s: float) -> None:
 
 def wait_until(
     check: Callable[[], T],
-    what: str | Callable[[], str],
+    awaited: str | Callable[[], str],
     within_s: float,
     poll_s: float = POLL_S,
     error: type[RailyardError] = RailyardError,
 ) -> T:
     """Call `check` until its result is true, and return that.
 
-    `error` after `within_s`: "waited 5 s for WHAT". `what` is a phrase such as "rail0 to listen", or a function that
+    `error` after `within_s`: "waited 5 s for WHAT". `awaited` is a phrase such as "rail0 to listen", or a function that
     makes it, for one with the last state.
     """
-    if result := poll(check, within_s, poll_s):
+    result = poll(check, within_s, poll_s)
+    if result:
         return result
-    raise error(f"waited {within_s:g} s for {what if isinstance(what, str) else what()}")
+    phrase = awaited if isinstance(awaited, str) else awaited()
+    raise error(f"waited {within_s:g} s for {phrase}")

@@ -52,7 +52,8 @@ class Interruption:
 class Presence:
     """State of a process here or on another machine.
 
-    `died`: how, unless that is in order; `stopped_ns`: since when it is stopped (monotonic), unless on purpose.
+    `died`: how, unless that is in order.
+    `stopped_ns`: since when it is stopped (monotonic), unless on purpose.
     """
 
     name: str
@@ -73,8 +74,10 @@ class Presence:
 
 
 class Watched(Presence):
-    """A watched process. `may_exit`: it ends by itself, and its starter reads its exit status. `may_die`: it may end in
-    any way, also by a signal, and only a stop is an interruption.
+    """A watched process.
+
+    `may_exit`: it ends by itself, and its starter reads its exit status.
+    `may_die`: it may end in any way, also by a signal, and only a stop is an interruption.
     """
 
     def __init__(self, name: str, pid: int, may_exit: bool, is_child: bool, may_die: bool) -> None:
@@ -120,8 +123,8 @@ class WatchedElsewhere:
     def is_over(self) -> bool:
         """Return whether its machine has said that it died."""
         with _watcher.lock:
-            found = _watcher.elsewhere.get(self._key)
-        return bool(found and found.died)
+            presence = _watcher.elsewhere.get(self._key)
+        return bool(presence and presence.died)
 
     def await_end(self, within_s: float) -> None:
         """Wait until its machine has said how it died, which is about when its connection ends, or is gone too."""
@@ -145,11 +148,14 @@ class _Watcher:
         self.found: list[Interruption] = []
         self.taken = 0
         self.is_unchecked = False
-        self.lost = ""  # what the run can't go on without, on another machine
-        self.elsewhere: dict[tuple[str, int], Presence] = {}  # what other machines miss: by machine and process id
+        # what the run can't go on without, on another machine
+        self.lost = ""
+        # what other machines miss: by machine and process id
+        self.elsewhere: dict[tuple[str, int], Presence] = {}
         self.announce: Callable[[Interruption], None] = lambda interruption: None
         self.forward: Callable[[int, Presence], None] = lambda pid, presence: None
-        self.signals_fd = -1  # readable, with its number, when this process gets a signal
+        # readable, with its number, when this process gets a signal
+        self.signals_fd = -1
         self._added = threading.Event()
         self._deaths: select.epoll | None = None
 
@@ -204,10 +210,11 @@ class _Watcher:
     def _end(self, process: Watched) -> None:
         code = 0
         status = 0
-        with suppress(ChildProcessError):  # its starter has read its status, or it isn't our child
-            if found := os.waitid(os.P_PIDFD, process.pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG):
-                code = found.si_code
-                status = found.si_status
+        # its starter has read its status, or it isn't our child
+        with suppress(ChildProcessError):
+            if status_info := os.waitid(os.P_PIDFD, process.pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG):
+                code = status_info.si_code
+                status = status_info.si_status
         process.has_ended = True
         process.stopped_ns = 0
         if process.may_die:
@@ -234,7 +241,8 @@ class _Watcher:
             self.forward(process.pid, process)
         elif not is_stopped and (since_ns or not is_excused):
             process.stopped_ns = 0
-            since_ns = since_ns or now  # it continued before its stop was seen
+            # it continued before its stop was seen
+            since_ns = since_ns or now
             self.note(Interruption(process.name, f"was stopped for {(now - since_ns) / 1e9:.1f} s", since_ns, now))
             self.forward(process.pid, process)
 
@@ -245,8 +253,8 @@ class _Watcher:
 
     def under_way(self) -> list[Interruption]:
         now = time.monotonic_ns()
-        known = (*self.processes.values(), *self.elsewhere.values())
-        stopped = [process for process in known if process.stopped_ns]
+        processes = (*self.processes.values(), *self.elsewhere.values())
+        stopped = [process for process in processes if process.stopped_ns]
         texts = [f"is stopped, for {(now - process.stopped_ns) / 1e9:.1f} s so far" for process in stopped]
         return [Interruption(p.name, text, p.stopped_ns, now) for p, text in zip(stopped, texts, strict=True)]
 
@@ -255,13 +263,13 @@ class _Watcher:
         while True:
             self._added.clear()
             try:
-                found = os.waitid(os.P_ALL, 0, os.WSTOPPED | os.WCONTINUED)
+                change = os.waitid(os.P_ALL, 0, os.WSTOPPED | os.WCONTINUED)
             except ChildProcessError:
                 self._added.wait()
                 continue
             with self.lock:
-                if found and (process := self.processes.get(found.si_pid)):
-                    self.set_stopped(process, found.si_code != os.CLD_CONTINUED)
+                if change and (process := self.processes.get(change.si_pid)):
+                    self.set_stopped(process, change.si_code != os.CLD_CONTINUED)
 
     def _follow_deaths(self) -> None:
         """In a thread: follow ends, and poll descendants that aren't children."""
@@ -308,7 +316,8 @@ os.register_at_fork(after_in_child=_reset)
 def add(name: str, pid: int, may_exit: bool = False, is_child: bool = True, may_die: bool = False) -> Watched:
     """Watch a process that has just started, and call it `name` in messages.
 
-    `may_exit`: it ends by itself, and its starter reads its exit status. `is_child`: this process started it.
+    `may_exit`: it ends by itself, and its starter reads its exit status.
+    `is_child`: this process started it.
     `may_die`: its starter reads how it ended, also by a signal; only its stops are interruptions.
     """
     process = Watched(name, pid, may_exit, is_child, may_die)
@@ -363,7 +372,9 @@ def since(start_ns: int) -> list[Interruption]:
     with _watcher.lock:
         for process in list(_watcher.processes.values()):
             _watcher.look(process)
-        return [one for one in _watcher.found if one.end_ns >= start_ns] + _watcher.under_way()
+        return [
+            interruption for interruption in _watcher.found if interruption.end_ns >= start_ns
+        ] + _watcher.under_way()
 
 
 def take() -> list[Interruption]:
@@ -384,11 +395,11 @@ def show(interruption: Interruption) -> None:
     _watcher.announce(interruption)
 
 
-def lose(name: str, what: str) -> None:
+def lose(name: str, loss: str) -> None:
     """Note that something on another machine is gone, without which the run can't go on: every later check raises."""
     now = time.monotonic_ns()
-    _watcher.lost = f"{name} {what}"
-    _watcher.note(Interruption(name, what, now, now))
+    _watcher.lost = f"{name} {loss}"
+    _watcher.note(Interruption(name, loss, now, now))
 
 
 def set_elsewhere(machine: str, pid: int, presence: Presence) -> None:

@@ -82,7 +82,10 @@ class Event(Message):
 
 
 class Failed(Message):
-    """A command that could not be carried out, in place of its answer. `traceback`: of an unexpected exception."""
+    """A command that could not be carried out, in place of its answer.
+
+    `traceback`: set for unexpected exceptions.
+    """
 
     why: str
     traceback: str = ""
@@ -107,15 +110,17 @@ class _DataUnpickler(pickle.Unpickler):
         if (module, name) not in self._accepted:
             is_known = module in sys.modules or module.startswith("railyard.")
             # Not with super's method, which a process of `--on` refuses to everyone.
-            found = pkgutil.resolve_name(f"{module}:{name}") if is_known else None
-            if not (isinstance(found, type) and (is_dataclass(found) or issubclass(found, self._bases))):
+            definition = pkgutil.resolve_name(f"{module}:{name}") if is_known else None
+            if not (isinstance(definition, type) and (is_dataclass(definition) or issubclass(definition, self._bases))):
                 raise pickle.UnpicklingError(f"{module}.{name} is no class that holds data")
-            self._accepted[module, name] = found
+            self._accepted[module, name] = definition
         return self._accepted[module, name]
 
 
 class Pipe:
-    """Messages over a stream socket. `reads_ahead`: not for a process that waits for several sockets at once.
+    """Messages over a stream socket.
+
+    `reads_ahead`: not for a process that waits for several sockets at once.
 
     `deadline_s`: the time in which the other end must take a message, s; None: for ever.
     """
@@ -150,11 +155,11 @@ class Pipe:
             if self._deadline_s is None:
                 self.socket.sendall(_LENGTH.pack(len(data)) + data)
                 return
-            left = memoryview(_LENGTH.pack(len(data)) + data)
+            unsent = memoryview(_LENGTH.pack(len(data)) + data)
             deadline = time.monotonic() + self._deadline_s
-            while left:
+            while unsent:
                 try:
-                    left = left[self.socket.send(left, socket.MSG_DONTWAIT) :]
+                    unsent = unsent[self.socket.send(unsent, socket.MSG_DONTWAIT) :]
                 except BlockingIOError:
                     _await(self._writable, deadline)
 
@@ -179,7 +184,8 @@ class Pipe:
         most = max(count, _READ_AHEAD_BYTES) if self._reads_ahead else count
         flags = 0
         if deadline is not None:
-            flags = socket.MSG_DONTWAIT  # of events the next has mostly come, and a recv takes less time than a poll
+            # of events the next has mostly come, and a recv takes less time than a poll
+            flags = socket.MSG_DONTWAIT
         chunk = None
         while chunk is None:
             try:
@@ -210,7 +216,9 @@ def start(argv: Sequence[str], output: IO[bytes], inherited: Collection[int]) ->
 
 
 class Worker:
-    """A child process `python -m module`, called `name` in messages. `replies`: the messages that it may send.
+    """A child process `python -m module`, called `name` in messages.
+
+    `replies`: the messages that it may send.
 
     With `on_event`, a thread receives: events go to it, and replies wait to be read, as do events in `awaited`, which
     are also given to `on_event`. Without it, events are dropped.
@@ -233,7 +241,8 @@ class Worker:
             argv = module_command(module, str(theirs.fileno()))
             self._process = start(argv, self._output, [theirs.fileno(), *pass_fds])
         self.watched = watch.add(name, self._process.pid)
-        self._answers: queue.Queue[Message | None] = queue.Queue()  # None: there will be no more
+        # None: there will be no more
+        self._answers: queue.Queue[Message | None] = queue.Queue()
         self._reader = threading.Thread(target=self._read, name=f"reads {name}", daemon=True) if on_event else None
         if self._reader:
             self._reader.start()
@@ -267,7 +276,8 @@ class Worker:
             self._pipe.send(message)
         except TimeoutError:
             raise self._error(f"took no message in {ANSWER_S:g} s") from None
-        except OSError:  # also of a connection that `end` has closed
+        except OSError:
+            # also of a connection that `end` has closed
             self.watched.await_end(END_S)
             raise self._error("died") from None
 
@@ -314,12 +324,12 @@ class Worker:
     def await_events(self, expected: Collection[str], timeout_s: float = ANSWER_S) -> dict[str, dict[str, Any]]:
         """Return the details of these awaited events once all have come; RailyardError as `receive`."""
         deadline = time.monotonic() + timeout_s
-        found = dict[str, dict[str, Any]]()
-        while not found.keys() >= set(expected):
+        details = dict[str, dict[str, Any]]()
+        while not details.keys() >= set(expected):
             message = self.receive_any(max(0.0, deadline - time.monotonic()))
             if isinstance(message, Event):
-                found[message.what] = message.detail
-        return found
+                details[message.what] = message.detail
+        return details
 
     def kill(self) -> None:
         """Kill the process. What it has sent can still be received."""
@@ -331,7 +341,8 @@ class Worker:
         """End the process, whatever it is doing: it holds nothing that needs to be saved."""
         self.kill()
         if self._reader:
-            self._reader.join()  # it ends with the process
+            # it ends with the process
+            self._reader.join()
         self._pipe.socket.close()
         self._output.close()
 
@@ -340,7 +351,8 @@ class Worker:
         while True:
             with suppress(queue.Empty):
                 return self._answers.get(timeout=max(0.0, min(watch.STEP_S, deadline - time.monotonic())))
-            if self.watched.is_over():  # the thread is late: what the process said last tells more than that it died
+            if self.watched.is_over():
+                # the thread is late: what the process said last tells more than that it died
                 with suppress(queue.Empty):
                     return self._answers.get(timeout=END_S)
             watch.check()
@@ -359,7 +371,8 @@ class Worker:
 
     def _read(self) -> None:
         """In a thread: pass events on, and queue answers."""
-        with suppress(PermissionError):  # an ordinary user may not
+        # an ordinary user may not
+        with suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), READER_NICENESS)
         while message := self._receive(None):
             if not isinstance(message, Event) or message.what in self._awaited:
@@ -370,15 +383,15 @@ class Worker:
                 self._on_event(message.ns, message.what, message.detail)
         self._answers.put(None)
 
-    def _error(self, what: str) -> watch.ProcessMissing:
+    def _error(self, failure: str) -> watch.ProcessMissing:
         """An error of this process, with the last line of its output."""
         with suppress(OSError, ValueError):
             size = os.fstat(self._output.fileno()).st_size
             # pread, since the child shares the position in the file
             tail = os.pread(self._output.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode(errors="replace")
             if lines := tail.strip().splitlines():
-                return watch.ProcessMissing(f"{self.name} {what}: {lines[-1]}")
-        return watch.ProcessMissing(f"{self.name} {what}")
+                return watch.ProcessMissing(f"{self.name} {failure}: {lines[-1]}")
+        return watch.ProcessMissing(f"{self.name} {failure}")
 
 
 class Parent:
@@ -429,9 +442,8 @@ class Parent:
     def _end_with_parent(self) -> None:
         """Wait until the other end of the connection is closed."""
         poller = select.poll()
-        poller.register(
-            self.fileno(), select.POLLRDHUP
-        )  # of a TCP connection, the other end's close alone is no hang-up
+        # of a TCP connection, the other end's close alone is no hang-up
+        poller.register(self.fileno(), select.POLLRDHUP)
         poller.poll()
         os._exit(0)
 
@@ -445,10 +457,10 @@ class Parent:
         """Report an uncaught exception and end the process, although threads that aren't daemons may still run."""
         sys.__excepthook__(kind, error, trace)
         sys.stderr.flush()
-        known = crash.known_error(error)
+        cause = crash.known_error(error)
         with suppress(OSError):
-            if known:
-                self.send(Failed(why=str(known), exit_status=known.exit_status))
+            if cause:
+                self.send(Failed(why=str(cause), exit_status=cause.exit_status))
             else:
                 self.send(Failed(why=crash.describe(error), traceback=crash.crash_text(error)))
         time.sleep(_READ_S)

@@ -65,7 +65,11 @@ class Refused(RailyardError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A run that was checked. `pid`: process 1 of its sandbox, seen from here. `namespaces`: open, those to enter."""
+    """A run that was checked.
+
+    `pid`: process 1 of its sandbox, seen from here.
+    `namespaces`: open, those to enter.
+    """
 
     pid: int
     pidfd: int
@@ -78,9 +82,9 @@ class Entry:
             os.close(fd)
 
 
-def entry_of(found: Announcement) -> Entry | None:
+def entry_of(announcement: Announcement) -> Entry | None:
     """The entry to the run that a process announces; None if it has not begun yet, or has ended. Refused else."""
-    pid = _first_process(found)
+    pid = _first_process(announcement)
     if pid is None:
         return None
     with ExitStack() as on_error:
@@ -88,10 +92,12 @@ def entry_of(found: Announcement) -> Entry | None:
             pidfd = os.pidfd_open(pid)
             on_error.callback(os.close, pidfd)
             opened = _open_namespaces(pid, on_error)
-            _check_process(found, pid)
-            kept = _check_namespaces(opened, found.uid)
-            entry = Entry(pid, pidfd, account_of(found.uid, found.gid), {kind: opened[kind] for kind in kept})
-            if not (_is_alive(pidfd) and _is_alive(found.pidfd)):
+            _check_process(announcement, pid)
+            kept = _check_namespaces(opened, announcement.uid)
+            entry = Entry(
+                pid, pidfd, account_of(announcement.uid, announcement.gid), {kind: opened[kind] for kind in kept}
+            )
+            if not (_is_alive(pidfd) and _is_alive(announcement.pidfd)):
                 raise ProcessLookupError
         except (ProcessLookupError, FileNotFoundError):
             return None
@@ -112,26 +118,26 @@ def _open_namespaces(pid: int | str, closing: ExitStack) -> dict[str, int]:
     return opened
 
 
-def _first_process(found: Announcement) -> int | None:
+def _first_process(announcement: Announcement) -> int | None:
     """Process 1 of a PID namespace below ours: a child of `unshare`, which is the listening process's child."""
     with suppress(psutil.Error, OSError):
-        for process in psutil.Process(found.pid).children(recursive=True):
+        for process in psutil.Process(announcement.pid).children(recursive=True):
             numbers = _status(process.pid).get("NSpid", [])
-            if len(numbers) > 1 and numbers[-1] == "1" and _parent(_parent(process.pid)) == found.pid:
+            if len(numbers) > 1 and numbers[-1] == "1" and _parent(_parent(process.pid)) == announcement.pid:
                 return process.pid
     return None
 
 
-def _check_process(found: Announcement, pid: int) -> None:
+def _check_process(announcement: Announcement, pid: int) -> None:
     """Refused unless both processes have its user's credentials, and for root's own run all capabilities of ours."""
-    if _parent(_parent(pid)) != found.pid:
+    if _parent(_parent(pid)) != announcement.pid:
         raise ProcessLookupError
     ours = int(_status(os.getpid())["CapPrm"][0], 16)
-    for number in (found.pid, pid):
+    for number in (announcement.pid, pid):
         status = _status(number)
-        if {int(uid) for uid in status["Uid"]} != {found.uid}:
+        if {int(uid) for uid in status["Uid"]} != {announcement.uid}:
             raise Refused(f"is refused: process {number} is another user's")
-        if found.uid == os.geteuid() == 0 and ours & ~int(status["CapPrm"][0], 16):
+        if announcement.uid == os.geteuid() == 0 and ours & ~int(status["CapPrm"][0], 16):
             raise Refused(f"is refused: process {number} has fewer privileges than this one")
 
 
@@ -146,7 +152,8 @@ def _check_namespaces(opened: Mapping[str, int], uid: int) -> list[str]:
         user = opened["user"]
         if direct and not _same(user, here["user"]):
             raise Refused("is refused: it is in another user namespace")
-        if not direct:  # its user must have made its user namespace, and in ours
+        if not direct:
+            # its user must have made its user namespace, and in ours
             owner = bytearray(4)
             fcntl.ioctl(user, _NS_GET_OWNER_UID, owner)
             if _same(user, here["user"]):
@@ -163,7 +170,8 @@ def _check_namespaces(opened: Mapping[str, int], uid: int) -> list[str]:
 def _is_owned(fd: int, user_namespace: int, question: int = _NS_GET_USERNS) -> bool:
     try:
         owner = fcntl.ioctl(fd, question)
-    except PermissionError:  # it is out of sight from here
+    except PermissionError:
+        # it is out of sight from here
         return False
     try:
         return _same(owner, user_namespace)
@@ -261,7 +269,8 @@ class _Terminal:
     def __init__(self) -> None:
         self._streams = [fd for fd in range(3) if os.isatty(fd)]
         self._ours, self._theirs = os.openpty()
-        os.set_blocking(self._ours, False)  # a command that reads nothing must not stop its own output
+        # a command that reads nothing must not stop its own output
+        os.set_blocking(self._ours, False)
         self._resize()
 
     def _resize(self, *_: object) -> None:
@@ -287,7 +296,8 @@ class _Terminal:
             watched.append(0)
             before = termios.tcgetattr(0)
         resized = signal.signal(signal.SIGWINCH, self._resize)
-        self._resize()  # for a signal before this one was handled
+        # for a signal before this one was handled
+        self._resize()
         try:
             if self._streams[:2] == [0, 1]:
                 tty.setraw(0, termios.TCSADRAIN)
@@ -307,7 +317,8 @@ class _Terminal:
                 watched.remove(pidfd)
                 timeout_s = _LAST_OUTPUT_S
             if timeout_s is not None:
-                reads_left -= 1  # what it leaves behind could write for ever
+                # what it leaves behind could write for ever
+                reads_left -= 1
             if self._ours in ready and not self._copy_output():
                 watched.remove(self._ours)
             if 0 in ready and not self._copy_input():
@@ -316,7 +327,8 @@ class _Terminal:
     def _copy_output(self) -> bool:
         """Copy what the command has written. Return False at its end."""
         written = b""
-        with suppress(OSError):  # EIO: all have closed it
+        # EIO: all have closed it
+        with suppress(OSError):
             written = os.read(self._ours, 65536)
         output = next((fd for fd in self._streams if fd), None)
         if written and output is not None:
@@ -345,19 +357,23 @@ def run(
     gets a clean environment and a terminal of its own; signals are passed on to it. `variables` come on top.
     `most`: bytes of a file that it writes, our own that it inherits included.
     """
-    own = entry.account.is_ours
-    environment = {**os.environ, "PATH": SEARCH_PATH} if own else clean_environment(entry.account)
-    terminal = None if own or not any(map(os.isatty, range(3))) else _Terminal()
+    is_ours = entry.account.is_ours
+    environment = {**os.environ, "PATH": SEARCH_PATH} if is_ours else clean_environment(entry.account)
+    terminal = None
+    if not is_ours and any(map(os.isatty, range(3))):
+        terminal = _Terminal()
     sys.stdout.flush()
     sys.stderr.flush()
     keeper = 0
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        if keeper and not own:  # a command of our own has the same signal from the terminal
+        if keeper and not is_ours:
+            # a command of our own has the same signal from the terminal
             with suppress(ProcessLookupError):
                 os.killpg(keeper, number)
 
-    old = {number: signal.signal(number, pass_on) for number in (_PASSED_ON[:2] if own else _PASSED_ON)}
+    passed_on = _PASSED_ON[:2] if is_ours else _PASSED_ON
+    old = {number: signal.signal(number, pass_on) for number in passed_on}
     keeper = os.fork()
     if keeper == 0:
         ignored = [number for number, handler in old.items() if handler == signal.SIG_IGN]
@@ -384,13 +400,15 @@ def _keep(
     most: int | None,
 ) -> int:
     """Enter, start the command as a child, since only children are in the PID namespace, and wait for it."""
-    own = entry.account.is_ours
-    if not own:
-        os.setsid()  # or the command could push characters into the terminal's input (TIOCSTI)
+    is_ours = entry.account.is_ours
+    if not is_ours:
+        # or the command could push characters into the terminal's input (TIOCSTI)
+        os.setsid()
         if terminal:
             terminal.attach()
     if most is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))  # of root: its user can't raise it again
+        # of root: its user can't raise it again
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     _enter(entry, node)
     hidden.drop_capabilities()
 
@@ -398,7 +416,7 @@ def _keep(
         for number, action in defaults.items():
             signal.signal(number, action)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        if not own:
+        if not is_ours:
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         try:
             os.execvpe(command[0], list(command), dict(environment))
@@ -413,16 +431,16 @@ def _keep(
     return status if status >= 0 else 128 - status
 
 
-def _in_child(work: Callable[[], int], what: str = "") -> NoReturn:
+def _in_child(work: Callable[[], int], description: str = "") -> NoReturn:
     """Do it, and end this process, whatever happens: it must never go on as the command line that forked it."""
     status = 1
     try:
         status = work()
     except RailyardError as error:
-        print(f"error: {what} {error}", file=sys.stderr)
+        print(f"error: {description} {error}", file=sys.stderr)
         status = error.exit_status
     except OSError as error:
-        print(f"error: {what} can't be entered: {(error.strerror or str(error)).lower()}", file=sys.stderr)
+        print(f"error: {description} can't be entered: {(error.strerror or str(error)).lower()}", file=sys.stderr)
         status = 2
     finally:
         sys.stderr.flush()

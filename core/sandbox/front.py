@@ -36,7 +36,9 @@ def how_to_continue(pid: int) -> str:
 
 
 class LauncherWatch:
-    """Thread that tells when the launcher is stopped; the launcher itself says how long. `state_fd`: its state.
+    """Thread that tells when the launcher is stopped; the launcher itself says how long.
+
+    `state_fd`: its state.
 
     `tell` is called with one line each time, from the thread.
     """

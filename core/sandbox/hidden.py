@@ -58,7 +58,11 @@ def check_all_visible(data: object, field: str = "") -> None:
     if not field:
         check_visible("the folder of Railyard", PROJECT)
         check_visible("the Python environment", Path(sys.prefix))
-    items = data.items() if isinstance(data, Mapping) else enumerate(data) if isinstance(data, list | tuple) else ()
+    items: Iterable[tuple[object, object]] = ()
+    if isinstance(data, Mapping):
+        items = data.items()
+    elif isinstance(data, list | tuple):
+        items = enumerate(data)
     for key, item in items:
         check_all_visible(item, f"{field}.{key}".lstrip("."))
     with suppress(OSError, ValueError):
@@ -70,8 +74,8 @@ def needed(more: Iterable[Path]) -> list[str]:
     """Return the folders to put back into /tmp and /var/tmp: Railyard, its Python, the working folder, and these."""
     python = (Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).parent)
     always = (Path.cwd(), PROJECT, *python, *(plugin.path for plugin in plugins.loaded()))
-    found = {real_path(path) for path in (*always, *map(Path, sys.path), *more) if os.access(path, os.F_OK)}
-    below = {path for path in found if any(Path(place).resolve() in path.parents for place in PRIVATE)}
+    existing = {real_path(path) for path in (*always, *map(Path, sys.path), *more) if os.access(path, os.F_OK)}
+    below = {path for path in existing if any(Path(place).resolve() in path.parents for place in PRIVATE)}
     return sorted(str(path) for path in below if not below & set(path.parents))
 
 
@@ -127,7 +131,8 @@ def hide(put_back: Sequence[str], covered: Sequence[str]) -> None:
     mount("devpts", "/dev/pts", "devpts", 2, "newinstance,ptmxmode=0666,mode=0620")
     for name, target in _DEV_LINKS.items():
         Path("/dev", name).symlink_to(target)
-    with suppress(OSError):  # the working folder was the one beneath
+    # the working folder was the one beneath
+    with suppress(OSError):
         os.chdir(here)
     # an empty file over each socket; one that can't be opened from here, or is no socket any more, is left
     nothing = Path("/run/railyard/nothing")
@@ -149,7 +154,8 @@ def protect_settings() -> None:
     An older kernel leaves them as they are.
     """
     network = os.open("/proc/sys/net", os.O_PATH | os.O_CLOEXEC)
-    read_only = (ctypes.c_uint64 * 4)(1, 0, 0, 0)  # struct mount_attr: attr_set, attr_clr, propagation, userns_fd
+    # struct mount_attr: attr_set, attr_clr, propagation, userns_fd
+    read_only = (ctypes.c_uint64 * 4)(1, 0, 0, 0)
     for path in filter(os.path.exists, _READ_ONLY):
         mount(path, path, "", _MS_BIND | _MS_REC)
         target = ctypes.c_char_p(path.encode())

@@ -64,7 +64,8 @@ def prepare() -> dict[str, Any]:
         line += chunk
     os.write(fd, launcher.STARTED)
     atexit.register(os.write, fd, launcher.FINISHED)
-    crash.sink = lambda text: os.write(fd, text.encode(errors="backslashreplace"))  # /tmp here goes with the sandbox
+    # /tmp here goes with the sandbox
+    crash.sink = lambda text: os.write(fd, text.encode(errors="backslashreplace"))
     poller = poll()
     poller.register(fd, 0)
     if any(event & POLLHUP for _, event in poller.poll(0)):
@@ -85,8 +86,8 @@ def prepare() -> dict[str, Any]:
     global launcher_state
     launcher_state = task["launcher_state"]
     os.set_inheritable(launcher_state, False)
-    given: dict[str, Any] = task["task"]
-    return given
+    own_task: dict[str, Any] = task["task"]
+    return own_task
 
 
 def _font_lists() -> Iterator[Path]:

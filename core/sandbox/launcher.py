@@ -59,10 +59,13 @@ def enter(
 ) -> int:
     """Run one of our programs, which must call `init.prepare` first, in a sandbox; return its exit status.
 
-    `task`: what `prepare` returns there, plain data. `run`: experiment and folder, by which others find it.
-    `interactive`: the terminal sends Ctrl-C to the sandbox itself. `visible`: folders that the program needs;
-    `inherited`: open files; `folder`: the program's working folder, if not ours. `on_stop` is called with
-    each signal that stops the program: the status doesn't say so if one comes as the program ends by itself.
+    `task`: what `prepare` returns there, plain data.
+    `run`: experiment and folder, by which others find it.
+    `interactive`: the terminal sends Ctrl-C to the sandbox itself.
+    `visible`: folders that the program needs.
+    `inherited`: open files.
+    `folder`: the program's working folder, if not ours. `on_stop` is called with each signal that stops the program:
+    the status doesn't say so if one comes as the program ends by itself.
     """
     _die_with_sudo()
     parent_socket, child_socket = socket.socketpair()
@@ -75,9 +78,9 @@ def enter(
         child_socket.close()
         os.close(state)
         with suppress(BrokenPipeError):
-            given: dict[str, Any] = {"task": dict(task), "launcher_state": state}
-            given |= {"put_back": hidden.needed(visible), "sockets": hidden.sockets()}
-            parent_socket.sendall(json.dumps(given).encode() + b"\n")
+            message: dict[str, Any] = {"task": dict(task), "launcher_state": state}
+            message |= {"put_back": hidden.needed(visible), "sockets": hidden.sockets()}
+            parent_socket.sendall(json.dumps(message).encode() + b"\n")
 
         def forward(number: int) -> None:
             """Forward a signal to the sandbox init, which may not exist yet; `unshare` itself ignores signals."""
@@ -94,9 +97,11 @@ def enter(
             while part := parent_socket.recv(1 << 16, socket.MSG_DONTWAIT):
                 received += part
     if status == crash.STATUS:
-        what, _, text = received.removeprefix(STARTED).removesuffix(FINISHED).decode(errors="replace").partition("\n")
-        return crash.print_report(what, text)
-    if status != 1 or FINISHED in received:  # 1 is `unshare`'s own status, also for a sandbox init that was killed
+        report = received.removeprefix(STARTED).removesuffix(FINISHED).decode(errors="replace")
+        summary, _, text = report.partition("\n")
+        return crash.print_report(summary, text)
+    if status != 1 or FINISHED in received:
+        # 1 is `unshare`'s own status, also for a sandbox init that was killed
         return status
     if received.startswith(STARTED):
         print("the run's own process died (signal 9)", file=sys.stderr)
@@ -171,7 +176,8 @@ class Continued:
 
     def __init__(self, unshare_pid: int) -> None:
         self._unshare = psutil.Process(unshare_pid)
-        self._sandbox_init: list[psutil.Process] = []  # empty until `unshare` has started it
+        # empty until `unshare` has started it
+        self._sandbox_init: list[psutil.Process] = []
         self._stopped_since: dict[int, float] = {}  # monotonic, s
 
     def __call__(self) -> None:

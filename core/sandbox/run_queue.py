@@ -58,27 +58,28 @@ def show(line: str) -> None:
 
 @contextmanager
 def turn(
-    what: str,
+    description: str,
     at_once: int,
     prefix: str = PREFIX,
     stop: Event | None = None,
     tell: Callable[[str], object] = show,
 ) -> Iterator[list[int]]:
-    """Wait until fewer than `at_once` earlier runs are left, and hold a place; 0: don't wait. Others see `what`.
+    """Wait until fewer than `at_once` earlier runs are left, and hold a place; 0: don't wait. Others see `description`.
 
     Yield the open files that hold it, for a child process that is to hold it too. `tell` is called with a line at each
     change of the place. Stopped when `stop` is set meanwhile.
     """
     user = os.geteuid()
     name = f"{time.time_ns():020}-{os.getpid()}/{user}"
-    line = f"{prefix}/{name}/{_user_name(user)}: {' '.join(what.split())}".encode(errors="replace")[:_MAX_NAME]
+    line = f"{prefix}/{name}/{_user_name(user)}: {' '.join(description.split())}".encode(errors="replace")[:_MAX_NAME]
     with ExitStack() as held:
         ticket = _socket(line, held)
         members = [ticket]
         if at_once:
             try:
                 members.append(_wait(name, at_once, prefix, stop or Event(), tell, held))
-            except OSError as error:  # without unix_diag, any user that makes a socket could keep runs waiting
+            except OSError as error:
+                # without unix_diag, any user that makes a socket could keep runs waiting
                 tell(f"no queue: the kernel does not report whose sockets these are (unix_diag): {error.strerror}")
         yield [member.fileno() for member in members]
 
@@ -115,9 +116,9 @@ def _with_state(ticket: Ticket) -> str:
 
 def _ahead(name: str, prefix: str) -> list[Ticket]:
     """Return the other runs that have a turn, whatever the clock says, then those that came earlier."""
-    others = [ticket for ticket in tickets(prefix) if f"{ticket.name}/{ticket.user}" != name]
-    running = [ticket for ticket in others if ticket.has_turn]
-    return running + [ticket for ticket in others if not ticket.has_turn and f"{ticket.name}/{ticket.user}" < name]
+    other_runs = [ticket for ticket in tickets(prefix) if f"{ticket.name}/{ticket.user}" != name]
+    running = [ticket for ticket in other_runs if ticket.has_turn]
+    return running + [ticket for ticket in other_runs if not ticket.has_turn and f"{ticket.name}/{ticket.user}" < name]
 
 
 def _socket(name: bytes, held: ExitStack) -> socket.socket:
@@ -150,8 +151,8 @@ def tickets(prefix: str = PREFIX) -> list[Ticket]:
 
 def _shown(text: str, user: int) -> str:
     """Return whose run it is, and its name. Root alone may name another user: the one who called sudo."""
-    claimed, _, what = text.partition(": ")
-    return printable(f"{claimed if user == 0 else _user_name(user)}: {what}")
+    claimed, _, description = text.partition(": ")
+    return printable(f"{claimed if user == 0 else _user_name(user)}: {description}")
 
 
 @cache

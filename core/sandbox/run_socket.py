@@ -81,10 +81,14 @@ class Announcement:
 def announcements() -> list[Announcement]:
     """Return this user's live runs; for root, all users' runs. The caller closes the pidfds."""
     matches = filter(None, map(_NAME.search, Path("/proc/net/unix").read_bytes().splitlines()))
-    names = sorted({(b"\0" + match[1], int(match[2])) for match in matches})  # with the user that each claims
-    mine = [name for name, claimed in names if claimed == os.geteuid()]
-    others = [name for name, claimed in names if claimed != os.geteuid() and os.geteuid() == 0]
-    return _ask(mine, _OWN_S) + _ask(others, _OTHERS_S)
+    # with the user that each claims
+    names = sorted({(b"\0" + match[1], int(match[2])) for match in matches})
+    user = os.geteuid()
+    own_names = [name for name, claimed in names if claimed == user]
+    other_names: list[bytes] = []
+    if user == 0:
+        other_names = [name for name, claimed in names if claimed != user]
+    return _ask(own_names, _OWN_S) + _ask(other_names, _OTHERS_S)
 
 
 def _ask(names: list[bytes], within_s: float) -> list[Announcement]:
