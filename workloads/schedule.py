@@ -74,7 +74,9 @@ class Columns(Sequence[Task]):
         parts = [part for part in parts if len(part)] or parts[:1]
         if len(parts) == 1:
             return parts[0]
-        joined = {f.name: _joined_column([getattr(part, f.name) for part in parts]) for f in fields(cls)}
+        joined: dict[str, npt.NDArray[Any]] = {}
+        for column in fields(cls):
+            joined[column.name] = _joined_column([getattr(part, column.name) for part in parts])
         offsets = np.cumsum([0, *(len(part.after) for part in parts[:-1])])
         joined["after_end"] += np.repeat(offsets, [len(part) for part in parts])
         return cls(**joined)
@@ -130,8 +132,10 @@ class Columns(Sequence[Task]):
 
 def _joined_column(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     """Return the parts of a column as one array; one that repeats a single value without memory stays so."""
-    if all(len(part) and part.strides == (0,) for part in parts) and len({part[0] for part in parts}) == 1:
-        return np.broadcast_to(parts[0][0], sum(map(len, parts)))
+    if all(len(part) and part.strides == (0,) for part in parts):
+        values = {part[0] for part in parts}
+        if len(values) == 1:
+            return np.broadcast_to(parts[0][0], sum(map(len, parts)))
     return np.concatenate(parts)
 
 
@@ -144,8 +148,9 @@ class Phase:
     `x` GPUs of each HB domain and `y` domains take part (a group; all groups run alike). `data_bytes` is the equation's
     D: for AllGather and ReduceScatter the whole gathered data of a group, for AllReduce the buffer that every GPU ends
     with, for all-to-all and point to point the bytes a pair (of an uneven one the mean, if each GPU's own part counts).
-    `repeats`: how often it runs, one after the other. `shares`: of an uneven all-to-all, the part of all bytes that is
-    for (dispatch) or from (combine) each GPU of the grid.
+    `repeats`: how often it runs, one after the other.
+    `shares`: of an uneven all-to-all, the part of all bytes that is for (dispatch) or from (combine) each GPU of the
+    grid.
 
     A schedule numbers each run of a collective as a phase of its own (`repeats` 1), so that each can be timed; runs
     that are alike share a name, and are reported under it. Only an `Iteration` counts with `repeats`. `stage` and
@@ -241,9 +246,8 @@ class Schedule:
                 earlier = self.tasks[dependency]
                 end_gpus = (earlier.src, earlier.dst) if isinstance(earlier, Transfer) else (earlier.gpu,)
                 if own_gpu not in end_gpus:
-                    raise ValueError(
-                        f"task {number} at GPU {own_gpu} waits for task {dependency}, which ends elsewhere"
-                    )
+                    where = f"task {number} at GPU {own_gpu}"
+                    raise ValueError(f"{where} waits for task {dependency}, which ends elsewhere")
 
 
 Grid = tuple[tuple[int, ...], ...]
@@ -382,8 +386,9 @@ class Program:
     ) -> int:
         """Append transfers, (n, 2) sources and destinations with the bytes of each; returns the first one's number.
 
-        `first`: what each of the first ones waits for. `later`: the same for those after them, an array with a row
-        each. The numbers that a transfer waits for must differ.
+        `first`: what each of the first ones waits for.
+        `later`: the same for those after them, an array with a row each. The numbers that a transfer waits for must
+        differ.
         """
         n = len(ends)
         self.check_count(n)
@@ -485,12 +490,8 @@ class Scale:
         for name, factor in factors.items():
             ratio = factor.emulated / factor.real
             rows[name] = {"real": factor.real, "emulated": factor.emulated, "factor": ratio}
-        return {
-            "workload": self.workload,
-            "platform": self.platform,
-            "compute_kept": self.compute_kept,
-            "factors": rows,
-        }
+        names = {"workload": self.workload, "platform": self.platform}
+        return {**names, "compute_kept": self.compute_kept, "factors": rows}
 
 
 def real_rates(platform: Platform, emulated: Rates) -> Rates:

@@ -68,7 +68,8 @@ class Built(NamedTuple):
     """A workload on one fabric.
 
     `measured_files`: makes the files that go into the run's folder, by name, of what was measured; None if there are
-    none. `notes`: what `dry-run` adds to its tables, a sentence each.
+    none.
+    `notes`: what `dry-run` adds to its tables, a sentence each.
     """
 
     schedule: Schedule
@@ -133,8 +134,8 @@ WORKLOADS: Final = Registry[type[Workload]](
 class TrafficKind:
     """Properties of a kind of traffic (`Phase.kind`), for results; the defaults are for undefined kinds.
 
-    `is_dense`: traffic of dense training, which must stay within its rails (Rail-only section III-B). `is_headline`:
-    times of its phases stand beside those of whole workloads.
+    `is_dense`: traffic of dense training, which must stay within its rails (Rail-only section III-B).
+    `is_headline`: times of its phases stand beside those of whole workloads.
     """
 
     is_dense: bool = False
@@ -181,7 +182,8 @@ class Sized(Workload):
     def bytes_factor(self, setting: Setting, unscaled_bytes: float, unscaled_s: Callable[[Rates], float]) -> float:
         """Return emulated over unscaled bytes: by `bytes`, or such that the whole takes the duration asked for.
 
-        `unscaled_bytes`: D before scaling; `unscaled_s`: the time that the schedule with it takes at the links' rates.
+        `unscaled_bytes`: D before scaling.
+        `unscaled_s`: the time that the schedule with it takes at the links' rates.
         """
         if self.bytes is not None:
             return self.bytes / unscaled_bytes
@@ -261,7 +263,7 @@ def _weight(tasks: Sequence[Task]) -> float:
 
 
 def _largest_count(data: Mapping[str, Any], field: str) -> tuple[str, Any]:
-    """Return the path and the value of the largest number of things; of the kind, if there are no numbers.
+    """Return the path and the value of the largest number of things, or of the kind if there are no numbers.
 
     A number of bytes is none of them: larger transfers aren't more. Nor is that of transfers at the same time.
     """

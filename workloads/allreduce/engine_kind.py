@@ -108,7 +108,10 @@ def rails_of(plan: MultirailPlan) -> tuple[Rail, ...]:
 
 
 def layout(plan: MultirailPlan, channels: Sequence[int] = (), port: int = PORT) -> jobs.Layout:
-    """Return the addresses of a fabric. `channels`: the rail whose NIC each of several virtual rails uses, if any."""
+    """Return the addresses of a fabric.
+
+    `channels`: the rail whose NIC each of several virtual rails uses, if any.
+    """
     rails = rails_of(plan)
     aggregators = tuple((nic.ip, port) if nic else None for nic in plan.aggregators)
     nics = [(rail, port) for rail in range(len(rails))]
@@ -116,12 +119,17 @@ def layout(plan: MultirailPlan, channels: Sequence[int] = (), port: int = PORT) 
         rails = tuple(replace(rails[nic], name=f"{rails[nic].name}.{number}") for number, nic in enumerate(channels))
         nics = [(nic, _VIRTUAL_PORT + number) for number, nic in enumerate(channels)]
         aggregators = (None,) * len(channels)
-    rows = tuple(tuple((Nic(nic, node).ip, port) for node in range(plan.spec.nodes)) for nic, port in nics)
-    return jobs.Layout(rails, rows, aggregators)
+    rows: list[tuple[jobs.Address, ...]] = []
+    for nic, nic_port in nics:
+        rows.append(tuple((Nic(nic, node).ip, nic_port) for node in range(plan.spec.nodes)))
+    return jobs.Layout(rails, tuple(rows), aggregators)
 
 
 def placement(plan: MultirailPlan, node: int | None, rail: int = 0, nics: Sequence[int] = ()) -> jobs.ProcessPlacement:
-    """Return the place of a node's process; for node None that of a rail's aggregator. `nics`: by virtual rail."""
+    """Return the place of a node's process; for node None that of a rail's aggregator.
+
+    `nics`: by virtual rail.
+    """
     interfaces = tuple(Nic(each, node).interface for each in nics or range(len(plan.rails)))
     return jobs.ProcessPlacement(Nic(rail, node).namespace, interfaces)
 
@@ -134,8 +142,9 @@ def peer_rail(fabric: MultirailSpec) -> int:
 class PeerRanks(Group):
     """Ranks of another engine, one in each node's namespace: `with GlooRanks(net, rails=[0]) as ranks: ...`.
 
-    `rails`: by default the first ordinary TCP rail, or all if it `uses_all_rails`. `program`: the module that has its
-    `PROGRAM` (engine/worker.py). `timeout_s`: of one operation, in the fabric's own time.
+    `rails`: by default the first ordinary TCP rail, or all if it `uses_all_rails`.
+    `program`: the module that has its `PROGRAM` (engine/worker.py).
+    `timeout_s`: of one operation, in the fabric's own time.
     """
 
     program: ClassVar[str]
@@ -259,10 +268,10 @@ class PeerRanks(Group):
         looked = time.monotonic()
         while True:
             if time.monotonic() > looked + watch.STEP_S:
-                known = {watched.pid for watched in self._watched}
+                watched_pids = {watched.pid for watched in self._watched}
                 with suppress(psutil.NoSuchProcess, ProcessLookupError):
                     for process in psutil.Process(launcher).children(recursive=True):
-                        if process.pid not in known and process.status() == psutil.STATUS_STOPPED:
+                        if process.pid not in watched_pids and process.status() == psutil.STATUS_STOPPED:
                             self._watched.append(watch.add(f"{self.name}: rank", process.pid, is_child=False))
                 looked = time.monotonic()
             yield False
@@ -319,10 +328,14 @@ class PeerRanks(Group):
 
 
 class AllreduceEngine:
-    """Definition of an engine. `equation`: what its prediction follows. `colour`: a name of results/plots/style.py.
+    """Definition of an engine.
 
-    `ranks`: of another program's engine, its ranks. `runs_policies`: it runs the allreduce policies, which an
-    experiment names in its place; its group can change its policy between operations.
+    `equation`: what its prediction follows.
+    `colour`: a name of results/plots/style.py.
+
+    `ranks`: of another program's engine, its ranks.
+    `runs_policies`: it runs the allreduce policies, which an experiment names in its place; its group can change its
+    policy between operations.
     """
 
     equation: ClassVar[str] = ""
@@ -372,7 +385,10 @@ def engine_of(policy: str) -> AllreduceEngine:
 
 
 def check_policy(policy: str, field: str, fabrics: Sequence[MultirailSpec], own_only: bool = False) -> None:
-    """Raise BadInput unless every one of these fabrics can run a policy or engine. `own_only`: no other engine."""
+    """Raise BadInput unless every one of these fabrics can run a policy or engine.
+
+    `own_only`: no other engine.
+    """
     if own_only and not engine_of(policy).runs_policies:
         raise BadInput(field, policy, unknown_name_hint(policy, policy_usages()))
     for fabric in fabrics:
@@ -385,5 +401,8 @@ def definition_of(policy: str) -> AllreducePolicy | AllreduceEngine:
 
 
 def predicted_s(policy: str, rails: Sequence[Rail], nodes: int, size: int, rail: int = 0) -> float:
-    """Predict the seconds of an allreduce of `size` bytes. `rail`: the one on which engines of one rail run."""
+    """Predict the seconds of an allreduce of `size` bytes.
+
+    `rail`: the one on which engines of one rail run.
+    """
     return engine_of(policy).seconds(rails, nodes, size, rail, policy)

@@ -29,7 +29,10 @@ Rows = Sequence[Sequence[str]]  # a table; its first row is the header
 
 
 class Prediction(NamedTuple):
-    """Predicted seconds under a policy. `workload` and `metric`: as in results; `size`: of a single allreduce."""
+    """Predicted seconds under a policy. `workload` and `metric`: as in results;
+
+    `size`: of a single allreduce.
+    """
 
     policy: str
     workload: str
@@ -56,7 +59,10 @@ def check_complete(reports: Sequence[RankReport]) -> None:
 
 
 class RailSession(Protocol):
-    """A built multi-rail fabric, as a workload measures on it. `number`: the fabric's; `seed`, `repeats`: as given.
+    """A built multi-rail fabric, as a workload measures on it.
+
+    `number`: the fabric's.
+    `seed`, `repeats`: as given.
 
     Its plan and rails are as dilated as the fabric is built, so times that are measured are divided by `plan.dilation`.
     """
@@ -108,7 +114,10 @@ class RailSession(Protocol):
 
 
 class RailWorkload(OnFabrics, Workload):
-    """Base of all kinds. `on`: only on some of the experiment's fabrics. `number` is always that of a fabric."""
+    """Base of all kinds.
+
+    `on`: only on some of the experiment's fabrics. `number` is always that of a fabric.
+    """
 
     required: ClassVar[tuple[str, ...]] = ("measure(session)", "dry_run(number, plan, repeats)")
     fabric_spec: ClassVar[type[BaseFabricSpec]] = MultirailSpec
@@ -173,11 +182,14 @@ class ComparedWorkload(RailWorkload):
 
     def policies_on(self, number: int, fabric: MultirailSpec) -> tuple[str, ...]:
         """Return the policies of a fabric; `single` stands for each unlike rail alone."""
-        found: list[str] = []
+        policies: list[str] = []
         for policy in self.policies:
             if self._has(policy, number):
-                found += singles(fabric) if policy == "single" else [policy]
-        return tuple(dict.fromkeys(found))
+                if policy == "single":
+                    policies += singles(fabric)
+                else:
+                    policies.append(policy)
+        return tuple(dict.fromkeys(policies))
 
 
 def singles(fabric: MultirailSpec) -> list[str]:

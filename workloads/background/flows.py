@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, Self
 
 from pydantic import InstanceOf
@@ -23,7 +24,7 @@ from railyard.topologies.build.shaping import shaper_commands
 from railyard.topologies.fabric_kinds import End, Layer
 from railyard.topologies.plan import Plan
 from railyard.topologies.routing import Device
-from railyard.workloads.background.spec import BACKGROUNDS, BackgroundSpec, FlowPath, Wave
+from railyard.workloads.background.spec import BACKGROUNDS, BackgroundSpec, FlowPath, FullLoad, Wave
 
 PORT: Final = 9
 """UDP's discard port: the destination of all background load, by which links distinguish it from other traffic."""
@@ -44,14 +45,15 @@ class BackgroundFlow:
 
 def flows_of(spec: BackgroundSpec, plan: Plan) -> tuple[BackgroundFlow, ...]:
     """Return all flows of a spec that fits the plan (see check_background), by source, then by path."""
-    return tuple(
-        BackgroundFlow(src, load.dst, load.device, load.path, spec.load * load.bps, spec.wave)
-        for src in plan.gpus
-        for load in sorted(
-            (load for kind, value in spec.patterns.items() for load in BACKGROUNDS[kind].flows(src, value, plan)),
-            key=lambda load: _ORDER.index(load.path),
-        )
-    )
+    flows: list[BackgroundFlow] = []
+    for src in plan.gpus:
+        loads: list[FullLoad] = []
+        for kind, value in spec.patterns.items():
+            loads += BACKGROUNDS[kind].flows(src, value, plan)
+        for load in sorted(loads, key=lambda load: _ORDER.index(load.path)):
+            bps = spec.load * load.bps
+            flows.append(BackgroundFlow(src, load.dst, load.device, load.path, bps, spec.wave))
+    return tuple(flows)
 
 
 def reserved_bps(plan: Plan, flows: Iterable[BackgroundFlow]) -> dict[End, float]:
@@ -87,7 +89,10 @@ def reserved(plan: Plan, flows: Iterable[BackgroundFlow]) -> Iterator[None]:
 
 
 def _shape(plan: Plan, shares: Mapping[End, float]) -> None:
-    rates = {end: link.rate_bps for link in plan.links for end in (link.a, link.b)}
+    rates: dict[End, int] = {}
+    for link in plan.links:
+        rates[link.a] = link.rate_bps
+        rates[link.b] = link.rate_bps
     lanes = shaping.ends(plan) if shaping.lanes_enabled() else frozenset[End]()
     commands: defaultdict[str, str] = defaultdict(str)
     for end, bps in shares.items():
@@ -147,7 +152,7 @@ class Background:
     """
 
     def __init__(self, plan: Plan, specs: Sequence[BackgroundSpec]) -> None:
-        self.flows = tuple(flow for spec in specs for flow in flows_of(spec, plan))
+        self.flows = tuple(chain.from_iterable(flows_of(spec, plan) for spec in specs))
         self._worker = Worker("railyard.workloads.background.sender", "the background sender", Ready, Sent)
         try:
             self._worker.ask(BackgroundJob(flows=self.flows, mtu=plan.spec.mtu), Ready)

@@ -163,7 +163,8 @@ def main() -> None:
     raise_open_file_limit()
     try:
         job = parent.receive()
-        sinks = [open_sink(gpu) for gpu in sorted({flow.dst for flow in job.flows})]
+        destinations = {flow.dst for flow in job.flows}
+        sinks = [open_sink(gpu) for gpu in sorted(destinations)]
         sources = [_Source(n, flow, job.mtu) for n, flow in enumerate(job.flows)]
     except OSError as error:
         parent.send(Failed(why=f"sockets can't be opened: {error}"))

@@ -230,7 +230,10 @@ class UnevenExchange:
 
 
 class _SlotsOfGpu:
-    """The slots of one GPU so far. `done`: in each slot the tasks that it did, or waited for if it sent nothing."""
+    """The slots of one GPU so far.
+
+    `done`: in each slot the tasks that it did, or waited for if it sent nothing.
+    """
 
     def __init__(self, in_flight: int) -> None:
         self.done: list[tuple[int, ...]] = []

@@ -4,6 +4,8 @@ Every GPU has as many tokens, and D times the number of GPUs of their bytes. Dis
 (`Phase.shares`); combine returns as many bytes. No equation of the papers applies, so the bottleneck link decides.
 """
 
+from itertools import chain, permutations
+
 from railyard.workloads.collectives import algorithm as algorithms
 from railyard.workloads.schedule import Grid, Phase
 
@@ -17,10 +19,13 @@ class Dispatch(algorithms.Algorithm):
 
     def pair_sizes(self, phase: Phase, grid: Grid) -> dict[tuple[int, int], int]:
         """Return the whole bytes of each pair (source, destination), in the order of GPU numbers."""
-        gpus = [gpu for domain in grid for gpu in domain]
-        sizes = (algorithms.whole_bytes(len(gpus) * phase.data_bytes * share) for share in phase.shares)
-        part = dict(zip(gpus, sizes, strict=True))
-        return {(a, b): part[b if self.experts_receive else a] for a in gpus for b in gpus if a != b}
+        gpus = list(chain.from_iterable(grid))
+        sizes = [algorithms.whole_bytes(len(gpus) * phase.data_bytes * share) for share in phase.shares]
+        size_of_experts = dict(zip(gpus, sizes, strict=True))
+        pair_sizes: dict[tuple[int, int], int] = {}
+        for src, dst in permutations(gpus, 2):
+            pair_sizes[src, dst] = size_of_experts[dst if self.experts_receive else src]
+        return pair_sizes
 
     def stages(self, phase: Phase, grid: Grid) -> algorithms.Stages:
         """Exchange in the rounds of a direct all-to-all."""

@@ -81,14 +81,19 @@ class AllreduceSpec(workload.ComparedWorkload):
 
     def step_count(self, number: int, fabric: MultirailSpec, repeats: int) -> int:
         """Return how many times a size is measured, each time by all policies in turn."""
-        return sum(self.repeats_of(s, repeats) for s in self.sizes) if self.policies_on(number, fabric) else 0
+        if not self.policies_on(number, fabric):
+            return 0
+        return sum(self.repeats_of(size, repeats) for size in self.sizes)
 
     def turns(self, policy: str, operation_s: float) -> list[tuple[int, int]]:
         """Return the turns of a point, in the first of which a policy learns."""
         return turns(workload.learning_operations(policy, self.learning), self.counted(operation_s))
 
     def counted(self, operation_s: float) -> int:
-        """Return how many operations count at a point. `operation_s`: time of one operation here, dilated or not."""
+        """Return how many operations count at a point.
+
+        `operation_s`: time of one operation here, dilated or not.
+        """
         return max(MIN_OPERATIONS, min(self.operations, ceil(self.point / max(operation_s, 1e-6))))
 
     def predictions(self, number: int, plan: MultirailPlan) -> Iterator[workload.Prediction]:
@@ -130,4 +135,5 @@ def turns(first: int, count: int) -> list[tuple[int, int]]:
     """
     parts = max(1, count // TURN_OPERATIONS)
     sizes = [count // parts + (part < count % parts) for part in range(parts)]
-    return [(first if part == 0 else LATER_WARMUP_OPERATIONS, size) for part, size in enumerate(sizes)]
+    warm_ups = [first] + [LATER_WARMUP_OPERATIONS] * (parts - 1)
+    return list(zip(warm_ups, sizes, strict=True))

@@ -13,7 +13,7 @@ from railyard.core.units import Size
 from railyard.workloads.collectives.algorithm import run, whole_phase
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.models.catalogue import LayersModel
-from railyard.workloads.schedule import Iteration, Program, Scale, Schedule
+from railyard.workloads.schedule import Iteration, Phase, Program, Scale, Schedule
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Modelled, Setting, TrafficKind
 
 TRAFFIC_KINDS.add("DP", TrafficKind(is_dense=True, is_headline=False))
@@ -35,7 +35,10 @@ def buckets(model: LayersModel, limit: int) -> tuple[int, ...]:
 
 @WORKLOADS.register("data-parallel")
 class DataParallelSpec(Modelled):
-    """AllReduce of a model's gradients in buckets of real bytes (PyTorch DDP's default). `bytes`: the largest's D."""
+    """AllReduce of a model's gradients in buckets of real bytes (PyTorch DDP's default).
+
+    `bytes`: the largest's D.
+    """
 
     model: NameOrPath = "vgg-11"
     bucket: Size = 25 * 2**20
@@ -51,10 +54,10 @@ class DataParallelSpec(Modelled):
 
         def iteration(factor: float) -> Iteration:
             """The step as Eq. 6-11 see it: nothing but its synchronisation, twice Eq. 1 a bucket (Eq. 11)."""
-            phases = (
-                whole_phase(f"dp-bucket-{number}", "DP", "all-reduce-hierarchical", x, y, size * factor)
-                for number, size in enumerate(sizes, start=1)
-            )
+            phases: list[Phase] = []
+            for number, size in enumerate(sizes, start=1):
+                name = f"dp-bucket-{number}"
+                phases.append(whole_phase(name, "DP", "all-reduce-hierarchical", x, y, size * factor))
             return Iteration(1, 1, 1, 0.0, (), None, tuple(phases))
 
         def schedule(factor: float) -> Schedule:

@@ -53,17 +53,20 @@ class DdpSpec(RailWorkload):
                 DdpRanks(session.net, peer_rail(session.plan.spec)) as ranks,
             ):
                 gloo = ranks.train("gloo", training)
-                own = ranks.train("railyard", training, policy=self.policy)
-                pairs = [p for g, o in zip(gloo, own, strict=True) for p in zip(g.losses, o.losses, strict=True)]
-                difference = max(abs(mine - theirs) / max(abs(theirs), MIN_LOSS) for theirs, mine in pairs)
+                railyard = ranks.train("railyard", training, policy=self.policy)
+                differences: list[float] = []
+                for gloo_rank, railyard_rank in zip(gloo, railyard, strict=True):
+                    for expected, loss in zip(gloo_rank.losses, railyard_rank.losses, strict=True):
+                        differences.append(abs(loss - expected) / max(abs(expected), MIN_LOSS))
+                difference = max(differences)
                 beside = replace(interval, policy="gloo", part=self.policy)
-                for place, results in ((beside, gloo), (interval, own)):
+                for place, results in ((beside, gloo), (interval, railyard)):
                     # of the slowest rank; the first step warms up and is left out
                     step_s = max(median(result.seconds[1:]) for result in results)
                     session.record(place, "iteration_time", step_s, "s")
                     for n, losses in enumerate(zip(*(r.losses for r in results), strict=True), start=1):
                         session.record(place, "loss", fmean(losses), "ratio", phase=f"step {n}")
-                session.record(interval, "gradient_size", own[0].gradient_bytes, "B")
+                session.record(interval, "gradient_size", railyard[0].gradient_bytes, "B")
                 session.record(interval, "loss_difference", difference, "share")
 
     def dry_run(self, number: int, plan: MultirailPlan, repeats: int) -> Iterator[str | Rows]:

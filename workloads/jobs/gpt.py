@@ -91,8 +91,10 @@ TRAFFIC_KINDS.add("PP", TrafficKind(is_dense=True, is_headline=False))
 class GptJob(Job):
     """An iteration, in bytes and seconds.
 
-    `gather_bytes`: D of each (merged) AllGather and ReduceScatter; `boundary_bytes`: a GPU's part of a stage's output;
-    `sync_bytes`: D of the gradients' AllReduce; `compute_s`: t(b), forward and backward of a micro-batch at a stage.
+    `gather_bytes`: D of each (merged) AllGather and ReduceScatter.
+    `boundary_bytes`: a GPU's part of a stage's output.
+    `sync_bytes`: D of the gradients' AllReduce.
+    `compute_s`: t(b), forward and backward of a micro-batch at a stage.
     """
 
     name: str

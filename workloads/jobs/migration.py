@@ -61,7 +61,7 @@ def state_senders(schedule: Schedule, moves: Mapping[int, int], dead: Set[int], 
     A peer that neither moves nor is dead; of the same rank if there is one, so that it stays on a rail. Each sends
     to as few as possible. BadInput if there is none.
     """
-    found: dict[int, int] = {}
+    sender_of: dict[int, int] = {}
     k = schedule.rails
     peers = state_peers(schedule)
     for old_gpu, new_gpu in sorted(moves.items()):
@@ -69,9 +69,9 @@ def state_senders(schedule: Schedule, moves: Mapping[int, int], dead: Set[int], 
         if not candidates:
             allowed = f"has no peer left with the state of GPU {old_gpu}: data parallelism must be 2 or more"
             raise BadInput(field, schedule.name, allowed)
-        senders = list(found.values())
-        found[new_gpu] = min(candidates, key=lambda gpu: (senders.count(gpu), gpu % k != old_gpu % k, gpu))
-    return found
+        senders = list(sender_of.values())
+        sender_of[new_gpu] = min(candidates, key=lambda gpu: (senders.count(gpu), gpu % k != old_gpu % k, gpu))
+    return sender_of
 
 
 def state_schedule(job: Schedule, state_sources: Mapping[int, int], size: int) -> Schedule:

@@ -36,9 +36,12 @@ TRAFFIC_KINDS.add("EP", TrafficKind())
 class MoeJob(Job):
     """A step on `domains` x `rails` GPUs, in bytes and seconds.
 
-    `algorithm`: the full name of the all-to-alls'. `pair_bytes`: D of an all-to-all; `static_bytes`: D of the
-    AllReduce. `shares`: the part of all tokens that goes to each GPU's expert; empty if they are spread uniformly.
-    `experts`: GPUs of a group that exchanges tokens; `expert_bytes`: D of the AllReduce over an expert's copies.
+    `algorithm`: the full name of the all-to-alls'.
+    `pair_bytes`: D of an all-to-all.
+    `static_bytes`: D of the AllReduce.
+    `shares`: the part of all tokens that goes to each GPU's expert; empty if they are spread uniformly.
+    `experts`: GPUs of a group that exchanges tokens.
+    `expert_bytes`: D of the AllReduce over an expert's copies.
     """
 
     name: str
@@ -73,7 +76,10 @@ class MoeJob(Job):
         if len(irregular):
             allowed = f"must divide the {self.rails} GPUs of an HB domain, or be a multiple of them"
             raise BadInput("experts", self.experts, allowed)
-        return tuple(tuple(map(tuple, grid)) for array in regular for grid in array.tolist())
+        result: list[Grid] = []
+        for array in regular:
+            result += [tuple(map(tuple, grid)) for grid in array.tolist()]
+        return tuple(result)
 
 
 def moe_job(
@@ -160,8 +166,8 @@ def _check_experts(model: MoeModel, fabric: FabricSpec, field: str, name: str) -
 
 def _uneven_algorithms() -> dict[str, str]:
     """Return the full name of each all-to-all that has an uneven form, by its short name."""
-    found = algorithms.algorithms_of(ALL_TO_ALL).items()
-    return {short: name for short, name in found if algorithms.ALGORITHMS[name].uneven}
+    names = algorithms.algorithms_of(ALL_TO_ALL).items()
+    return {short: name for short, name in names if algorithms.ALGORITHMS[name].uneven}
 
 
 @WORKLOADS.register("moe")
@@ -207,8 +213,8 @@ class MoeSpec(Training):
         def job(domains: int, rails: int, all_to_alls: int) -> MoeJob:
             """The step for sizing; `with_algorithm` sets what really runs."""
             sizing = algorithms.sizing_algorithm(ALL_TO_ALL)
-            found = moe_job(model, self.label(), domains, rails, sizing, all_to_alls, flops)
-            return replace(found, compute_s=found.compute_s * self.compute)
+            whole_job = moe_job(model, self.label(), domains, rails, sizing, all_to_alls, flops)
+            return replace(whole_job, compute_s=whole_job.compute_s * self.compute)
 
         def with_algorithm(job: MoeJob) -> MoeJob:
             shares = zipf_shares(job.experts, self.skew, setting.seed) if self.skew else ()

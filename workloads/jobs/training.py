@@ -88,7 +88,7 @@ def split(sizes: tuple[int, ...], largest: int) -> tuple[int, ...]:
 
 
 def training_name(model: str, batch: int) -> str:
-    """Return `vgg-11 batch 64`; of a GPT, whose batch is its model's own and given as 0, `gpt3-2.7b`."""
+    """Return `vgg-11 batch 64`. For a GPT (`batch` 0: its model has a batch of its own), return `gpt3-2.7b`."""
     title = model_title(model)
     return f"{title} batch {batch}" if batch else title
 
@@ -143,9 +143,10 @@ def first_part(step: Step, volume: float) -> Step:
 class TrainingSpec(workload.ComparedWorkload):
     """A training's allreduces and computing, replayed: `steps` of them.
 
-    `bucket`: the most that an allreduce of gradients moves (AlexNet, VGG-11). `compute`: seconds a step, if not those
-    of Nezha's Fig. 16. `volume`: the part of a step that is replayed: of its allreduces, the first; of GPT's, which
-    are few and large, that part of each.
+    `bucket`: the most that an allreduce of gradients moves (AlexNet, VGG-11).
+    `compute`: seconds a step, if not those of Nezha's Fig. 16.
+    `volume`: the part of a step that is replayed: of its allreduces, the first; of GPT's, which are few and large, that
+    part of each.
     """
 
     model: NameOrPath
@@ -258,7 +259,10 @@ def predicted_step_s(step: Step, rails: Sequence[Rail], nodes: int, policy: str,
 
 
 def _replay_step(ranks: Group, step: Step, seed: int) -> float:
-    """Return the s of a step: of each run of equal allreduces its computing, and from first start to last end."""
+    """Return the seconds of a step: the sum over its runs of equal allreduces.
+
+    A run takes its computing time, and the time from the first start to the last end of its allreduces.
+    """
     total = 0.0
     for size, operations in step.groups:
         reports = ranks.run(Operations("allreduce", "float32", size, operations, seed, gap_s=step.gap_s))

@@ -273,7 +273,10 @@ Matrix = npt.NDArray[np.int64]
 
 
 def traffic_matrix(schedule: Schedule, kind: str | None = None) -> Matrix:
-    """Payload bytes from row to column, by GPU number; of one kind, or of all."""
+    """Return the payload bytes from row to column, by GPU number.
+
+    `kind`: count one kind of traffic; default: all.
+    """
     matrix = np.zeros((schedule.gpus, schedule.gpus), dtype=np.int64)
     for _, t in schedule.transfers:
         if kind is None or schedule.phases[t.phase].kind == kind:

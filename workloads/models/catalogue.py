@@ -26,7 +26,7 @@ class _Model(ConfigModel):
         """Return a model as `load_model` does. BadInput for one of another kind."""
         model = load_model(name, field)
         if not isinstance(model, cls):
-            kind = next(kind for kind, known in KINDS.items() if known is cls)
+            kind = next(kind for kind, model_class in KINDS.items() if model_class is cls)
             raise BadInput(field, name, f"is {model.text}; kind {kind} takes a model of kind {kind}")
         return model
 
@@ -190,7 +190,7 @@ def model_names() -> list[str]:
 
 
 def model_title(name: str) -> str:
-    """Return the name of a model for people: of a file, without folder and suffix."""
+    """Return the name of a model for people. A file is called without its folder and suffix."""
     return Path(name).stem if is_path(name) else name
 
 

@@ -32,7 +32,10 @@ class Finding:
 
 
 def lint(layout: Layout, experts: int = 0) -> tuple[Finding, ...]:
-    """Return what crosses rails. `experts`: of the model, which exchange tokens in `expert_groups`; 0: dense."""
+    """Return what crosses rails.
+
+    `experts`: number of experts that exchange tokens in `expert_groups`; 0: dense.
+    """
     p = layout.parallelism
     findings = list(_group_findings("TP", layout.tensor_groups, "stage {}, replica {}", p.data, layout))
     findings += _group_findings("DP", layout.data_groups, "stage {}, tensor rank {}", p.tensor, layout)
@@ -70,7 +73,7 @@ def lint_schedule(schedule: Schedule) -> tuple[Finding, ...]:
 
 
 def crosses(src: Any, dst: Any, rails: int) -> Any:
-    """Return whether a pair differs in domain and in rail; of arrays, which pairs."""
+    """Return whether a pair differs in domain and in rail. For arrays of GPUs, return an array."""
     return (src // rails != dst // rails) & (src % rails != dst % rails)
 
 

@@ -9,6 +9,7 @@ domain are data-parallel to one another (Eq. 11).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import gcd
 from typing import Annotated, Final, Literal, NamedTuple
 
@@ -67,10 +68,11 @@ def place_with_spares(job: tuple[int, int], fabric: tuple[int, int]) -> tuple[in
 
     Job and fabric are (domains, rails). ValueError if it doesn't fit.
     """
-    (m, k), (domains, rails) = job, fabric
-    if m > domains or k > rails:
-        raise ValueError(f"a job of {m} x {k} doesn't fit on {domains} x {rails}")
-    return tuple(d * rails + g for d in range(m) for g in range(k))
+    job_domains, job_rails = job
+    domains, rails = fabric
+    if job_domains > domains or job_rails > rails:
+        raise ValueError(f"a job of {job_domains} x {job_rails} doesn't fit on {domains} x {rails}")
+    return tuple(domain * rails + rank for domain, rank in product(range(job_domains), range(job_rails)))
 
 
 def relabelled(schedule: Schedule, places: Sequence[int], gpus: int, rails: int) -> Schedule:

@@ -152,7 +152,10 @@ def jobs(
     windows: Windows,
     watched: Iterable[int] = (),
 ) -> list[Job]:
-    """Return one job a worker; all know all tasks. `workers`: how many share all domains, or the GPUs of each."""
+    """Return one job a worker; all know all tasks.
+
+    `workers`: how many share all domains, or the GPUs of each.
+    """
     common = {
         "gpus": tuple(Gpu(*divmod(n, schedule.rails)) for n in range(schedule.gpus)),
         "tasks": tuple(schedule.tasks),
@@ -179,7 +182,10 @@ class Dependents(NamedTuple):
 
 
 def dependents(job: Job) -> Dependents:
-    """Return what the local tasks wait for; of own transfers in other phases or to other GPUs, their departure."""
+    """Return what the local tasks wait for.
+
+    A task waits for the departure of an earlier transfer of its own GPU if that was to another GPU or in another phase.
+    """
     result = Dependents({}, {}, {}, {})
     for number, task in enumerate(job.tasks):
         owner_gpu = owner(task)

@@ -101,7 +101,9 @@ AllMeasured = Mapping[NodeId, Measured]  # what was measured of operations, by t
 
 @dataclass(frozen=True)
 class Trace:
-    """A job's operations, rank by rank. `notes`: what of the file is not in them, or was taken in its place.
+    """A job's operations, rank by rank.
+
+    `notes`: what of the file is not in them, or was taken in its place.
 
     `rewrite` makes the trace's own files again (name: content) with what was measured of each operation.
     """
@@ -325,8 +327,11 @@ def _size(file: Path) -> int:
 
 def _ranked(name: str) -> re.Match[str] | None:
     """The parts of the name of a rank's file: stem (or None), rank and suffix; None if it isn't one."""
-    suffixes = "|".join({suffix for _, known in TRACE_FORMATS.items() for suffix in known.rank_suffixes})
-    return re.fullmatch(rf"(?:(?P<stem>.+)\.)?(?:rank)?(?P<rank>0|[1-9][0-9]{{0,5}})\.(?P<suffix>{suffixes})", name)
+    suffixes: set[str] = set()
+    for format_name in TRACE_FORMATS:
+        suffixes.update(TRACE_FORMATS[format_name].rank_suffixes)
+    rank = r"(?:rank)?(?P<rank>0|[1-9][0-9]{0,5})"
+    return re.fullmatch(rf"(?:(?P<stem>.+)\.)?{rank}\.(?P<suffix>{'|'.join(suffixes)})", name)
 
 
 def is_trace_prefix(stem: str) -> bool:

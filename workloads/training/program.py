@@ -24,7 +24,10 @@ _LINE: Final = re.compile(r"(?:\[\d+,(\d+)\]<stdout>:)?(step|discarded) (\d+) (.
 
 
 class Arguments(ConfigModel):
-    """Arguments that all shipped programs take. `width`: of the network; `timeout`: of a collective, s.
+    """Arguments that all shipped programs take.
+
+    `width`: of the network.
+    `timeout`: of a collective, s.
 
     `compute`: time in each step that a GPU would compute, s, for which the programs sleep.
     """
@@ -46,7 +49,10 @@ class Arguments(ConfigModel):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A program to start. `rank`: the rank that its output is of; -1: none, or several that name themselves."""
+    """A program to start.
+
+    `rank`: the rank that its output is of; -1: none, or several that name themselves.
+    """
 
     node: str
     argv: tuple[str, ...]
@@ -57,7 +63,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A training job: `addresses` of its GPUs by name, in the order of their ranks. `folder`: for checkpoints."""
+    """A training job: `addresses` of its GPUs by name, in the order of their ranks.
+
+    `folder`: for checkpoints.
+    """
 
     addresses: Mapping[str, str]
     steps: int
@@ -80,7 +89,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a program that says how far a rank is. `detail`: the hash of a step, or why it was discarded."""
+    """A line of a program that says how far a rank is.
+
+    `detail`: the hash of a step, or why it was discarded.
+    """
 
     rank: int
     what: Literal["step", "discarded"]

@@ -102,7 +102,10 @@ class Rails:
 
 @dataclass
 class Memory:
-    """Memory of a size class from state to state. `single_rail`: by rail, the latest window in which it had all."""
+    """Memory of a size class from state to state.
+
+    `single_rail`: by rail, the latest window in which it had all.
+    """
 
     rails: Rails
     single_rail: dict[int, Measurement] = field(default_factory=dict)
@@ -124,7 +127,10 @@ class Memory:
 
 @dataclass
 class State(ABC):
-    """State of a size class. `shares` by rail, 0 for those without a part; `window`: operations until the next."""
+    """State of a size class. `shares` by rail, 0 for those without a part;
+
+    `window`: operations until the next.
+    """
 
     memory: Memory
     shares: Shares
@@ -312,7 +318,8 @@ class AdjustedSplit(State):
             return self
         self.shares = self._next_shares(size, times)
         self.steps += 1
-        return self if sum(share > 0 for share in self.shares) > 1 else self._hold_best(size)
+        used_rails = sum(share > 0 for share in self.shares)
+        return self if used_rails > 1 else self._hold_best(size)
 
     def _next_shares(self, size: int, times: Mapping[int, float]) -> Shares:
         used = list(times)

@@ -71,9 +71,10 @@ class FixedWeights(Planner):
 class AllreducePolicy:
     """Definition of a policy. `equation`: what its prediction follows, as `predict` shows it.
 
-    `learns`: it gets the experiment's `learning` operations before those that count. `relearns`: it forgets what it
-    learned of all sizes when a rail returns. `usages`: how it is written after its name, "" for the name alone.
-    `colour`: of its line in figures, a name of results/plots/style.py.
+    `learns`: it gets the experiment's `learning` operations before those that count.
+    `relearns`: it forgets what it learned of all sizes when a rail returns.
+    `usages`: how it is written after its name, "" for the name alone.
+    `colour`: colour of its line in figures, a name from results/plots/style.py.
     """
 
     equation: ClassVar[str] = ""
@@ -83,7 +84,11 @@ class AllreducePolicy:
     colour: ClassVar[str] = ""
 
     def planner(self, rails: Sequence[Rail], costs: Sequence[Cost], argument: str) -> Planner:
-        """Return a planner. `costs`: seconds of an allreduce on each rail alone; `argument`: what follows the colon."""
+        """Return a planner.
+
+        `costs`: seconds of an allreduce on each rail alone.
+        `argument`: what follows the colon.
+        """
         raise NotImplementedError
 
     def problem(self, argument: str, rails: Sequence[str]) -> str | None:
@@ -114,19 +119,22 @@ ALLREDUCE_POLICIES: Final = Registry[AllreducePolicy](
 
 def policy_usages() -> list[str]:
     """Return how each policy can be written: `equal`, `single`, `single:RAIL`."""
-    return [name + usage for name, policy in ALLREDUCE_POLICIES.items() for usage in policy.usages]
+    usages: list[str] = []
+    for name, policy in ALLREDUCE_POLICIES.items():
+        usages += [name + usage for usage in policy.usages]
+    return usages
 
 
 def find_policy(
-    policy: str, rails: Sequence[str], field: str = "policy", others: Iterable[str] = ()
+    policy: str, rails: Sequence[str], field: str = "policy", other_names: Iterable[str] = ()
 ) -> tuple[AllreducePolicy, str]:
     """Return the definition and the argument of `NAME` or `NAME:ARGUMENT`, on rails of these names.
 
-    BadInput, for `field`, for what is not known (`others`: names that are allowed too) or has a wrong argument.
+    BadInput, for `field`, for what is not known (`other_names`: names that are allowed too) or has a wrong argument.
     """
     name, colon, argument = policy.partition(":")
     if name not in ALLREDUCE_POLICIES or (colon and ALLREDUCE_POLICIES[name].usages == ("",)):
-        raise BadInput(field, policy, unknown_name_hint(policy, [*policy_usages(), *others]))
+        raise BadInput(field, policy, unknown_name_hint(policy, [*policy_usages(), *other_names]))
     definition = ALLREDUCE_POLICIES[name]
     if (colon or "" not in definition.usages) and (problem := definition.problem(argument, rails)):
         raise BadInput(field, policy, problem)
@@ -169,7 +177,8 @@ class Learning:
     def ended(self, op: int, size: int, start: float, ends: Sequence[float]) -> None:
         """Take an operation of `size` bytes; send the window of its class if it is full.
 
-        `start`: when it began here; `ends`: by rail, `start` if it had no work.
+        `start`: when it began here.
+        `ends`: by rail, `start` if it had no work.
         """
         if not (length := self.planner.window(size)):
             return

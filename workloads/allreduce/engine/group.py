@@ -119,7 +119,7 @@ class Group:
         self._run(Call("broadcast", len(data), str(data.dtype), root), data, data, len(data), place=place)
 
     def call(self, collective: str, array: Array, root: int = 0) -> Array:
-        """Return the result of a collective by its name; of an allreduce or a broadcast it is the array."""
+        """Return the result of a collective by its name. Allreduce and broadcast change the array and return it."""
         if collective == "reduce_scatter":
             return self.reduce_scatter(array)
         if collective == "all_gather":

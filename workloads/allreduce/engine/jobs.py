@@ -45,7 +45,9 @@ class Timeouts:
     operation_s: float = 60.0
 
     def next_heartbeat(self, begins: float, scheduled: float, latest: float) -> float:
-        """Return when to send the next heartbeat, as an operation begins. `latest`: when the last one was sent.
+        """Return when to send the next heartbeat, as an operation begins.
+
+        `latest`: when the last one was sent.
 
         Short operations are signs of life too: with them heartbeats are ten times as rare.
         """
@@ -93,12 +95,13 @@ def loopback(rails: Sequence[Rail], nodes: int, first_port: int, group: int = 0)
     """Return a layout on loopback: node n of rail r is 127.(64 + r).n.1, the rail's aggregator 127.(64 + r).255.1."""
     if nodes > 254 or len(rails) > 64:
         raise BadInput("nodes, rails", (nodes, len(rails)), "can be 254 and 64 at most on loopback addresses")
-    return Layout(
-        tuple(rails),
-        tuple(tuple((f"127.{64 + r}.{n}.1", first_port) for n in range(nodes)) for r in range(len(rails))),
-        tuple((f"127.{64 + r}.255.1", first_port) if rail.sums_in_network else None for r, rail in enumerate(rails)),
-        group,
-    )
+    addresses: list[tuple[Address, ...]] = []
+    aggregators: list[Address | None] = []
+    for number, rail in enumerate(rails):
+        network = f"127.{64 + number}"
+        addresses.append(tuple((f"{network}.{node}.1", first_port) for node in range(nodes)))
+        aggregators.append((f"{network}.255.1", first_port) if rail.sums_in_network else None)
+    return Layout(tuple(rails), tuple(addresses), tuple(aggregators), group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,10 @@ class AggregatorTask:
 
 @dataclass(frozen=True, slots=True)
 class RankConfig:
-    """Settings of one rank. `timeouts`: by this machine's clock. `policy`: of Railyard's engine.
+    """Settings of one rank.
+
+    `timeouts`: by this machine's clock.
+    `policy`: of Railyard's engine.
 
     Of other engines, `rails`: those of the layout's to use; ranks may exchange addresses in `folder`.
     """
@@ -173,9 +179,9 @@ class RankConfig:
 class Operations:
     """`count` times the same collective of `size_bytes` of `dtype` on each node, with inputs drawn from `seed`.
 
-    `check`: compare each result with numpy's sum, after its time was taken. `gap_s`: how long a node computes (sleeps)
-    before each operation. `policy`: of Railyard's engine from then on, as before if empty; other engines ignore it.
-    BadInput if impossible.
+    `check`: compare each result with numpy's sum, after its time was taken.
+    `gap_s`: how long a node computes (sleeps) before each operation.
+    `policy`: of Railyard's engine from then on, as before if empty; other engines ignore it. BadInput if impossible.
     """
 
     collective: str
@@ -212,10 +218,13 @@ class Migration:
 class RankReport:
     """Report of one node on `Operations`: each list has an entry for an operation, a row an entry for a rail.
 
-    `wrong`: elements that differ from numpy's sum, 0 without `check`. `shares`: the bytes of its buffer that each rail
-    was given; `rail_seconds`: from this node's start until a rail's last job ended here, 0 if nothing came in on it.
-    `migrations`: since the report before. `dead_rails`: lost now (none for an engine that does not know its rails).
-    `copies`: bytes moved in memory beside the sums, by reason. `rail_bytes_over_time`: (ns, bytes by rail, both ways).
+    `wrong`: elements that differ from numpy's sum, 0 without `check`.
+    `shares`: the bytes of its buffer that each rail was given.
+    `rail_seconds`: from this node's start until a rail's last job ended here, 0 if nothing came in on it.
+    `migrations`: since the report before.
+    `dead_rails`: lost now (none for an engine that does not know its rails).
+    `copies`: bytes moved in memory beside the sums, by reason.
+    `rail_bytes_over_time`: (ns, bytes by rail, both ways).
     `errors`: what ended the operations early; then the lists are shorter than `count`.
     """
 

@@ -70,7 +70,8 @@ class ProgressThread:
 class RailChanges:
     """Decisions of rank 0 about rails, as one node carries them out (recovery.py).
 
-    `epoch`: of the freeze whose decision is awaited. `migrations`: each time that rails died and their work moved.
+    `epoch`: of the freeze whose decision is awaited.
+    `migrations`: each time that rails died and their work moved.
     """
 
     def __init__(self, transport: Transport, router: PieceRouter) -> None:
@@ -173,11 +174,11 @@ class Node:
         rails = range(len(self.layout.rails))
         while unjoined := [rail for rail in rails if not self.transport.joined(rail)]:
             if time.monotonic() > deadline:
-                absent = "; ".join(
-                    f"{', '.join(self.transport.missing(rail))} never came to rail {self.layout.rails[rail].name}"
-                    for rail in unjoined
-                )
-                why = f"{absent} in {self.timeouts.join_s:g} s"
+                absences = []
+                for rail in unjoined:
+                    ranks = ", ".join(self.transport.missing(rail))
+                    absences.append(f"{ranks} never came to rail {self.layout.rails[rail].name}")
+                why = f"{'; '.join(absences)} in {self.timeouts.join_s:g} s"
                 self.transport.abandon(why)
                 raise GroupBroken(why)
             self.transport.poll(0.005)

@@ -19,7 +19,10 @@ _OCTET = dtype_code(np.dtype(np.uint8))
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Collective that a node was asked for; all nodes' must be the same. `length`: elements of a node's own part."""
+    """Collective that a node was asked for; all nodes' must be the same.
+
+    `length`: elements of a node's own part.
+    """
 
     collective: Collective
     length: int
@@ -37,10 +40,9 @@ def jobs_of(call: Call, op: int, plan: Iterable[Segment]) -> list[Job]:
     All collectives but an allreduce end with a barrier, on the first job's rail.
     """
     segments = list(plan)
-    jobs = [
-        Job(op, number, call.collective, part.rail, part.start, part.length, call.root)
-        for number, part in enumerate(segments)
-    ]
+    jobs: list[Job] = []
+    for number, part in enumerate(segments):
+        jobs.append(Job(op, number, call.collective, part.rail, part.start, part.length, call.root))
     if call.collective != "allreduce":
         jobs.append(Job(op, len(jobs), "barrier", segments[0].rail, 0, 0))
     return jobs
@@ -148,7 +150,7 @@ class PieceRouter:
         )
 
     def busy(self, rails: int) -> tuple[int, ...]:
-        """Return by rail what it has to do: IDLE, DATA, or nothing but a BARRIER."""
+        """Return for each rail what it has to do: IDLE (nothing), BARRIER (a barrier alone), or DATA."""
         work = [IDLE] * rails
         for operation in self.operations.values():
             for number, task in operation.tasks.items():
@@ -183,8 +185,10 @@ class PieceRouter:
 
     def states(self, rail: int) -> list[JobState]:
         """Return the progress of all jobs of a rail."""
-        held = self.operations.values()
-        return [each.state(job) for each in held for job in each.jobs.values() if job.rail == rail]
+        states: list[JobState] = []
+        for operation in self.operations.values():
+            states += [operation.state(job) for job in operation.jobs.values() if job.rail == rail]
+        return states
 
     def drop(self, rail: int) -> None:
         """Forget the jobs of a dead rail."""

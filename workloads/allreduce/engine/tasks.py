@@ -81,7 +81,7 @@ class Segment:
 
 
 def partition(length: int, shares: Sequence[float]) -> tuple[Segment, ...]:
-    """Return a segment for each rail that gets an element; of an empty buffer an empty one, for the largest share.
+    """Return a segment for each rail that gets an element. An empty buffer has one, empty, for the largest share.
 
     Elements by share are rounded down, and the rest goes to the largest remainders. ValueError for impossible shares.
     """
@@ -114,7 +114,7 @@ def split_evenly(start: int, length: int, count: int) -> list[Span]:
 
 
 def pieces(start: int, length: int, longest: int) -> list[Span]:
-    """Return a range in spans of nearly the same length, none above `longest`; of an empty range one empty span."""
+    """Split a range into spans of nearly the same length, none above `longest`. An empty range has one empty span."""
     return split_evenly(start, length, max(1, -(-length // longest)))
 
 
@@ -277,9 +277,12 @@ class Tree(_InOrder):
         length = sum(end - start for (start, end), _ in self.parts)
         longest_bytes = min(self.piece_bytes, TREE_PIECE_BYTES)
         longest = piece_length(length, self.source.itemsize, longest_bytes, TREE_OVERLAP)
-        split = [(span, owner) for (a, b), owner in self.parts for span in pieces(a, b - a, longest)]
-        self._spans = [span for span, _ in split]
-        self._owners = [owner for _, owner in split]
+        self._spans: list[Span] = []
+        self._owners: list[int] = []
+        for (start, end), owner in self.parts:
+            spans = pieces(start, end - start, longest)
+            self._spans += spans
+            self._owners += [owner] * len(spans)
 
     def on_received(self, seq: int) -> Iterator[Piece]:
         """Count a piece, and yield those that the window lets go."""

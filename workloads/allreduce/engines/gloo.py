@@ -39,7 +39,7 @@ class Gloo:
         self._nodes = config.layout.size
 
     def call(self, collective: str, array: Array, root: int) -> Array:
-        """Return the result of a collective; of an allreduce or a broadcast it is the array."""
+        """Return the result of a collective. Allreduce and broadcast change the array and return it."""
         import torch
 
         result = result_array(collective, array, self._nodes)

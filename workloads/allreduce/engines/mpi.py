@@ -52,14 +52,14 @@ class MpiRanks(PeerRanks):
             "mpi_yield_when_idle": "1",
             "hwloc_base_binding_policy": "none",
         }
-        return [
-            *("nsenter", f"--net={namespaces.path(nodes[0])}", "unshare", "--uts"),
-            *("sh", "-c", 'hostname "$0" && exec "$@"', nodes[0]),
-            *("mpirun", "--allow-run-as-root", "--leave-session-attached"),
-            *(argument for name, value in settings.items() for argument in ("--mca", name, value)),
-            *("--host", ",".join(nodes), "-np", str(len(nodes))),
-            *self.worker_command(),
-        ]
+        # mpirun itself runs on the first node, under that node's name
+        command = ["nsenter", f"--net={namespaces.path(nodes[0])}", "unshare", "--uts"]
+        command += ["sh", "-c", 'hostname "$0" && exec "$@"', nodes[0]]
+        command += ["mpirun", "--allow-run-as-root", "--leave-session-attached"]
+        for name, value in settings.items():
+            command += ["--mca", name, value]
+        command += ["--host", ",".join(nodes), "-np", str(len(nodes))]
+        return command + self.worker_command()
 
 
 class Mpi:
@@ -70,7 +70,7 @@ class Mpi:
         self._nodes = config.layout.size
 
     def call(self, collective: str, array: Array, root: int) -> Array:
-        """Return the result of a collective; of an allreduce or a broadcast it is the array."""
+        """Return the result of a collective. Allreduce and broadcast change the array and return it."""
         world = self.mpi.COMM_WORLD
         result = result_array(collective, array, self._nodes)
         match collective:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -155,7 +156,7 @@ class RailyardProcessGroup(dist.ProcessGroup):
                 for row, part in zip(whole, parts, strict=True):
                     part.copy_(row.view_as(part))
 
-        return self._begin([part for parts in outputs for part in parts], *work, hand_out)
+        return self._begin(list(chain.from_iterable(outputs)), *work, hand_out)
 
     def all_gather_single(self, output: Any, own_part: Any, opts: Any = None) -> Pending:
         """Gather a tensor of all ranks into one."""
@@ -163,8 +164,11 @@ class RailyardProcessGroup(dist.ProcessGroup):
 
     def reduce_scatter(self, outputs: Sequence[Any], inputs: Sequence[Sequence[Any]], opts: Any = None) -> Pending:
         """Sum lists of tensors, one for each rank, and keep this rank's sum."""
-        wholes = [torch.cat([part.reshape(-1) for part in parts]) for parts in inputs]
-        return self._begin(outputs, *(self._scatter(*pair, opts) for pair in zip(outputs, wholes, strict=True)))
+        work = []
+        for output, parts in zip(outputs, inputs, strict=True):
+            whole = torch.cat([part.reshape(-1) for part in parts])
+            work.append(self._scatter(output, whole, opts))
+        return self._begin(outputs, *work)
 
     def reduce_scatter_single(self, output: Any, whole: Any, opts: Any = None) -> Pending:
         """Sum a tensor, and keep this rank's part."""

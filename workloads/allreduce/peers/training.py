@@ -28,7 +28,9 @@ TRAINING_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Training of a small network. `width`: of its hidden layer; 260 * `width` parameters in all, about, of 4 bytes.
+    """Training of a small network.
+
+    `width`: of its hidden layer; 260 * `width` parameters in all, about, of 4 bytes.
 
     `bucket_mb`: DDP's, of gradients that are summed together.
     """

@@ -226,10 +226,10 @@ class Framed:
             self._copies.staged += self._filled_bytes
             at += self._filled_bytes
             self._finish_if_full()
-        left = self._staged_bytes - at
-        if left:
-            self._staging[:left] = bytes(self._staging[at : self._staged_bytes])
-        self._staged_bytes = left
+        unread = self._staged_bytes - at
+        if unread:
+            self._staging[:unread] = bytes(self._staging[at : self._staged_bytes])
+        self._staged_bytes = unread
 
     def _finish_if_full(self) -> None:
         if self._header is not None and self._filled_bytes == self._header.length:

@@ -96,7 +96,9 @@ class Transport:
         self._link_peers: dict[Framed, tuple[int, str]] = {}
         self._live: dict[int, _Rail] = {}
         self._moved_before = dict.fromkeys(range(len(layout.rails)), 0)
-        self._channels = {peer: ReliableChannel() for peer in (range(1, layout.size) if rank == 0 else (0,))}
+        # rank 0 coordinates: it has a channel to every other rank, and those have one to it
+        peers = range(1, layout.size) if rank == 0 else range(1)
+        self._channels = {peer: ReliableChannel() for peer in peers}
         self._own_messages: deque[Message] = deque()
 
     @property
@@ -211,11 +213,14 @@ class Transport:
             link.read()
         state = self._live.get(rail)
         if state is not None:
-            state.control = {peer: other for peer, other in state.control.items() if other is not link}
+            state.control = {peer: control for peer, control in state.control.items() if control is not link}
             if link not in (state.outgoing, state.incoming):
                 del self._link_peers[link]
                 link.sock.close()
-        unreachable = [peer for peer in self._channels if not any(peer in each.control for each in self._live.values())]
+        reachable: set[int] = set()
+        for live_rail in self._live.values():
+            reachable |= live_rail.control.keys()
+        unreachable = [peer for peer in self._channels if peer not in reachable]
         self._on_disconnect(rail, f"{peer_name}: {why}", unreachable)
 
     def _send_on_all_rails(self, peer: int, header: Header, text: bytes) -> None:

@@ -272,8 +272,9 @@ def _node_of_graph(item: Any, where: str) -> Any:
 class _Rank:
     """A rank's nodes, made neutral.
 
-    `timed_nodes`: how many have a duration; `computed_nodes`: how many their time by `num_ops`; `untimed_nodes`: how
-    many compute, and have no time at all.
+    `timed_nodes`: how many have a duration.
+    `computed_nodes`: how many their time by `num_ops`.
+    `untimed_nodes`: how many compute, and have no time at all.
     """
 
     def __init__(self, rank: int, ranks: int, file: str, on: common.ReplayOn) -> None:

@@ -60,8 +60,9 @@ class _Layer(NamedTuple):
 class _Header:
     """Division of the ranks.
 
-    `group_size`: how many of the model's (HYBRID_MODEL_DATA: the data's) are neighbours. `is_simai`: whether the sizes
-    are SimAI's, not ASTRA-sim's. `left_out`: keys that are only for a note, and their values.
+    `group_size`: how many of the model's (HYBRID_MODEL_DATA: the data's) are neighbours.
+    `is_simai`: whether the sizes are SimAI's, not ASTRA-sim's.
+    `left_out`: keys that are only for a note, and their values.
     """
 
     policy: str
@@ -315,7 +316,7 @@ def _items(header: _Header, layers: list[_Layer]) -> list[_Item]:
 
 
 def _rewrite(name: str, items: list[_Item], ranks: int, measured: common.AllMeasured) -> dict[str, bytes]:
-    """A table, since the text has no column for a collective's time: of each line and part the longest and shortest."""
+    """Return a table with the longest and shortest time of each line and part: the format has no such columns."""
     sink = io.StringIO()
     writer = csv.writer(sink, lineterminator="\n")
     writer.writerow(["line", "layer", "part", "operation", "group", "bytes", "longest_ns", "shortest_ns"])

@@ -48,8 +48,9 @@ def mpirun_command(gpus: Sequence[str], argv: Sequence[str]) -> list[str]:
         "hwloc_base_binding_policy": "none",
         "orte_abort_on_non_zero_status": "1",
     }
-    arguments = [argument for name, value in settings.items() for argument in ("--mca", name, value)]
-    command = ["mpirun", "--allow-run-as-root", "--tag-output", *arguments]
+    command = ["mpirun", "--allow-run-as-root", "--tag-output"]
+    for name, value in settings.items():
+        command += ["--mca", name, value]
     return [*command, "--host", ",".join(gpus), "-np", str(len(gpus)), *argv]
 
 

@@ -19,7 +19,10 @@ BATCH = 32
 
 
 def parse(description: str | None, min_groups: int | None = None) -> argparse.Namespace:
-    """Return the options of a script. `min_groups`: the default of that option, which torchft's script has."""
+    """Return the options of a script.
+
+    `min_groups`: the default of that option, which torchft's script has.
+    """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--width", type=int, default=256, help="of the hidden layer")

@@ -49,8 +49,11 @@ def main() -> None:
         inputs, classes = batch(options, step, rank)
         optimizer.zero_grad()  # begins a quorum
         nn.functional.cross_entropy(parallel(inputs), classes).backward()
-        for work in [] if options.ddp else [manager.allreduce(parameter.grad) for parameter in model.parameters()]:
-            work.wait()
+        if not options.ddp:
+            # all are begun before the first is waited for
+            works = [manager.allreduce(parameter.grad) for parameter in model.parameters()]
+            for work in works:
+                work.wait()
         optimizer.step()
         if manager.current_step() > step:
             print("step", manager.current_step(), weights_hash(model), flush=True)

@@ -45,8 +45,8 @@ class SlicePlanner(Planner):
             # one slice: no choice depends on times
             return 0
         kind = size_class(_slice_bytes(size))
-        known = all((kind, rail) in self._s_per_byte for rail in self._alive)
-        return LONG_WINDOW if known else LEARNING_WINDOW
+        is_measured = all((kind, rail) in self._s_per_byte for rail in self._alive)
+        return LONG_WINDOW if is_measured else LEARNING_WINDOW
 
     def learn(self, size: int, seconds: Sequence[float]) -> None:
         """Average the time per byte of each rail with that of the slices."""
