@@ -1,6 +1,7 @@
 """Cost of packets through emulated switches on a machine, and the rates of links that follow from it. Pure."""
 
 from collections.abc import Sequence
+from itertools import product
 from math import inf
 from typing import Final, NamedTuple
 
@@ -82,7 +83,7 @@ def rails_cores(spec: FabricSpec, rail_bps: float, frame_s: float, switch_s: flo
 
 
 def _hb_ratio(spec: FabricSpec) -> float:
-    """Return C_F/C_S: of the rates that are given, else of the platform."""
+    """Return C_F/C_S by the rates that are specified, or else by the platform."""
     if isinstance(spec.hb_rate, int) and isinstance(spec.rail_rate, int):
         return spec.hb_rate / spec.rail_rate
     return PLATFORMS[spec.platform].ratio
@@ -115,9 +116,9 @@ def fits(spec: FabricSpec, rail_bps: int, capacity: Capacity) -> bool:
 
 def auto_rail_bps(specs: Sequence[FabricSpec], capacity: Capacity) -> int:
     """Return one rail rate for fabrics to compare: a step times a power of ten, the highest that fits each."""
-    rates: list[int] = [round(step * 10**power) for power in range(6, 10) for step in STEPS]
-    chosen = min(rates)
-    for rate in sorted(rates):
+    rates: list[int] = sorted(round(step * 10**power) for power, step in product(range(6, 10), STEPS))
+    chosen = rates[0]
+    for rate in rates:
         if rate <= MAX_RAIL_BPS and all(fits(spec, rate, capacity) for spec in specs):
             chosen = rate
     return chosen

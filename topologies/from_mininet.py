@@ -47,7 +47,10 @@ class TopoLink(NamedTuple):
 
 
 class Topology(NamedTuple):
-    """A topology as a fabric kind has it. `rail_mbps`: rate of the hosts' links; None: the machine decides."""
+    """A topology as a fabric kind has it.
+
+    `rail_mbps`: rate of the hosts' links; None: the machine decides.
+    """
 
     hosts: tuple[str, ...]
     switches: tuple[str, ...]
@@ -197,7 +200,10 @@ def _check_graph(topology: Topology) -> None:
 
 
 def source_of(name: str, topology: Topology, text: str) -> str:
-    """Return the source of a plugin that registers a topology as the fabric kind `name`. `text`: of `--topo`."""
+    """Return the source of a plugin that registers a topology as the fabric kind `name`.
+
+    `text`: value of `--topo`.
+    """
     hosts = "".join(f"        {host!r},\n" for host in topology.hosts)
     switches = "".join(f"        {switch!r},\n" for switch in topology.switches)
     cables = "".join(f"        Cable({a!r}, {b!r}, {rate!r}),\n" for a, b, rate in topology.cables)

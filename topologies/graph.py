@@ -45,7 +45,10 @@ class Size(NamedTuple):
 
 
 class Cable(NamedTuple):
-    """A cable between a GPU and a switch, or between two switches. `rate`: of each direction, in rates of a rail."""
+    """A cable between a GPU and a switch, or between two switches.
+
+    `rate`: of each direction, in rates of a rail.
+    """
 
     a: str
     b: str
@@ -211,7 +214,8 @@ class FabricGraph:
     @cached_property
     def is_hashed(self) -> bool:
         """Return whether any switch hashes flows to a leaf over several next switches."""
-        return any(len(options) > 1 for by_leaf in self.next_switches().values() for options in by_leaf.values())
+        options = chain.from_iterable(by_leaf.values() for by_leaf in self.next_switches().values())
+        return any(len(switches) > 1 for switches in options)
 
     @cached_property
     def has_loops(self) -> bool:

@@ -31,8 +31,10 @@ class PlainGpu(Host):
         if plan is None:
             raise ValueError("a GPU needs the plan of its fabric")
         gpu = gpu_of_name(self.name)
-        of_device = (f"conf.{device}.{key}=0" for device in plan.devices for key in ("rp_filter", "send_redirects"))
-        self.cmd("sysctl -qw", *(f"net.ipv4.{setting}" for setting in (*PLAIN_SYSCTLS, *of_device)))
+        settings = list(PLAIN_SYSCTLS)
+        for device in plan.devices:
+            settings += [f"conf.{device}.rp_filter=0", f"conf.{device}.send_redirects=0"]
+        self.cmd("sysctl -qw", *(f"net.ipv4.{setting}" for setting in settings))
         for device in plan.devices:
             # a userspace switch would pass unfinished checksums on
             self.cmd(f"ethtool -K {device} tx off")
@@ -67,8 +69,10 @@ class HbBridge(Switch):
 
 
 class FabricTopo(Topo):
-    """The topology of any fabric kind: what the plan says. `optical`: layers that have optical switches, such as
-    rail+hb. `options`: other keys of a fabric's spec, such as policy=rd.
+    """The topology of any fabric kind: what the plan says.
+
+    `optical`: layers that have optical switches, such as rail+hb.
+    `options`: other keys of a fabric's spec, such as policy=rd.
     """
 
     def build(

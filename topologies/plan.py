@@ -58,8 +58,8 @@ class Plan(FabricPlan):
 
     def link_names(self, layer: Layer) -> tuple[str, ...]:
         """Return the names of a layer's GPU links: the GPU's; in other planes with the interface (`d0g1:rail1`)."""
-        planes = self.spec.definition.all_planes[1:] if layer == "rail" else ()
-        return tuple(link_name(gpu, plane) for plane in (0, *planes) for gpu in self.gpus)
+        planes = self.spec.definition.all_planes if layer == "rail" else (0,)
+        return tuple(link_name(gpu, plane) for plane, gpu in product(planes, self.gpus))
 
     def link_of(self, name: str, layer: Layer) -> Link:
         """Return a GPU link by its name: `a` is the GPU's end."""

@@ -25,11 +25,12 @@ _NotNegative = Annotated[float, Field(ge=0, le=_MOST)]
 
 class Platform(ConfigModel):
     """C_F (`hb_bps`) and C_S (`rail_bps`) in bit/s per GPU and direction; peak dense 16-bit FLOP/s; a GPU's memory;
+
     `domain_gpus`: GPUs of an HB domain (K).
 
     What only the model of iteration time asks for may be None: then it is the A100's
     (`results/theory/iteration/iteration_time.py` says what each is). `memory_bytes_per_s`: HBM, by the data sheet;
-    `hb_latency_s`, `rail_latency_s`: of a hop.
+    `hb_latency_s`, `rail_latency_s`: latency of one hop, s.
     """
 
     hb_bps: Annotated[int, Field(ge=1)]

@@ -13,8 +13,9 @@ WHOLE: Final = ""  # the phase name under which a whole workload is predicted an
 class StatedTime:
     """The predicted `seconds` of one run of a phase, or of a whole workload.
 
-    `equation`: its name in tables, such as "max of send and compute". `is_exact`: a time more than 5% off is
-    unexplained; else the prediction is a lower bound, and only a shorter time is.
+    `equation`: its name in tables, such as "max of send and compute".
+    `is_exact`: a time more than 5% off is unexplained; else the prediction is a lower bound, and only a shorter time
+    is.
     """
 
     seconds: float

@@ -16,11 +16,13 @@ from railyard.core.registry import Registry
 class RailKind:
     """A kind of rail at full rate, before a fabric's `scale` slows it down.
 
-    `rate_bps`: of the NIC by its data sheet. `effective_bps`: what a rail moves at large sizes, bit/s and direction;
-    `auto` rates are this, to scale. `setup_s`: latency of each message that waits for the one before it.
-    `cpu_s_per_byte`: CPU time for each byte that a node sends. `sums_in_network`: the switch has an aggregator, and an
-    allreduce is a tree through it; a ring of the nodes otherwise. `is_tcp`: an ordinary TCP network, on which other
-    engines (Gloo, MPI) run by preference.
+    `rate_bps`: of the NIC by its data sheet.
+    `effective_bps`: what a rail moves at large sizes, bit/s and direction; `auto` rates are this, to scale.
+    `setup_s`: latency of each message that waits for the one before it.
+    `cpu_s_per_byte`: CPU time for each byte that a node sends.
+    `sums_in_network`: the switch has an aggregator, and an allreduce is a tree through it; a ring of the nodes
+    otherwise.
+    `is_tcp`: an ordinary TCP network, on which other engines (Gloo, MPI) run by preference.
     """
 
     rate_bps: float

@@ -27,7 +27,7 @@ _SEQUENCES: Final = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`done`: how many changes are in force. `refused`: the GPUs whose kernel refused some, and the first of those."""
+    """`done`: number of changes in force. `refused`: for each GPU whose kernel refused changes, the first error."""
 
     done: int
     refused: Mapping[Gpu, OSError]
@@ -75,7 +75,7 @@ class RouteAgent:
         return by_gpu
 
     def routes_at(self, gpu: Gpu, metric: int) -> dict[str, Route]:
-        """Return one GPU's current routes of that metric, by key: of its main table and that of transit traffic."""
+        """Return one GPU's current routes of that metric, by key, from its main table and that for transit traffic."""
         names = {number: name for name, number in self._index[gpu].items()}
         sequence = self._sequence
         self._sequence = (self._sequence + 1) % _SEQUENCES

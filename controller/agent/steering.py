@@ -36,9 +36,9 @@ HOPS: Final[dict[PathKind, int]] = {"d": 1, "r": 1, "dr": 2, "rd": 2, "spine": 3
 class Damping:
     """Limits of changes, 0 or more each.
 
-    `margin`: percent by which a score must be better; None for policies that don't decide by scores. `noise`: points of
-    100 by which it must be so at least, since one point is a large part of a low score. `dwell_ns`: the least time
-    between two changes of one pair.
+    `margin`: percent by which a score must be better; None for policies that don't decide by scores.
+    `noise`: points of 100 by which it must be so at least, since one point is a large part of a low score.
+    `dwell_ns`: the least time between two changes of one pair.
     """
 
     margin: int | None = 10
@@ -192,7 +192,7 @@ class Source:
 def is_satisfied(rates: Rates, dst: Gpu, rail_bps: int) -> bool:
     """Return whether a pair gets its share of a rail that only its source's own destinations use.
 
-    `rates`: bit/s by destination address, of those to which the source is sending. A pair whose rate is not known yet
+    `rates`: bit/s by address of each destination to which the source is sending. A pair whose rate is not known yet
     (None) counts as satisfied.
     """
     if dst.ip not in rates:
@@ -223,7 +223,9 @@ def serve_choices(chosen: Callable[[Gpu, Gpu], Shares | None]) -> None:
         def handle(self) -> None:
             src, dst = map(gpu_of_name, self.rfile.readline().decode().split())
             shares = chosen(src, dst)
-            answer = None if shares is None else [[share.path.kind, share.path.rail] for share in shares]
+            answer = None
+            if shares is not None:
+                answer = [[share.path.kind, share.path.rail] for share in shares]
             self.wfile.write(json.dumps(answer).encode() + b"\n")
 
     SOCKET.parent.mkdir(parents=True, exist_ok=True)
@@ -244,4 +246,6 @@ def ask(src: Gpu, dst: Gpu) -> list[Path] | None:
             # there are no agents, or they die while they are asked
             return None
     answer: list[Any] | None = json.loads(line or "null")
-    return None if answer is None else [Path(kind, rail) for kind, rail in answer]
+    if answer is None:
+        return None
+    return [Path(kind, rail) for kind, rail in answer]

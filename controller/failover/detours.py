@@ -26,8 +26,9 @@ class Broken:
 
     `links`: rail links by GPU (where GPUs have several, those that have none left), `planes`: each link as (GPU, plane)
     where GPUs have several, `rails`: rail switches by index (the rank; the single switch is 0), `disconnected_ranks`:
-    pairs of ranks, both ways, whose rail switches no spine joins, `hb`: HB ports by GPU. `islands`: the groups of GPUs
-    that the switches of a graph still join; empty while they are those of the intact graph.
+    pairs of ranks, both ways, whose rail switches no spine joins, `hb`: HB ports by GPU.
+    `islands`: the groups of GPUs that the switches of a graph still join; empty while they are those of the intact
+    graph.
     """
 
     links: frozenset[Gpu] = frozenset()
@@ -217,7 +218,7 @@ def _ranks_over_broken_rails(spec: FabricSpec, broken: Broken) -> set[tuple[int,
 
 @lru_cache(maxsize=8)
 def rails_used(spec: FabricSpec) -> Mapping[tuple[int, int], frozenset[int]]:
-    """Return the rails that paths between two ranks cross, in any domains; of a spine path both ends' rails."""
+    """Return the rails that paths between two ranks cross, whatever the domains. A spine path uses both ends' rails."""
     # a policy that chooses by rank has the same paths between any two domains
     domains = min(2, spec.domains) if FORWARDING_POLICIES[spec.chosen_policy].by_rank else spec.domains
     used: dict[tuple[int, int], frozenset[int]] = {}

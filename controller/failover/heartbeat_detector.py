@@ -144,8 +144,10 @@ class ProbeGroup:
 class SilentComponents:
     """All that is silent now. Links of a silent rail or HB domain are not listed.
 
-    `links`: rail links of plane 0, by GPU; `planes`: those of others, with the plane. `gpus`: those of which nothing
-    arrives by any link; their links are there too. `rails` are switches by index (the single switch is 0).
+    `links`: rail links of plane 0, by GPU.
+    `planes`: those of others, with the plane.
+    `gpus`: those of which nothing arrives by any link; their links are there too. `rails` are switches by index (the
+    single switch is 0).
     """
 
     links: frozenset[Gpu] = frozenset()
@@ -222,10 +224,13 @@ class HeartbeatDetector:
                 group.evaluate()
                 if device != "hb0":
                     by_switch[index].append(group)
-        rails = frozenset[int]()
+        silent_rails: set[int] = set()
+        # a group of a graph has members at many switches
         if not self._is_graph:
-            # a group of a graph has members at many switches
-            rails = frozenset(i for i, groups in by_switch.items() if all(group.is_silent for group in groups))
+            for index, groups_at_switch in by_switch.items():
+                if all(group.is_silent for group in groups_at_switch):
+                    silent_rails.add(index)
+        rails = frozenset(silent_rails)
         domains = frozenset(domain for (domain, _), group in self._groups["hb0"].items() if group.is_silent)
         planes: set[tuple[Gpu, int]] = set()
         for device in self._groups:

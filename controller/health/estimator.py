@@ -109,9 +109,9 @@ def pooled(links: Iterable[Load]) -> Load:
 def health(links: Sequence[Load], estimate: Estimator, over: Links) -> float:
     """Return the health of the links that are up, 0 to 100; 0 without any.
 
-    `mean`: of the pooled load; the papers assume the links of a rail correlated (part 2). `worst`: of the link with the
-    lowest health. It sees an incast on one GPU, which the mean divides by the number of domains, but calls a whole rail
-    full for one transfer.
+    `mean`: of the pooled load; the papers assume the links of a rail correlated (part 2).
+    `worst`: of the link with the lowest health. It sees an incast on one GPU, which the mean divides by the number of
+    domains, but calls a whole rail full for one transfer.
     """
     up = [load for load in links if load.up_ports]
     if not up:

@@ -25,8 +25,9 @@ from railyard.topologies.plan import Plan
 class Link(NamedTuple):
     """One direction of a port: a GPU's hb0 or rail0, or all uplinks of a rail switch, which hashes flows over them.
 
-    `out`: away from the GPU, or up from the rail switch. `node`: a GPU, or a rail's rank; or, for `own`, the number of
-    a background flow, whose capacity is the rate that it wants.
+    `out`: away from the GPU, or up from the rail switch.
+    `node`: a GPU, or a rail's rank; or, for `own`, the number of a background flow, whose capacity is the rate that it
+    wants.
     """
 
     node: Gpu | int

@@ -58,8 +58,9 @@ DELTA: Final = 10
 class Context:
     """Input of a policy besides the scores.
 
-    `spine`: whether the NIC network joins rails. `delta`: points of h-score for `health-spray`, percent of the best
-    score for `health-best...`. `assigned`: the oracle's answer (`oracle.by_pair`).
+    `spine`: whether the NIC network joins rails.
+    `delta`: points of h-score for `health-spray`, percent of the best score for `health-best...`.
+    `assigned`: the oracle's answer (`oracle.by_pair`).
     """
 
     spine: bool = False

@@ -21,7 +21,12 @@ from railyard.topologies.graph import Ends, FabricGraph
 
 @dataclass(frozen=True, slots=True)
 class SwitchEvent:
-    """A change of a switch; of a port (`port`, `up`); or port counters. `up_ports`: all that are up, of "switch-up"."""
+    """A change of a switch or of a port, or port counters.
+
+    `port`, `up`: the port that changed, for "port".
+    `up_ports`: all ports that are up, for "switch-up".
+    `counters`: by port and name, for "stats".
+    """
 
     what: Literal["switch-up", "switch-down", "port", "stats"]
     dpid: int
@@ -34,7 +39,11 @@ class SwitchEvent:
 
 @dataclass
 class _Switch:
-    """The state of a connected switch. `ports`: number -> is it up. `optical`: of an optical switch."""
+    """State of a connected switch.
+
+    `ports`: whether each is up.
+    `optical`: its fibres, if it is an optical switch.
+    """
 
     datapath: Any
     ports: dict[int, bool] = field(default_factory=dict)

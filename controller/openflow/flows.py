@@ -9,6 +9,7 @@ spine has lost its cable to some rail, that rank gets a flow and a group of its 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 from railyard.topologies.addresses import UPLINK_PORT, Gpu, gpu_at, plane_of, port_of, rank_mac, role_of
@@ -69,8 +70,10 @@ class Steps:
 def tables_of(
     dpid: int, ports: Ports, spines: Mapping[int, Ports] | None = None, assigned: Mapping[Gpu, int] | None = None
 ) -> Tables:
-    """Return the tables of an electrical switch with these ports. `spines`: the ports of each known spine, none for a
-    lost one. A spine that has not connected yet counts as intact, so that switches may connect in any order.
+    """Return the tables of an electrical switch with these ports.
+
+    `spines`: the ports of each known spine, none for a lost one. A spine that has not connected yet counts as intact,
+    so that switches may connect in any order.
 
     `assigned`: the number of a rail switch's uplink to each GPU of another rank, counted in a circle over those alive.
     """
@@ -104,7 +107,8 @@ def tables_of(
 
 def _ranks_of(spines: Mapping[int, Ports]) -> list[int]:
     """Return the ranks to whose rails any of these spines has a cable."""
-    return sorted({port - 1 for ports in spines.values() for port in ports})
+    ports = set(chain.from_iterable(spines.values()))
+    return sorted(port - 1 for port in ports)
 
 
 def _assigned_flows(assigned: Mapping[Gpu, int], usual: tuple[int, ...], spines: Mapping[int, Ports]) -> set[Flow]:

@@ -97,7 +97,7 @@ def link_state_changes(connected: Mapping[int, int], ports: Mapping[int, LinkSta
 
 
 def _other_side(port: int) -> int:
-    """Return the port at the other side of a port's own cable: of a GPU side the network side, and the reverse."""
+    """Return the port at the other side of a port's own cable: for a GPU side the network side, and the reverse."""
     if port > NETWORK_PORT_OFFSET:
         return port - NETWORK_PORT_OFFSET
     return port + NETWORK_PORT_OFFSET

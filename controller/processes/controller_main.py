@@ -173,7 +173,7 @@ class Controller:
 
 
 def _route_agent(command: messages.ConnectController) -> RouteAgent:
-    """Return the route agent; of a fabric on several machines, that of all."""
+    """Return the route agent. On several machines, it passes changes on to the other machines' agents."""
     if not command.agents:
         return RouteAgent(command.plan, command.elsewhere)
     replies = (Ready, messages.RoutesChanged, messages.Routes)

@@ -13,6 +13,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import product
 from typing import Final
 
 from railyard.controller.failover.heartbeat_detector import HeartbeatDetector, SilentComponents
@@ -37,7 +38,7 @@ class HeartbeatSender:
         self._parent = parent
         self._addresses = {gpu: (gpu.ip, HEARTBEAT_PORT) for gpu in plan.gpus}
         self._gpus = {address: gpu for gpu, (address, _) in self._addresses.items()}
-        self._sockets = {(gpu, device): _open(gpu, device) for gpu in plan.gpus for device in plan.devices}
+        self._sockets = {place: _open(*place) for place in product(plan.gpus, plan.devices)}
         self._by_number = {sock.fileno(): (*where, sock) for where, sock in self._sockets.items()}
         self._epoll = select.epoll()
         for number in self._by_number:

@@ -21,10 +21,13 @@ class ToController(Message):
 
 
 class ConnectController(ToController):
-    """Listen on these inherited sockets. `resume`: after a crash; event "controller-restarted" when it listens.
+    """Listen on these inherited sockets.
 
-    `elsewhere`: the namespaces that are on other machines; `agents`: a connection to the route agent of each of them,
-    and in `gpus_elsewhere` the GPUs there. `user_app`: the file of an app that decides how switches forward.
+    `resume`: after a crash; event "controller-restarted" when it listens.
+
+    `elsewhere`: the namespaces that are on other machines.
+    `agents`: a connection to the route agent of each of them, and in `gpus_elsewhere` the GPUs there.
+    `user_app`: the file of an app that decides how switches forward.
     """
 
     plan: InstanceOf[Plan]
@@ -73,7 +76,8 @@ class SetSilence(ToController):
 class CrossConnect(ToController):
     """Cross-connect optical switches: events "optical-links-down", "optical-links-up" with `moves` and `layers`.
 
-    `moves`: fibre to place, by GPU; `ports`: the same as {datapath id: {fibre: place}} in port numbers.
+    `moves`: fibre to place, by GPU.
+    `ports`: the same as {datapath id: {fibre: place}} in port numbers.
     """
 
     moves: dict[str, str]
@@ -148,7 +152,8 @@ class ConnectAgents(ToAgents):
 class Steer(ToAgents):
     """Steer by a policy and the registry at `address`: event "steering" when all GPUs have their first routes.
 
-    `stale_s`: seconds without a message after which scores are stale. `watched`: pairs whose choices become events.
+    `stale_s`: seconds without a message after which scores are stale.
+    `watched`: pairs whose choices become events.
     """
 
     steering: InstanceOf[Steering]
@@ -187,7 +192,10 @@ class ReadCost(ToHeartbeats):
 
 
 class HeartbeatCost(Message):
-    """Heartbeats since the start: each one that arrives crosses two links. `cpu_s`: of the process that sends them."""
+    """Heartbeats since the start: each one that arrives crosses two links.
+
+    `cpu_s`: CPU time of the sending process.
+    """
 
     sent: int
     received: int

@@ -35,7 +35,8 @@ def main() -> None:
     parent = Parent(*messages.ToRoutes.__subclasses__())
     raise_open_file_limit()
     first = parent.receive()
-    agent = RouteAgent(first.plan, {gpu.name for gpu in first.plan.gpus} - {gpu.name for gpu in first.gpus})
+    elsewhere = {gpu.name for gpu in first.plan.gpus if gpu not in first.gpus}
+    agent = RouteAgent(first.plan, elsewhere)
     agent.learn_interfaces()
     parent.send(Ready())
     for command in parent:

@@ -276,7 +276,10 @@ def fault_end_ns(
 
 
 class _FaultObservations:
-    """One fault of a script, and the pairs that count for it: of several faults, those with a path throughout."""
+    """One fault of a script, and the pairs that count for it.
+
+    If the script has several faults, only pairs count that have a path throughout.
+    """
 
     def __init__(self, script: ScriptObservations, number: int, selection: PairSelection) -> None:
         self.script = script

@@ -28,9 +28,10 @@ from railyard.topologies.plan import Plan
 class Verdict:
     """Differences from the oracle; none if all are empty.
 
-    `not_recovered`: a path is left, and probes weren't answered. `impossible`: answered without a path, so the fault
-    isn't there or the oracle errs. `carried`: dead parts with what they passed on, and the live cables in `slowed`
-    with how many bytes more than their rate allows.
+    `not_recovered`: a path is left, and probes weren't answered.
+    `impossible`: answered without a path, so the fault isn't there or the oracle errs.
+    `carried`: dead parts with what they passed on, and the live cables in `slowed` with how many bytes more than their
+    rate allows.
     """
 
     not_recovered: tuple[Pair, ...] = ()
@@ -77,8 +78,8 @@ def duration_s(plan: Plan) -> float:
 class ConnectivityChecker(SiteWorkers):
     """Handle on the processes that probe all pairs, with open sockets. End it before the fabric is stopped.
 
-    `reroute`: whether pairs have to recover; without, it only counts how many are cut off. `sites`: the machines of the
-    fabric.
+    `reroute`: whether pairs have to recover; without, it only counts how many are cut off.
+    `sites`: the machines of the fabric.
     """
 
     def __init__(self, net: FabricNet, reroute: bool = True, sites: Sequence[Site] = (Site(),)) -> None:
@@ -189,10 +190,11 @@ def changed_without_controller(broken: Collection[Fault], actions: Sequence[Acti
     """Return whether the data plane changed while the controller was down, or just before, so that it did not react."""
     if not any(fault.definition.stops_controller for fault in broken):
         return False
-    crash_ns = [
-        action.at_ns for action in actions if action.operation == "inject" and action.fault.definition.stops_controller
-    ]
-    since_ns = crash_ns[-1] - SETTLE_S * 1e9
+    crash_ns = 0
+    for action in actions:
+        if action.operation == "inject" and action.fault.definition.stops_controller:
+            crash_ns = action.at_ns
+    since_ns = crash_ns - SETTLE_S * 1e9
     recent = [action for action in actions if action.done_ns >= since_ns]
     return any(not action.fault.definition.is_control_plane for action in recent)
 
@@ -200,7 +202,8 @@ def changed_without_controller(broken: Collection[Fault], actions: Sequence[Acti
 def judge(remaining: Bounds, answered: Mapping[Pair, bool], excess: Mapping[str | Cable, int]) -> Verdict:
     """Compare outcomes after the recovery with the oracle. Intermittent parts may work or not.
 
-    `answered`: for each probed pair, whether a probe arrived. `excess`: as `counter_excess` returns it.
+    `answered`: for each probed pair, whether a probe arrived.
+    `excess`: as `counter_excess` returns it.
     """
     dead = remaining.upper.dead
     not_recovered: list[Pair] = []
@@ -230,7 +233,7 @@ def watched_nodes(plan: Plan, remaining: Bounds) -> list[str]:
 def counter_excess(
     plan: Plan, remaining: Bounds, before: Counters, after: Counters, seconds: float
 ) -> dict[str | Cable, int]:
-    """Return what parts forwarded beyond what they can; only of those that did.
+    """Return the parts that forwarded more than they can, and how much more.
 
     A part that is certainly dead: packets that a node sent, or that came from a cable. A slow cable: the bytes by
     which it exceeded its rate in either direction.
@@ -278,8 +281,9 @@ def missed_checks(
 ) -> list[ConnectivityCheck]:
     """Return a record for each missing check. One is due after each action that is followed by enough idle time.
 
-    `check_s`: the duration of a check. `after_s`: the time after the last action, of which there must be one. A
-    controller may take its time to start: there, idle time counts from when the action was done.
+    `check_s`: the duration of a check.
+    `after_s`: the time after the last action, of which there must be one. A controller may take its time to start:
+    there, idle time counts from when the action was done.
     """
     ordered = sorted(actions, key=lambda action: action.at_ns)
     script_end_ns = max(action.done_ns for action in actions) + int(after_s * 1e9)

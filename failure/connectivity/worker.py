@@ -49,7 +49,10 @@ class Probe(Message):
 
 
 class Answered(Message):
-    """The pairs that end here and have answered. `in_time`: all probes were sent, and there was time to wait."""
+    """The pairs that end here and have answered.
+
+    `in_time`: all probes were sent, and there was time to wait.
+    """
 
     pairs: InstanceOf[frozenset]  # type: ignore[type-arg]
     in_time: bool

@@ -28,8 +28,10 @@ class NoParameters(ConfigModel):
 
 @dataclass(frozen=True, slots=True)
 class FirstPacketTarget:
-    """Limits of the time from the injection until packets flow again, ms. `side`: of pairs whose own end is hit
-    ("source"), of the others ("far"), or of the slowest pair (None). `why`: what the time is made of.
+    """Limits of the time from the injection until packets flow again, ms.
+
+    `side`: of pairs whose own end is hit ("source"), of the others ("far"), or of the slowest pair (None).
+    `why`: what the time is made of.
     """
 
     what: str
@@ -96,9 +98,15 @@ class FaultKind:
     def target_problem(self, plan: FabricPlan, target: str) -> str:
         """Return what is wrong with a target on a fabric, with what is allowed; empty if it can be used."""
         names = self.targets(plan)
-        span = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}" if names else ""
-        allowed = f"allowed are {span}" if names else "it has none"
-        return "" if target in names else f"is no {self.target_sort_on(plan)} of {plan.title}: {allowed}"
+        if target in names:
+            return ""
+        if not names:
+            allowed = "it has none"
+        elif len(names) == 1:
+            allowed = f"allowed are {names[0]}"
+        else:
+            allowed = f"allowed are {names[0]} to {names[-1]}"
+        return f"is no {self.target_sort_on(plan)} of {plan.title}: {allowed}"
 
     def target_sort_on(self, plan: FabricPlan) -> str:
         """Return what a target is called on a fabric."""

@@ -41,8 +41,10 @@ class GpuHang(GpuFault):
 
     def symptoms(self, net: FabricNet, target: str, p: Any) -> Sequence[bool]:
         """Return whether each direction of each cable loses all frames, and each process is stopped."""
-        stopped = []
+        symptoms: list[bool] = []
+        for link in gpu_links(net, target):
+            symptoms += all_lost(link)
         for pid in processes_in(target):
             with suppress(psutil.NoSuchProcess):
-                stopped.append(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-        return [*(lost for link in gpu_links(net, target) for lost in all_lost(link)), *stopped]
+                symptoms.append(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+        return symptoms

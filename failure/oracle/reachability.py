@@ -157,7 +157,7 @@ class Survivors:
 
 
 def part_name(part: str | Cable) -> str:
-    """Return the name of a node; of a cable, those of its ends."""
+    """Return the name of a node. A cable is called by both of its ends."""
     if isinstance(part, str):
         return part
     return "-".join(sorted(part))

@@ -114,7 +114,11 @@ class TrafficLog:
 
 
 class ProbeEnds(NamedTuple):
-    """Times of a process's ends of probes, ns, by the number of the pair: of sending, and of arrival by number."""
+    """Times at which a process sent and received probes, ns, by the number of the pair.
+
+    `sent`: in the order of sending.
+    `arrived`: by the number of the probe.
+    """
 
     sent: dict[int, list[int]]
     arrived: dict[int, dict[int, int]]

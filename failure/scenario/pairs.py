@@ -225,7 +225,7 @@ def _spaced(items: list[T], number: int) -> list[T]:
 
 
 def _gpus_near(plan: Plan, impact: AffectedPairs) -> Sequence[Gpu]:
-    """Return all GPUs; of a large fabric those of some domains and ranks, up to half of which the fault hits."""
+    """Return all GPUs. In a large fabric, return those of a few domains and ranks, up to half of which are hit."""
     if len(plan.gpus) <= _ALL_PAIRS_GPUS:
         return plan.gpus
 

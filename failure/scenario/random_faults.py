@@ -38,11 +38,13 @@ class RandomFaults(ConfigModel):
     """Random faults, as an experiment file has them: `count` of them, of kinds by their weights in `mix` (default: all
     kinds that have a weight of their own). Kinds without a target on the fabric are left out.
 
-    `group_share`: the share of faults that are injected in groups, at one rail, server or pair of cables. `duration`:
-    minimum and maximum duration of a fault, s. `mean_interval`: the mean time from an action to the next injection, s,
-    drawn from an exponential distribution, so that injections are a Poisson process while any fault is possible; each
-    repair comes when its fault has lasted. None: actions are as far apart as a connectivity check needs, and a fault
-    lasts until the actions before its repair have had their idle time. `max_concurrent`: the most faults at a time.
+    `group_share`: the share of faults that are injected in groups, at one rail, server or pair of cables.
+    `duration`: minimum and maximum duration of a fault, s.
+    `mean_interval`: the mean time from an action to the next injection, s, drawn from an exponential distribution, so
+    that injections are a Poisson process while any fault is possible; each repair comes when its fault has lasted.
+    None: actions are as far apart as a connectivity check needs, and a fault lasts until the actions before its repair
+    have had their idle time.
+    `max_concurrent`: the most faults at a time.
     """
 
     count: Annotated[int, Field(ge=1, le=MAX_FAULTS)] = 50

@@ -69,7 +69,8 @@ def run_script(
 
     `selections`: the affected pairs of each fault; all their streams and probes run from start to end. `checker` runs
     in each idle period. `events` returns the controller's events so far. `progress` is called with the number of
-    finished injections and repairs, `on_action` with each of them. `phases`: ends of phases, for faults with `after`.
+    finished injections and repairs, `on_action` with each of them.
+    `phases`: ends of phases, for faults with `after`.
     `sites`, `operator`: of a fabric on several machines. `recorded` is entered while there is traffic, and not while
     its processes start, which keep all cores busy for a moment. All faults are repaired in any case. ValueError for a
     script with a fault within `WARM_UP_S` of the start: no goodput could be compared with.

@@ -132,8 +132,9 @@ class ScriptEnded(Exception):
 class Player:
     """Plays one script; its threads start with `play`. ValueError for a fault after a phase that `phases` lacks.
 
-    `injected_ns`, `repair_start_ns`: when each injection and repair began, by the fault's number; `late_ns`: how long
-    after it was due an injection began. `actions`: their log.
+    `injected_ns`, `repair_start_ns`: when each injection and repair began, by the fault's number.
+    `late_ns`: how long after it was due an injection began.
+    `actions`: their log.
     """
 
     def __init__(self, fabric: FaultyFabric, script: Script, phases: PhaseEnds = NO_PHASES) -> None:

@@ -37,7 +37,10 @@ HELD_GROUP: Final = 14
 
 
 class Mirror(Message):
-    """Begin to mirror: Ready. `others`: the connections to the other machines' processes, for the first machine's."""
+    """Begin to mirror: Ready.
+
+    `others`: the connections to the other machines' processes, for the first machine's.
+    """
 
     placement: InstanceOf[Placement]
     machine: int

@@ -97,7 +97,10 @@ def bridge_message(name: str, mtu: int) -> bytes:
 
 
 def bridge_port_messages(bridge: int, macs: Mapping[int, str]) -> list[bytes]:
-    """Set a bridge up and give it ports that learn and flood nothing. `macs`: by port, the one that it leads to."""
+    """Set a bridge up and give it ports that learn and flood nothing.
+
+    `macs`: by port, the one that it leads to.
+    """
     off = _attribute(4, b"bridge\0") + _attribute(5, _attribute(8, b"\0") + _attribute(9, b"\0"))
     master = _attribute(10, struct.pack("=I", bridge))
     parts = [link_up(bridge)]
@@ -130,7 +133,8 @@ def _address(gpu: Gpu) -> bytes:
 class GpuSetup:
     """Messages that set up the GPUs of a fabric, as `routing.gpu_commands` says in text.
 
-    `index`: of each device, the same at every GPU. `backups`: with backup routes.
+    `index`: interface index of each device, the same at every GPU.
+    `backups`: whether to add backup routes.
     """
 
     def __init__(self, plan: Plan, backups: bool, index: Mapping[Device, int]) -> None:

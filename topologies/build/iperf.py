@@ -23,8 +23,10 @@ def iperf(
 ) -> list[str]:
     """Print and return the throughput from the first host to the second, as `99.1 Mbits/sec`.
 
-    `net`: a Mininet. `l4Type`: TCP or UDP. `udpBw`: the rate at which UDP is sent, as iperf3 has it. `seconds`: how
-    long. Returns [received, sent]; with UDP [udpBw, received, sent], as Mininet does. RailyardError if iperf3 fails.
+    `net`: a Mininet. `l4Type`: TCP or UDP.
+    `udpBw`: the rate at which UDP is sent, as iperf3 has it.
+    `seconds`: how long. Returns [received, sent]; with UDP [udpBw, received, sent], as Mininet does. RailyardError if
+    iperf3 fails.
     """
     client, server = hosts or (net.hosts[0], net.hosts[-1])
     output(f"*** Iperf: testing {l4Type} bandwidth between {client.name} and {server.name}\n")

@@ -33,7 +33,9 @@ _GUARD_S: Final = 5.0
 
 @dataclass(frozen=True)
 class Underlay:
-    """The network between the machines as one of them, number `machine`, sees it. `addresses`: of all, in their order.
+    """The network between the machines as one of them, number `machine`, sees it.
+
+    `addresses`: of all, in their order.
 
     `first_tunnel`: VXLAN identifier of the first cable between machines.
     """
@@ -46,7 +48,10 @@ class Underlay:
 
 
 class PartNet(FabricNet):
-    """The namespaces and cables of one machine. `machine_net`: the machine's own network namespace, an open file."""
+    """The namespaces and cables of one machine.
+
+    `machine_net`: the machine's own network namespace, an open file.
+    """
 
     def __init__(
         self,

@@ -62,7 +62,10 @@ FIRST_INDEX: Final = 1_000_000
 
 
 class FabricController(Protocol):
-    """Interface of a controller to the builder. `user_app`: the file of an app that decides forwarding, or ""."""
+    """Interface of a controller to the builder.
+
+    `user_app`: the file of an app that decides forwarding, or "".
+    """
 
     user_app: str
 
@@ -279,7 +282,10 @@ def _index_of(link: Link) -> int:
 
 
 class FabricNet(EmulatedNet):
-    """Network of a fabric of GPUs, with a controller. `backups`: GPUs have kernel routes around a dead rail link."""
+    """Network of a fabric of GPUs, with a controller.
+
+    `backups`: GPUs have kernel routes around a dead rail link.
+    """
 
     plan: Plan
 

@@ -22,7 +22,9 @@ def start(
     environment: Mapping[str, str],
     cwd: str | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """Start a program in a session of its own; `streams`: its stdin, stdout and stderr, as of subprocess.Popen.
+    """Start a program in a session of its own;
+
+    `streams`: its stdin, stdout and stderr, as of subprocess.Popen.
 
     PATH is extended by the system's folders, and ovs-vsctl finds the node's own switch. OSError as by Popen.
     """

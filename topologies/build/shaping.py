@@ -8,6 +8,7 @@ a GPU hands on frames, and no packets of many frames (docs/topologies.md, "Rates
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -117,7 +118,11 @@ def remove_heartbeat_lane_commands(interface: str) -> str:
 
 
 def shaper_commands(interface: str, rate_bps: int, mtu: int, reserved: tuple[int, int] | None, heartbeats: bool) -> str:
-    """Return all classes of an interface. `reserved`: (bit/s, UDP port) of background load; `heartbeats`: a lane."""
+    """Return all classes of an interface.
+
+    `reserved`: (bit/s, UDP port) of background load.
+    `heartbeats`: a lane.
+    """
     shared = reserved and shared_htb_commands(interface, rate_bps, *reserved, mtu)
     lane = heartbeat_lane_commands(interface, mtu) if heartbeats else ""
     return (shared or htb_commands(interface, rate_bps, mtu)) + lane
@@ -147,8 +152,11 @@ ENABLED_FILE: Final = Path("/run/railyard/beat-lanes")
 
 def ends(plan: Plan) -> frozenset[End]:
     """Return where heartbeats leave: both ends of each GPU's links, up to its place in the network; not at spines."""
-    links = [link for gpu in plan.gpus for layer in LAYERS for link in plan.cables(gpu, layer)]
-    return frozenset(end for link in links for end in (link.a, link.b))
+    result: set[End] = set()
+    for gpu, layer in product(plan.gpus, LAYERS):
+        for link in plan.cables(gpu, layer):
+            result |= {link.a, link.b}
+    return frozenset(result)
 
 
 def lanes_enabled() -> bool:

@@ -15,7 +15,8 @@ _PROGRAMS: Final = ("ovsdb-server", "ovs-vswitchd")
 def start(tso: bool = False, options: Sequence[str] = ()) -> list[int]:
     """Start both programs; return their process numbers when they are ready.
 
-    `tso`: switches in userspace use TSO. `options`: more of ovs-vswitchd.
+    `tso`: switches in userspace use TSO.
+    `options`: more of ovs-vswitchd.
     """
     ovs.prepare()
     RUNDIR.mkdir(parents=True)

@@ -58,7 +58,7 @@ class Counters:
 
     @property
     def worst_port(self) -> tuple[Port, int]:
-        """The node and interface that dropped most, and how much; of no drops an empty name."""
+        """The node and interface that dropped most, and how many frames. The name is empty if nothing was dropped."""
         return max(self.drops_at.items(), key=operator.itemgetter(1), default=(("", ""), 0))
 
     @property

@@ -20,7 +20,10 @@ Sample = Mapping[tuple[int, float], tuple[str, float]]
 
 
 class OtherPrograms(NamedTuple):
-    """Shares of the usable cores, 0 to 1, that other programs use; `busiest`: the name of the one that uses most."""
+    """Shares of the usable cores, 0 to 1, that other programs use;
+
+    `busiest`: the name of the one that uses most.
+    """
 
     share: float
     busiest: str

@@ -23,7 +23,7 @@ IDLE_BURST_S: Final = 1e-3  # of data: operations are shorter than on GPU fabric
 
 
 def shaper_commands(interface: str, rate_bps: int, mtu: int) -> str:
-    """Lines for `tc -batch`. `rate_bps`: of data, bit/s."""
+    """Return lines for `tc -batch`. `rate_bps`: rate for data, bit/s."""
     control_bps = rate_bps // _CONTROL_DIVISOR
 
     def lane(number: int, priority: int, bps: int, burst: int) -> str:

@@ -98,9 +98,9 @@ Cost = Annotated[  # a time, or 0 for none
 class RailSpec(ConfigModel):
     """One network that every node has a NIC on. `kind`: a rail kind (rail_kind.py).
 
-    `rate`: of each NIC's link and direction, bit/s on the wire; `auto` follows from the fabric's `scale`. `setup`:
-    seconds of latency of each message; `cpu`: seconds of CPU time for each byte that a node sends. Both default to the
-    kind's own, to scale.
+    `rate`: of each NIC's link and direction, bit/s on the wire; `auto` follows from the fabric's `scale`.
+    `setup`: seconds of latency of each message.
+    `cpu`: seconds of CPU time for each byte that a node sends. Both default to the kind's own, to scale.
     """
 
     name: str = ""
@@ -157,7 +157,9 @@ Dilation = Annotated[float, Field(ge=1, le=100, strict=False)]  # how many times
 
 
 class MultirailSpec(BaseFabricSpec):
-    """`nodes` with a NIC on each of `rails`. `scale`: how many times slower than the paper's the rails are.
+    """`nodes` with a NIC on each of `rails`.
+
+    `scale`: how many times slower than the paper's the rails are.
 
     `dilation`: how many times slower time passes while a collective is measured; 1 above the largest size. Results
     are in the fabric's own time all the same.

@@ -21,7 +21,7 @@ from railyard.controller.health.registry.unix_socket import SocketLink
 
 
 class Document(NamedTuple):
-    """One state of all scores; of two, the later (writer, version) counts."""
+    """One state of all scores. If there are two, the one with the later (writer, version) counts."""
 
     writer: int
     scores: Scores
@@ -69,7 +69,10 @@ Link = SocketLink | EtcdLink
 
 
 class Registry:
-    """A client of a registry, with its cache. `stale_s`: seconds without a message after which it is stale."""
+    """A client of a registry, with its cache.
+
+    `stale_s`: seconds without a message after which it is stale.
+    """
 
     def __init__(self, link: Link, stale_s: float = 1.0) -> None:
         self._link = link

@@ -114,7 +114,10 @@ class CrashedGpus(GpuFault):
 
     def symptoms(self, net: FabricNet, target: str, p: Any) -> Sequence[bool]:
         """Return whether each link is down."""
-        return [not is_up(link.a) for gpu in self.gpus(net.plan, target) for link in gpu_links(net, gpu)]
+        symptoms: list[bool] = []
+        for gpu in self.gpus(net.plan, target):
+            symptoms += [not is_up(link.a) for link in gpu_links(net, gpu)]
+        return symptoms
 
 
 class SwitchFault(FaultKind):
