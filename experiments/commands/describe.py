@@ -107,6 +107,9 @@ def shown(spec: "ExperimentSpec") -> dict[str, Any]:
     if not any(measure.injects_faults for measure in measures_of(spec)):
         idle |= {"reroute", "heartbeats"}
     shown = {key: value for key, value in spec.resolved().items() if key not in idle and value != []}
-    if spec.background:
-        shown["background"] = [item.model_dump(mode="json", exclude_defaults=True) for item in spec.background]
+    for measure in measures_of(spec):
+        for section in measure.spec_sections:
+            if section.key in shown and section.hides_defaults:
+                items = getattr(spec, section.key)
+                shown[section.key] = [item.model_dump(mode="json", exclude_defaults=True) for item in items]
     return shown

@@ -23,10 +23,7 @@ class MultiRail(FabricClass[MultirailSpec, MultirailPlan]):
     """Nodes are joined by rails of several kinds, whose switches have static flows."""
 
     Fabric = MultirailSpec
-    unused_keys = (
-        "routing", "background", "grid", "heartbeats", "reroute", "hosts", "underlay",
-        "controller",
-    )  # fmt: skip
+    unused_keys = ("heartbeats", "reroute", "hosts", "underlay", "controller")
 
     def needs_capacity(self, fabrics: Sequence[MultirailSpec]) -> bool:
         """Return False if all rates are given, and so low that any machine carries them."""

@@ -77,15 +77,20 @@ class SharedFabric:
 
 
 class SpecSection(NamedTuple):
-    """A section of an experiment's file: a list of items of a measure.
+    """A section of an experiment's file: a list of items of a measure, or another value.
 
     `key`: in the file, such as `trainings`. `Spec`: its pydantic type, a tuple of items. `repeats_key`: the
-    experiment's key that says how often each item is repeated; "" if there is none.
+    experiment's key that says how often each item is repeated; "" if there is none. `has_items`: False for a section
+    of another type, whose `default` is its value without the key. `hides_defaults`: whether `describe` leaves out the
+    keys of its items that have their defaults.
     """
 
     key: str
     Spec: Any
     repeats_key: str = ""
+    has_items: bool = True
+    default: Any = ()
+    hides_defaults: bool = False
 
 
 class Measure(MeasuredResults, Generic[Item]):
@@ -103,7 +108,7 @@ class Measure(MeasuredResults, Generic[Item]):
     short_keys: ClassVar[frozenset[str]] = frozenset()
     """Keys of its items that `-o` may give without the section: `-o steps=20`."""
     dependent_keys: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """Keys of every experiment that have an effect only beside its items, with what to say where there are none."""
+    """Keys of its sections that have an effect only beside its items, with what to say where there are none."""
     fabric_spec: ClassVar[type[BaseFabricSpec]] = FabricSpec
     """The specification class of the fabrics that it runs on."""
     spans_machines: ClassVar[bool] = False
@@ -230,7 +235,7 @@ class Measure(MeasuredResults, Generic[Item]):
         if missing:
             return
         for section in self.spec_sections:
-            if not _has_items(section.Spec):
+            if section.has_items and not _has_items(section.Spec):
                 yield "Spec must be a tuple of items, each of a subclass of OnFabrics: tuple[MySpec, ...]"
             if section.key == section.repeats_key:
                 yield f"{section.key!r} is both key and repeats_key"

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from railyard.core import crash
-from railyard.core.errors import MissingRequirement
 from railyard.core.host import Machine, datapath_choice, detect, require
-from railyard.core.installation import INSTALL, program_command
+from railyard.core.installation import program_command
 from railyard.core.safe_files import Folder
 from railyard.core.sandbox import init
 from railyard.core.sandbox.front import LauncherWatch
@@ -137,8 +136,6 @@ def check_machine(spec: ExperimentSpec) -> Machine:
     for measure in measures_of(spec):
         for error in measure.missing_requirements(spec):
             raise error
-    if spec.routing and spec.routing.health.registry == "etcd" and not machine.programs.get("etcd"):
-        raise MissingRequirement("this machine lacks etcd, for the registry", INSTALL)
     return machine
 
 

@@ -13,7 +13,6 @@ from railyard.core.errors import BadInput
 from railyard.core.input_paths import InputPath
 from railyard.core.units import Time
 from railyard.experiments.fabrics.definition import FabricClass, class_of
-from railyard.experiments.measures.steering.spec import RoutingSpec
 from railyard.experiments.spec.faults import ATTEMPTS, MAX_ATTEMPTS, Repeats
 from railyard.experiments.spec.heartbeats import Heartbeats, HeartbeatsSpec
 from railyard.experiments.spec.hosts import Hosts, UnderlaySpec
@@ -21,7 +20,6 @@ from railyard.topologies.fabric_kinds import FABRIC_KINDS, BaseFabricSpec, Fabri
 from railyard.topologies.multirail.spec import MultirailSpec
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.background.spec import BackgroundSpec, GridSpec
 from railyard.workloads.spec import WorkloadSpec, parse_workload
 
 
@@ -59,8 +57,7 @@ class ExperimentSpec(ConfigModel):
     An interval is measured up to `attempts` times, until no other program keeps the machine busy meanwhile.
 
     `reroute` off leaves routes as they are, as the papers have it; on lets the controller find detours, and GPUs send
-    `heartbeats` while things break. With `routing`, workloads run for each of its policies, beside the `background` (or
-    in each scene of `grid`), and repeat n has seed + n.
+    `heartbeats` while things break.
     The fabrics are built over `hosts` machines (a number, or their names), which the `underlay` joins.
     `controller` is the file of an app of os-ken or Ryu that decides how switches forward.
     `topic` groups it in `list`; `takes` is about how long a run takes where its times don't say so (duration.py). What
@@ -76,9 +73,6 @@ class ExperimentSpec(ConfigModel):
         tuple[SerializeAsAny[BaseFabricSpec], ...], Field(min_length=1, max_length=MAX_ITEMS, strict=False)
     ]
     workloads: Annotated[tuple[WorkloadSpec, ...], Items] = ()
-    routing: RoutingSpec | None = None
-    background: Annotated[tuple[BackgroundSpec, ...], Items] = ()
-    grid: GridSpec | None = None
     heartbeats: Heartbeats = HeartbeatsSpec()
     reroute: Annotated[
         tuple[Reroute, ...], BeforeValidator(_switches), Field(min_length=1, max_length=2, strict=False)

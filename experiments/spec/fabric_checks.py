@@ -1,13 +1,8 @@
 """Checks of fabrics together with the keys of an experiment that depend on them: controller, hosts, underlay."""
 
-from typing import Final
-
 from railyard.core.errors import BadInput
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.hosts import UnderlaySpec
-
-_ONE_MACHINE: Final = ("routing", "background", "grid")
-"""Sections of an experiment that need all GPUs on one machine."""
 
 
 def check_fabrics(spec: ExperimentSpec) -> None:
@@ -37,10 +32,6 @@ def _check_hosts(spec: ExperimentSpec) -> None:
         return
     if not spec.underlay.interface:
         raise BadInput("underlay.interface", "", "must be named: the interface that leads to the other machines")
-    for key in _ONE_MACHINE:
-        if given := getattr(spec, key):
-            count = len(given) if isinstance(given, tuple) else 1
-            raise BadInput(key, count, "can't be given together with hosts: it needs all GPUs on one machine")
     for i, fabric in enumerate(spec.gpu_fabrics):
         if fabric.spine_count or fabric.optical or fabric.definition.is_graph:
             what = "optical switches" if fabric.optical else "links between switches"

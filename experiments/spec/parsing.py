@@ -56,7 +56,7 @@ def _model_with(measures: tuple[Measure[Any], ...]) -> type[ExperimentSpec]:
     fields: dict[str, Any] = {}
     for measure in measures:
         for section in measure.spec_sections:
-            fields[section.key] = (section.Spec, ())
+            fields[section.key] = (section.Spec, section.default)
             if section.repeats_key:
                 fields[section.repeats_key] = (Repeats, 1)
     model = cast(type[ExperimentSpec], create_model("ExperimentSpec", __base__=ExperimentSpec, **fields))
@@ -91,7 +91,7 @@ def parse(data: object) -> ExperimentSpec:
     check_fabrics(spec)
     for measure in measures_of(spec):
         for section in measure.spec_sections:
-            for i, item in enumerate(getattr(spec, section.key)):
+            for i, item in enumerate(getattr(spec, section.key) if section.has_items else ()):
                 check_numbers(item.on, len(spec.fabrics), f"{section.key}.{i}.on")
         measure.check(spec, nominal_plans(spec))
     return spec
@@ -114,10 +114,10 @@ def _check_sections(spec: ExperimentSpec) -> None:
     has_items = bool(spec.workloads)
     for measure in MEASURES.values():
         for section in measure.spec_sections:
-            items = getattr(spec, section.key)
-            if items:
+            value = getattr(spec, section.key)
+            if value:
                 has_items = True
-                _check_section(spec, measure, section.key, len(items))
+                _check_section(spec, measure, section.key, _count(value))
     if not has_items:
         raise BadInput("workloads", [], "must have 1 or more, unless there are faults")
     if len(set(spec.reroute)) < len(spec.reroute):
@@ -132,7 +132,12 @@ def _check_dependent_keys(spec: ExperimentSpec) -> None:
         for key, allowed in measure.dependent_keys.items():
             value = getattr(spec, key)
             if value:
-                raise BadInput(key, len(value) if isinstance(value, tuple) else 1, allowed)
+                raise BadInput(key, _count(value), allowed)
+
+
+def _count(section: object) -> int:
+    """Return how many items a section has; 1 for one that is no list."""
+    return len(section) if isinstance(section, tuple) else 1
 
 
 def _check_section(spec: ExperimentSpec, measure: Measure[Any], key: str, item_count: int) -> None:

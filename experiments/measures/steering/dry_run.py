@@ -8,6 +8,7 @@ from rich.console import Console
 
 from railyard.core.units import format_time
 from railyard.experiments.measures.steering.expected_times import InitialState, initial_states
+from railyard.experiments.measures.steering.spec import grid_of
 from railyard.experiments.options import plain_table
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results.format import NOTHING
@@ -23,11 +24,12 @@ def print_first_routes(spec: ExperimentSpec, console: Console) -> None:
 
     With the first seed; of the scenes of a grid the last, which has most load.
     """
-    scenes = len(spec.grid.scenes) if spec.grid else 1
+    grid = grid_of(spec)
+    scenes = len(grid.scenes) if grid else 1
     states = list(initial_states(spec, seeds=1))
     for label, name, initial in states[scenes - 1 :: scenes]:
         runs = f"{len(initial.routing.policies)} policies in turn"
-        if spec.grid:
+        if grid:
             runs += f" in each of {scenes} scenes"
         if spec.repeats > 1:
             runs += f", seeds {spec.seed} to {spec.seed + spec.repeats - 1}"

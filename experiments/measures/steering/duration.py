@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from railyard.experiments.measures.steering.spec import RoutingSpec
+from railyard.experiments.measures.steering.spec import RoutingSpec, background_of, grid_of
 from railyard.experiments.spec.duration import INTERVAL_S
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.workloads.background.spec import BackgroundSpec
@@ -23,10 +23,11 @@ def seconds_of_repeat(spec: ExperimentSpec, routing: RoutingSpec, stated_s: floa
 
 def _slowdowns(spec: ExperimentSpec) -> Iterator[float]:
     """Yield for each scene how many times as long a workload takes, by about half of the policies around the load."""
-    if spec.grid:
-        loads = [max(spec.grid.loads)] * len(spec.grid.scenes)
+    grid = grid_of(spec)
+    if grid:
+        loads = [max(grid.loads)] * len(grid.scenes)
     else:
-        loads = [max(map(_mean_load, spec.background), default=0.0)]
+        loads = [max(map(_mean_load, background_of(spec)), default=0.0)]
     for load in loads:
         yield (1 + 1 / (1 - load)) / 2
 

@@ -14,7 +14,7 @@ from railyard.controller.agent.steering import ActivePaths, Steering, damp
 from railyard.controller.health.oracle import Background, Flow, assign, by_pair, finish_s
 from railyard.controller.health.policy import BEST, HEALTH_POLICIES, Scores, idle
 from railyard.core.errors import RailyardError
-from railyard.experiments.measures.steering.spec import RoutingSpec
+from railyard.experiments.measures.steering.spec import RoutingSpec, background_of, grid_of, routing_of
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build.shaping import payload_fraction
@@ -193,14 +193,17 @@ def initial_states(spec: ExperimentSpec, seeds: int | None = None) -> Iterator[t
 
     A scene of a grid makes a workload of its own. Nothing if routes are not steered.
     """
-    if spec.routing is None:
+    routing = routing_of(spec)
+    if routing is None:
         return
+    background = background_of(spec)
+    grid = grid_of(spec)
     for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
         plan = nominal_plan(fabric)
         for workload_label, workload in zip(spec.workload_labels, spec.workloads, strict=True):
-            scenes = [(workload_label, spec.background)]
-            if spec.grid:
-                scenes = [(f"{workload_label}, {scene.name}", scene.background(fabric)) for scene in spec.grid.scenes]
-            for name, background in scenes:
+            scenes = [(workload_label, background)]
+            if grid:
+                scenes = [(f"{workload_label}, {scene.name}", scene.background(fabric)) for scene in grid.scenes]
+            for name, scene_background in scenes:
                 for seed in range(spec.seed, spec.seed + (spec.repeats if seeds is None else seeds)):
-                    yield label, name, InitialState(plan, spec.routing, workload, background, seed)
+                    yield label, name, InitialState(plan, routing, workload, scene_background, seed)

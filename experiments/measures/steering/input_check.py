@@ -1,6 +1,7 @@
 """Check of routing, its background and its grid against the fabrics of an experiment."""
 
 from railyard.core.errors import BadInput
+from railyard.experiments.measures.steering.spec import background_of, grid_of
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.workloads.background.spec import check_background, check_patterns
 
@@ -10,11 +11,13 @@ def check_routing(spec: ExperimentSpec) -> None:
 
     A grid's loads can't add up to too much: see Scene.background.
     """
-    if spec.grid and spec.background:
-        raise BadInput("background", len(spec.background), "can't be given together with grid, which makes its own")
+    grid = grid_of(spec)
+    background = background_of(spec)
+    if grid and background:
+        raise BadInput("background", len(background), "can't be given together with grid, which makes its own")
     for fabric in spec.gpu_fabrics:
-        check_background(spec.background, fabric)
-        if spec.grid:
-            check_patterns(spec.grid.patterns, fabric, "grid")
+        check_background(background, fabric)
+        if grid:
+            check_patterns(grid.patterns, fabric, "grid")
     if not spec.workloads:
         raise BadInput("workloads", [], "must have 1 or more: routing is measured by what they take")

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 
-from railyard.experiments.measures.definition import MEASURES, Counts, Measure, RunContext
+from railyard.core.errors import MissingRequirement, RailyardError
+from railyard.experiments.measures.definition import MEASURES, Counts, Measure, RunContext, SpecSection
 from railyard.experiments.measures.steering.records import CHOICES, HEALTH
-from railyard.experiments.measures.steering.spec import RoutingSpec
+from railyard.experiments.measures.steering.spec import Background, RoutingSpec, background_of, grid_of, routing_of
 from railyard.experiments.measures.workloads.turn import Turn, Variant
 from railyard.experiments.measures.workloads.variants import Measurer, WorkloadVariants
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.topologies.fabric_kinds import FabricPlan
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.background.spec import BackgroundSpec
+from railyard.workloads.background.spec import BackgroundSpec, GridSpec
 
 if TYPE_CHECKING:
     from railyard.experiments.predict.output import Predicted
@@ -42,22 +43,45 @@ class SteeredVariant(Variant):
 
 @MEASURES.register("steering")
 class Steering(WorkloadVariants, Measure[Any]):
-    """Policies steer routes by health scores while workloads run, beside a background load."""
+    """Policies steer routes by health scores while workloads run, beside a background load.
 
-    shared_items = MappingProxyType({"routing": RoutingSpec})
+    Workloads run for each policy of `routing`, beside the `background` or in each scene of `grid`. Repeat n has
+    seed + n.
+    """
+
+    key = "routing"
+    Spec = RoutingSpec | None
     dependent_keys = MappingProxyType(dict.fromkeys(("background", "grid"), NEEDS_ROUTING))
     order = 15
     records = (HEALTH, CHOICES)
 
+    @property
+    def spec_sections(self) -> tuple[SpecSection, ...]:
+        """Its sections: the policies, and the background that they steer around, or scenes with one each."""
+        return (
+            SpecSection(self.key, self.Spec, has_items=False, default=None),
+            SpecSection("background", Background, has_items=False, hides_defaults=True),
+            SpecSection("grid", GridSpec | None, has_items=False, default=None),
+        )
+
     def items(self, spec: ExperimentSpec) -> tuple[Any, ...]:
         """Return the section, if there is one."""
-        return (spec.routing,) if spec.routing else ()
+        routing = routing_of(spec)
+        return (routing,) if routing else ()
 
     def check(self, spec: ExperimentSpec, plans: Sequence[FabricPlan]) -> None:
         """Check that it has workloads to steer and no faults, and that the background fits the fabrics."""
         from railyard.experiments.measures.steering.input_check import check_routing
 
         check_routing(spec)
+
+    def missing_requirements(self, spec: ExperimentSpec) -> Iterator[RailyardError]:
+        """Yield the lack of etcd, if health scores are kept in a registry of that kind."""
+        from railyard.core.host import detect
+        from railyard.core.installation import INSTALL
+
+        if self._routing(spec).health.registry == "etcd" and not detect().programs.get("etcd"):
+            yield MissingRequirement("this machine lacks etcd, for the registry", INSTALL)
 
     def steps(self, spec: ExperimentSpec) -> int:
         """Return 0: the steps are those of workloads."""
@@ -83,9 +107,10 @@ class Steering(WorkloadVariants, Measure[Any]):
     def variants(self, spec: ExperimentSpec, fabric: FabricSpec) -> list[Variant]:
         """Return each policy in each scene, all policies of a scene in turn."""
         routing = self._routing(spec)
-        scenes = {"": spec.background}
-        if spec.grid:
-            scenes = {scene.name: scene.background(fabric) for scene in spec.grid.scenes}
+        scenes = {"": background_of(spec)}
+        grid = grid_of(spec)
+        if grid:
+            scenes = {scene.name: scene.background(fabric) for scene in grid.scenes}
         variants: list[Variant] = []
         for scene, background in scenes.items():
             variants += [SteeredVariant(scene, policy, background) for policy in routing.policies]
@@ -123,8 +148,9 @@ class Steering(WorkloadVariants, Measure[Any]):
 
     def _routing(self, spec: ExperimentSpec) -> RoutingSpec:
         """Return the section of an experiment that has one."""
-        assert spec.routing is not None
-        return spec.routing
+        routing = routing_of(spec)
+        assert routing is not None
+        return routing
 
     def policies_in_turn(self, run: "Run") -> tuple[str, ...]:
         """Return the policies of a run that was steered."""

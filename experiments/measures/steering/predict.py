@@ -16,6 +16,7 @@ from rich.console import Console
 from railyard.experiments.measures.steering.analysis import BASELINE_POLICY, ORACLE_POLICY
 from railyard.experiments.measures.steering.expected_times import InitialState, completion_s, initial_states
 from railyard.experiments.measures.steering.plots import POLICY_COLOURS
+from railyard.experiments.measures.steering.spec import grid_of
 from railyard.experiments.measures.workloads.predict import print_rates
 from railyard.experiments.options import plain_table
 from railyard.experiments.predict.output import Predicted
@@ -56,7 +57,7 @@ def predict(spec: ExperimentSpec) -> Predicted:
     """Compute the time of each workload under each policy."""
     rows = predictions(spec)
     title = f"{spec.name}: predicted times"
-    draw = partial(_scenes if spec.grid else _panels, rows)
+    draw = partial(_scenes if grid_of(spec) else _panels, rows)
     show = partial(print_table, spec, rows)
     return Predicted(spec.name, title, STEERED_COLUMNS, rows, draw, show)
 
@@ -146,7 +147,7 @@ def _finish(axes: Axes) -> None:
 def print_table(spec: ExperimentSpec, rows: Sequence[SteeredPrediction], console: Console) -> None:
     """Print a table for each fabric and workload; a single one for the scenes of a grid."""
     title = f"{spec.name}: predicted times"
-    if spec.grid:
+    if grid_of(spec):
         policies = list(dict.fromkeys(row.policy for row in rows))
         table = plain_table("fabric", "workload and scene", *policies, right=policies, title=f"{title}, scene by scene")
         for fabric, workload, times in _by_workload(rows):

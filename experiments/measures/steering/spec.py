@@ -1,6 +1,6 @@
-"""Section `routing` of an experiment's file: policies that steer routes while workloads run."""
+"""Sections `routing`, `background` and `grid` of an experiment's file: policies that steer, and other traffic."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, cast
 
 from pydantic import AfterValidator, Field, field_validator
 
@@ -9,7 +9,9 @@ from railyard.controller.health.estimator import HealthSpec
 from railyard.controller.health.policy import DELTA, HEALTH_POLICIES, Context, default_policies
 from railyard.core.config import ConfigModel
 from railyard.core.units import Time
+from railyard.experiments.spec.experiment import ExperimentSpec, Items
 from railyard.topologies.spec import FabricSpec
+from railyard.workloads.background.spec import BackgroundSpec, GridSpec
 
 MAX_AUTO_MARGIN: Final = 300
 PolicyName = Annotated[str, AfterValidator(HEALTH_POLICIES.checked)]
@@ -60,3 +62,21 @@ def own_margin(domains: int) -> int:
     """
     left = 1 - 2 / domains
     return min(MAX_AUTO_MARGIN, round(110 / left - 100)) if left > 0 else MAX_AUTO_MARGIN
+
+
+Background = Annotated[tuple[BackgroundSpec, ...], Items]
+
+
+def routing_of(spec: ExperimentSpec) -> RoutingSpec | None:
+    """Return the section `routing` of an experiment; None without one."""
+    return cast(RoutingSpec | None, getattr(spec, "routing", None))
+
+
+def background_of(spec: ExperimentSpec) -> tuple[BackgroundSpec, ...]:
+    """Return the section `background` of an experiment: what is sent beside its workloads."""
+    return cast(tuple[BackgroundSpec, ...], getattr(spec, "background", ()))
+
+
+def grid_of(spec: ExperimentSpec) -> GridSpec | None:
+    """Return the section `grid` of an experiment: scenes with a background each; None without one."""
+    return cast(GridSpec | None, getattr(spec, "grid", None))

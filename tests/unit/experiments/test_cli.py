@@ -25,6 +25,7 @@ from railyard.experiments.measures.allreduce.spec import workloads_on
 from railyard.experiments.measures.definition import Measure
 from railyard.experiments.measures.faults.measure import FaultsMeasure
 from railyard.experiments.measures.replacement.measure import ReplacementMeasure
+from railyard.experiments.measures.steering.spec import routing_of
 from railyard.experiments.measures.training.measure import Training
 from railyard.experiments.run import sandboxed
 from railyard.experiments.spec import loading
@@ -270,7 +271,7 @@ def test_list_imports_no_heavy_modules() -> None:
 )
 def test_list_counts_what_the_whole_spec_has(name: str) -> None:
     spec = load(name)
-    policies = len(spec.routing.policies) if spec.routing else 1
+    policies = len(routing.policies) if (routing := routing_of(spec)) else 1
     on_rails = sum(len(workloads_on(spec, number)) for number in range(len(spec.rail_fabrics)))
     replays = (on_rails + len(spec.gpu_fabrics) * len(spec.workloads)) * policies * spec.repeats
     sizes = [fabric.gpus for fabric in spec.gpu_fabrics] + [fabric.nodes for fabric in spec.rail_fabrics]

@@ -13,6 +13,7 @@ from railyard.core.installation import RUN
 from railyard.experiments.live import clicks
 from railyard.experiments.live.clicks import Click, Clicks
 from railyard.experiments.measures.faults.measure import FaultsMeasure
+from railyard.experiments.measures.steering.spec import background_of, routing_of
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import BaseFaultSpec, fault_dict
 from railyard.experiments.spec.loading import load_any
@@ -91,16 +92,17 @@ def test_a_saved_experiment_has_the_traffic_beside_the_clicks() -> None:
 def test_policies_and_background_are_saved_with_a_workload() -> None:
     found = clicked({"name": "two", "fabrics": [FABRIC]}, background=BACKGROUND, policy="health-best")
     spec = parse(yaml.safe_load(found.saved(20.0)))
-    assert spec.routing
-    assert spec.routing.policies == ("health-best",)
-    assert [one.load for one in spec.background] == [0.5]
+    routing = routing_of(spec)
+    assert routing
+    assert routing.policies == ("health-best",)
+    assert [one.load for one in background_of(spec)] == [0.5]
     assert spec.workloads
 
 
 def test_policies_beside_faults_are_saved_as_a_comment() -> None:
     found = clicked({"name": "two", "fabrics": [FABRIC]}, fault=True, policy="health-best")
     text = found.saved(20.0)
-    assert not parse(yaml.safe_load(text)).routing
+    assert not routing_of(parse(yaml.safe_load(text)))
     comment = "\n".join(line.removeprefix("# ") for line in text.splitlines() if line.startswith("# "))
     assert "health-best" in str(yaml.safe_load(comment.partition("\n")[2])["routing"])
 
@@ -113,10 +115,10 @@ def test_a_command_repeats_each_sort_of_click(name: str, monkeypatch: pytest.Mon
     assert [one.kind for one in FaultsMeasure().scripts(cut)[0].faults] == ["link-down"]
     assert [one.kind for one in cut.workloads] == ["collective"]
     loaded = repeated(clicked(experiment, background=BACKGROUND).commands(20.0))
-    assert loaded.background
-    assert loaded.routing
+    assert background_of(loaded)
+    assert routing_of(loaded)
     both = clicked(experiment, fault=True, background=BACKGROUND).commands(20.0).splitlines()
-    assert [bool(repeated(command).routing) for command in both] == [False, True]
+    assert [bool(routing_of(repeated(command))) for command in both] == [False, True]
 
 
 def test_a_script_fabric_gets_lines_of_python(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,7 +137,7 @@ def experiment(**changes: Any) -> dict[str, Any]:
         ),
         (
             experiment(grid={"rails": [0], "loads": [0, 0.5]}),
-            "grid: 2 is for experiments with routing: add {policies: [dr]}",
+            "grid: 1 is for experiments with routing: add {policies: [dr]}",
         ),
         (
             experiment(grid={"rails": [0], "loads": [0]}, background=[{"rails": [1], "load": 0.5}], routing={}),

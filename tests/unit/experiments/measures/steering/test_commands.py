@@ -17,6 +17,7 @@ from railyard.experiments.commands import trace
 from railyard.experiments.measures.steering.dry_run import describe_background, format_shares
 from railyard.experiments.measures.steering.expected_times import initial_states
 from railyard.experiments.measures.steering.predict import EQUATIONS, SHARES, STEERED_COLUMNS, WHY_NOT, predictions
+from railyard.experiments.measures.steering.spec import routing_of
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.loading import read
@@ -105,8 +106,9 @@ def test_every_steered_experiment_is_predicted_with_each_policy(
     assert cli.main(line) == 0
     wording = capsys.readouterr().out
     spec = load(name)
-    assert spec.routing
-    assert set(spec.routing.policies) <= set(wording.split())
+    routing = routing_of(spec)
+    assert routing
+    assert set(routing.policies) <= set(wording.split())
     files = [tmp_path / f"{name}.csv", tmp_path / f"{name}.png"]
     before = [file.read_bytes() for file in files]
     assert before[1].startswith(b"\x89PNG")

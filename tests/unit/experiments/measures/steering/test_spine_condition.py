@@ -13,6 +13,7 @@ from railyard.controller.health import policy as health
 from railyard.experiments.measures.steering.comparison_section import finding, reason_text, spine_table
 from railyard.experiments.measures.steering.expected_times import Pattern, expected_scores
 from railyard.experiments.measures.steering.records import HEALTH
+from railyard.experiments.measures.steering.spec import grid_of
 from railyard.experiments.measures.steering.spine_condition import Cell, Rates, Scores
 from railyard.experiments.measures.workloads.report.figures import flows_by_work
 from railyard.results.runs.records import Run
@@ -114,9 +115,10 @@ def test_condition_and_slowest_link_agreement_on_catalog_loads(hb_rate: str, agr
     """With the scores that its background should give."""
     spec = load("rail-only-vs-optimized", [f"hb_rate={hb_rate}"])
     (fabric,), plan = spec.gpu_fabrics, make_plan(spec.gpu_fabrics[0], 0)
-    assert spec.grid is not None
+    grid = grid_of(spec)
+    assert grid is not None
     found = []
-    for scene in spec.grid.scenes:
+    for scene in grid.scenes:
         pattern = Pattern(plan, scene.background(fabric))
         h = expected_scores(plan, pattern.flows(pattern.at(0.0)))
         scores = Scores(*(score / 100 for score in (h.domains[0], h.rails[0], h.spine, h.rails[1])))
