@@ -241,9 +241,9 @@ def neighbours(plan: Plan, gpu: Gpu) -> list[tuple[Gpu, Device]]:
         result += [(other, "rail0") for other in in_domain]
     ranks = range(rails) if kind.joins_rails else [gpu.rank]
     other_domains = [domain for domain in range(domains) if domain != gpu.domain]
-    rail_devices = plan.devices[1:]
-    for domain, rank in product(other_domains, ranks):
-        result += [(Gpu(domain, rank), device) for device in rail_devices]
+    # of 1,024 GPUs each has a thousand of them
+    for domain, rank, device in product(other_domains, ranks, plan.devices[1:]):
+        result.append((Gpu(domain, rank), device))
     return result
 
 

@@ -35,10 +35,7 @@ def buckets(model: LayersModel, limit: int) -> tuple[int, ...]:
 
 @WORKLOADS.register("data-parallel")
 class DataParallelSpec(Modelled):
-    """AllReduce of a model's gradients in buckets of real bytes (PyTorch DDP's default).
-
-    `bytes`: the largest's D.
-    """
+    """AllReduce of a model's gradients in buckets of real bytes (PyTorch DDP's default). `bytes`: the largest's D."""
 
     model: NameOrPath = "vgg-11"
     bucket: Size = 25 * 2**20
