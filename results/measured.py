@@ -96,6 +96,10 @@ class MeasuredResults:
         """
         return ""
 
+    def fabric_labels(self, run: Any) -> Iterable[str]:
+        """Return the labels of fabrics of a Run that aren't among its records of fabrics of GPUs."""
+        return ()
+
     def findings(self, run: Any) -> Iterable[Any]:
         """Return a Finding for each record of a Run that its fidelity depends on."""
         return ()

@@ -30,7 +30,7 @@ from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results import run_folder
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.journal import Journal
-from railyard.results.runs.records import CONTROLLER, Run
+from railyard.results.runs.records import CONTROLLER, EVENTS, Run, record_kinds
 from railyard.results.views import report
 from railyard.topologies.capacity import Capacity
 
@@ -87,7 +87,8 @@ def run_experiment(
 
 
 def _has_records(run: Run) -> bool:
-    return bool(run.fabrics or run.measurements or run.recoveries or run.rails)
+    """Return whether anything was measured, or a fabric was built."""
+    return any(run.rows(kind) for kind in record_kinds().values() if kind is not EVENTS)
 
 
 def _print_interruption(console: Console | None, interruption: watch.Interruption) -> None:

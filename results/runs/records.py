@@ -102,29 +102,6 @@ class GoodputTrace(Record):
     link: str = ""  # the NIC of which these are the rates, sent and received; empty: of all flows
 
 
-@dataclass(frozen=True, slots=True)
-class Rails:
-    """The rails of a multi-rail fabric: `kinds`, `names`, `bps` (payload that a NIC carries), one for each rail.
-
-    `mix` is what its rails are together, `tcp+sharp`; `scale`: how many times slower they are than the paper's;
-    `cpu_s_per_byte` of a node's processor, none where it is empty; `threshold`: bytes before scaling up to which Eq. 6
-    of Nezha leaves all to one rail, where a split has to gain what makes it try one; None if that is at no size.
-    """
-
-    label: str
-    nodes: int
-    mix: str
-    names: tuple[str, ...]
-    kinds: tuple[str, ...]
-    bps: tuple[float, ...]
-    setup_s: tuple[float, ...]
-    scale: float
-    mtu: int
-    build_s: float = 0.0
-    cpu_s_per_byte: tuple[float, ...] = ()
-    threshold: float | None = None
-
-
 CONTROLLER: Final = "controller"
 """Key of a run's provenance: the user's app that decided how switches forwarded, if there was one."""
 APP_FAILED: Final = "app-failed"
@@ -288,7 +265,6 @@ class Run:
     machine: list[MachineSample] = field(default_factory=list)
     bytes: list[ByteCheck] = field(default_factory=list)
     files: dict[str, Content] = field(default_factory=dict)
-    rails: list[Rails] = field(default_factory=list)
     records: dict[str, list[Any]] = field(default_factory=dict)
     duration_s: float = 0.0
     interrupted: bool = False
@@ -352,7 +328,6 @@ MEASUREMENTS: Final = RecordKind("measurements", Measurement, "results.parquet",
 EVENTS: Final = RecordKind("events", Event, "events.jsonl", is_linked=False)
 KERNEL_KINDS: Final[tuple[RecordKind[Any], ...]] = (
     RecordKind("fabrics", FabricRun),
-    RecordKind("rails", Rails),
     RecordKind("goodput", GoodputTrace),
     RecordKind("links", LinkCheck),
     RecordKind("loads", Load),

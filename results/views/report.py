@@ -158,7 +158,7 @@ def render(analysis: Analysis) -> str:
         ("started", run.started_utc),
         ("took", fmt.seconds(run.duration_s)),
         *((name, str(run.spec.get(name, fmt.NOTHING))) for name in ("seed", "repeats")),
-        ("fabrics", str(len({*(fabric.label for fabric in run.fabrics), *(rails.label for rails in run.rails)}))),
+        ("fabrics", str(len(_fabric_labels(run)))),
         *((("policies", str(len(policies))),) if policies else ()),
         *((name, str(len(run.spec[name]))) for name in ("workloads", "faults") if run.spec.get(name)),
     ]
@@ -183,6 +183,14 @@ def render(analysis: Analysis) -> str:
         sections=parts,
         links=links,
     )
+
+
+def _fabric_labels(run: Run) -> set[str]:
+    """Return the labels of all fabrics of a run."""
+    labels = {fabric.label for fabric in run.fabrics}
+    for measure in MEASURED.values():
+        labels.update(measure.fabric_labels(run))
+    return labels
 
 
 def _first_cards(by_section: Sequence[Sequence[Card]]) -> list[Card]:

@@ -4,16 +4,18 @@ from collections.abc import Mapping
 
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.allreduce.records import (
+    RAILS,
     AllreduceResults,
     Cut,
     DdpRun,
     LostRails,
     Point,
+    Rails,
     Skipped,
     Training,
     allreduce_interval,
 )
-from railyard.results.runs.records import GoodputTrace, Rails, Run
+from railyard.results.runs.records import GoodputTrace, Run
 from tests.unit.replaced import replaced
 
 KIB, MIB = 2**10, 2**20
@@ -123,7 +125,7 @@ def sample() -> AllreduceResults:
 def run_of(results: AllreduceResults) -> Run:
     """A run that recorded them."""
     run = Run("mine", {"title": "Two rails", "seed": 1}, {"kernel": "6.18"}, "2025-01-01T00:00:00+00:00")
-    run.rails += results.fabrics
+    run.rows(RAILS).extend(results.fabrics)
     run.goodput += results.rates
     for rows in (results.points, results.trainings, results.ddp_runs, results.cuts):
         for row in rows:

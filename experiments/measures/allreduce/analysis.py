@@ -6,10 +6,9 @@ from typing import Final
 
 import pandas as pd
 
-from railyard.experiments.measures.allreduce.records import AllreduceResults, Point
+from railyard.experiments.measures.allreduce.records import AllreduceResults, Point, Rails
 from railyard.results.analysis.aggregate import grouped
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs.records import Rails
 from railyard.results.theory import nezha
 
 SINGLE: Final = "single"  # a policy `single:NAME` is one rail; `single` alone chooses the best by its nominal cost

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from railyard.experiments.measures.allreduce.records import RAILS
 from railyard.experiments.measures.allreduce.spec import (
     RailFaultSpec,
     check_items,
@@ -37,6 +38,7 @@ class AllreduceMeasure(Measure[Any]):
 
     shared_items = MappingProxyType({"workloads": RailWorkload, "faults": RailFaultSpec})
     fabric_spec = MultirailSpec
+    records = (RAILS,)
     shows_targets = True
 
     def items(self, spec: ExperimentSpec) -> tuple[RailWorkload | RailFaultSpec, ...]:
@@ -83,6 +85,10 @@ class AllreduceMeasure(Measure[Any]):
         from railyard.experiments.measures.allreduce.run import run_allreduces
 
         run_allreduces(context)
+
+    def fabric_labels(self, run: "Run") -> "Iterable[str]":
+        """Return the labels of the multi-rail fabrics of a run."""
+        return [rails.label for rails in run.rows(RAILS)]
 
     def findings(self, run: "Run") -> "Iterator[Finding]":
         """Yield rails that were lost though no fault was injected."""

@@ -14,7 +14,8 @@ from typing import Any, Final, Self, TypeVar
 
 from railyard.core.records import IntervalId, Record, Recovered, Recovery
 from railyard.core.units import size_name
-from railyard.results.runs.records import THROUGHPUT, Event, GoodputTrace, Measurement, Rails, Run
+from railyard.results.measured import RecordKind
+from railyard.results.runs.records import THROUGHPUT, Event, GoodputTrace, Measurement, Run
 
 R = TypeVar("R", bound=Record)
 MIN_SHARE: Final = 0.005  # of what was sent: a rail that carried less counts as unused
@@ -24,6 +25,33 @@ MIN_SAMPLES_FOR_P99: Final = 100  # operations: of fewer, one in a hundred is le
 _SKIPPED: Final = "policy skipped"
 _LOST: Final = "rails lost"
 _FAILED: Final = "operations failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Rails:
+    """The rails of a multi-rail fabric: `kinds`, `names`, `bps` (payload that a NIC carries), one for each rail.
+
+    `mix` is what its rails are together, `tcp+sharp`; `scale`: how many times slower they are than the paper's;
+    `cpu_s_per_byte` of a node's processor, none where it is empty; `threshold`: bytes before scaling up to which Eq. 6
+    of Nezha leaves all to one rail, where a split has to gain what makes it try one; None if that is at no size.
+    """
+
+    label: str
+    nodes: int
+    mix: str
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    bps: tuple[float, ...]
+    setup_s: tuple[float, ...]
+    scale: float
+    mtu: int
+    build_s: float = 0.0
+    cpu_s_per_byte: tuple[float, ...] = ()
+    threshold: float | None = None
+
+
+RAILS: Final = RecordKind("rails", Rails, before="goodput")
+"""The fabrics of a run: a list in run.json."""
 
 
 def _metric(name: str, unit: str, **more: Any) -> Any:
@@ -130,7 +158,7 @@ class Point(_Row):
         run.measurements.append(throughput)
         if self.policy == "virtual":
             return
-        names = next(rails.names for rails in run.rails if rails.label == self.fabric)
+        names = next(rails.names for rails in run.rows(RAILS) if rails.label == self.fabric)
         for values, metric, unit in ((self.shares, "share", "share"), (self.rail_s, "rail_time", "s")):
             for name, value in zip(names, values, strict=False):
                 run.measurements.append(Measurement(self.interval, "", f"{metric}_{name}", value, unit))
@@ -316,7 +344,7 @@ class AllreduceResults:
     @classmethod
     def of(cls, run: Run) -> "AllreduceResults":
         """Read the rows of a run."""
-        if not run.rails:
+        if not run.rows(RAILS):
             return cls()
         metrics: defaultdict[IntervalId, dict[str, Measurement]] = defaultdict(dict)
         losses: defaultdict[IntervalId, list[float]] = defaultdict(list)
@@ -326,7 +354,7 @@ class AllreduceResults:
             else:
                 metrics[measurement.interval][measurement.metric] = measurement
         results = cls(
-            fabrics=run.rails,
+            fabrics=run.rows(RAILS),
             rates=[trace for trace in run.goodput if trace.link],
             skipped=[Skipped(**detail) for detail in _details(run.events, _SKIPPED)],
             lost=lost_rails(run.events),
@@ -337,7 +365,7 @@ class AllreduceResults:
             if interval in fault_intervals:
                 continue
             if "buffer_size" in values:
-                rails = next(rails for rails in run.rails if rails.label == interval.fabric)
+                rails = next(rails for rails in run.rows(RAILS) if rails.label == interval.fabric)
                 results.points.append(_point(interval, values, rails))
             elif "samples_per_s" in values:
                 results.trainings.append(Training.read(interval, values))

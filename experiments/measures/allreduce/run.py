@@ -6,12 +6,12 @@ from railyard.core.errors import BadInput
 from railyard.core.records import IntervalId
 from railyard.core.units import format_rate
 from railyard.experiments.measures.allreduce.faults import run_fault
+from railyard.experiments.measures.allreduce.records import RAILS, Rails
 from railyard.experiments.measures.allreduce.session import calibrated_session
 from railyard.experiments.measures.allreduce.spec import dilations_on, faults_on, workloads_on
 from railyard.experiments.measures.definition import RunContext
 from railyard.experiments.run.session import surviving_interruptions
 from railyard.experiments.spec.experiment import ExperimentSpec
-from railyard.results.runs.records import Rails
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.workloads.allreduce.balancing.balancer import MIN_GAIN
 from railyard.workloads.allreduce.balancing.costs import allreduce_cost, threshold
@@ -33,8 +33,8 @@ def run_allreduces(context: RunContext) -> None:
                 surviving_interruptions(run, IntervalId(label)),
                 calibrated_session(context, number, plan.dilated(dilation)) as session,
             ):
-                if label not in {rails.label for rails in run.rails}:
-                    run.rails.append(rails_record(label, plan, session.net.build_s))
+                if label not in {rails.label for rails in run.rows(RAILS)}:
+                    run.rows(RAILS).append(rails_record(label, plan, session.net.build_s))
                 for workload in workloads_on(spec, number):
                     if dilation in workload.dilations(number, plan.spec):
                         workload.measure(session)

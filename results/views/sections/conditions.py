@@ -207,7 +207,7 @@ class _Reading(Section):
     template = "reading.html.j2"
 
     def applies(self, analysis: Analysis) -> bool:
-        return not analysis.run.rails
+        return bool(analysis.run.fabrics)
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
         timed = analysis.times

@@ -19,7 +19,7 @@ class _Fabrics(Section):
     template = "fabrics.html.j2"
 
     def applies(self, analysis: Analysis) -> bool:
-        return not analysis.run.rails
+        return bool(analysis.run.fabrics)
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
         fabrics = analysis.run.fabrics

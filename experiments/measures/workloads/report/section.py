@@ -38,7 +38,7 @@ class WorkloadsSection(Section):
 
     def applies(self, analysis: Analysis) -> bool:
         """Return True for a run on fabrics of GPUs."""
-        return not analysis.run.rails
+        return bool(analysis.run.fabrics)
 
     def cards(self, analysis: Analysis) -> Iterator[Card]:
         """Yield the slow-down of each all-to-all, then the time of each workload on each fabric."""
@@ -124,7 +124,7 @@ class WorkloadsSection(Section):
 
 def _side_by_side(analysis: Analysis) -> tuple[Row, ...]:
     """Return times of fabrics side by side; none where policies ran in turn, which have tables of their own."""
-    if policies_in_turn(analysis.run) or analysis.run.rails:
+    if policies_in_turn(analysis.run) or not analysis.run.fabrics:
         return ()
     return analysis.times
 

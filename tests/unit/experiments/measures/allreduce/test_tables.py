@@ -14,7 +14,13 @@ from railyard.core.records import Recovered
 from railyard.experiments.measures.allreduce import plots as allreduce
 from railyard.experiments.measures.allreduce import tables
 from railyard.experiments.measures.allreduce.analysis import by_fabric
-from railyard.experiments.measures.allreduce.records import AllreduceResults, LostRails, Skipped, allreduce_interval
+from railyard.experiments.measures.allreduce.records import (
+    RAILS,
+    AllreduceResults,
+    LostRails,
+    Skipped,
+    allreduce_interval,
+)
 from railyard.experiments.measures.allreduce.targets import outcomes
 from railyard.results import run_folder
 from railyard.results.runs.records import Load, Run, Verdict
@@ -70,7 +76,7 @@ def test_point_that_lost_a_rail_is_marked_with_the_reason(run: Run) -> None:
 
 
 def test_report_counts_fabrics_of_rails(run: Run) -> None:
-    labels = {rails.label for rails in run.rails}
+    labels = {rails.label for rails in run.rows(RAILS)}
     assert labels
     assert re.search(rf"fabrics\W.{{0,20}}\b{len(labels)}\b", re.sub(r"<[^>]+>", " ", shown.render(run)))
 
