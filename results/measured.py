@@ -83,6 +83,9 @@ class MeasuredResults:
     Of each event the first sentence whose details are all there, as in experiments/live/static/words.js.
     """
 
+    fact_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys of an experiment whose numbers of items the report states."""
+
     has_recovery_targets: ClassVar[bool] = False
     """Whether its targets are among those of recovery, which the section on failures shows."""
 

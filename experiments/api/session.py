@@ -17,7 +17,7 @@ from railyard.experiments.api.messages import FabricInfo, Ping
 from railyard.experiments.measures.faults.measure import FaultsMeasure
 from railyard.experiments.measures.workloads.replay import run_faulted_workload, run_workload
 from railyard.experiments.measures.workloads.run import make_workloads
-from railyard.experiments.measures.workloads.turn import Turn, Workload
+from railyard.experiments.measures.workloads.turn import Turn
 from railyard.experiments.run import observers
 from railyard.experiments.run.heartbeats import heartbeats_running
 from railyard.experiments.run.progress import measure_undisturbed
@@ -88,19 +88,16 @@ class LiveFabric:
         started = time.monotonic()
         for made in make_workloads(spec, self._session.plan, self._session.label, run, seed):
             for repeat in range(repeats):
-                measure = partial(run_workload, Turn(self._session, made, repeat, seed, run))
-                if self._faults:
-                    measure = partial(self._run_broken, made, repeat, seed, run)
+                turn = Turn(self._session, made, repeat, seed, run)
+                measure = partial(self._run_faulted if self._faults else run_workload, turn)
                 measure_undisturbed(run, measure)
         run.duration_s = time.monotonic() - started
         return self._with_clicks(run)
 
-    def _run_broken(self, workload: Workload, repeat: int, seed: int, run: Run) -> None:
+    def _run_faulted(self, turn: Turn) -> None:
         """Run a workload while faults are active: detours cross the same ports, and no equation predicts its time."""
-        session = self._session
         names = " + ".join(fault.spec.label for fault in self._faults.values())
-        interval = replace(session.interval(workload.label, repeat), reroute=self._mode, part=names)
-        run_faulted_workload(session, workload, interval, seed, run)
+        run_faulted_workload(turn, replace(turn.interval, reroute=self._mode, part=names))
 
     def ping(self, src: str, dst: str, count: int, timeout_s: float) -> tuple[Ping, Run]:
         """Send datagrams to a GPU and back, one at a time; return also the load meanwhile.

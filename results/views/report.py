@@ -160,7 +160,7 @@ def render(analysis: Analysis) -> str:
         *((name, str(run.spec.get(name, fmt.NOTHING))) for name in ("seed", "repeats")),
         ("fabrics", str(len(_fabric_labels(run)))),
         *((("policies", str(len(policies))),) if policies else ()),
-        *((name, str(len(run.spec[name]))) for name in ("workloads", "faults") if run.spec.get(name)),
+        *((key, str(len(run.spec[key]))) for key in _fact_keys() if run.spec.get(key)),
     ]
     script = Markup(environment.get_template("report.js.j2").render())
     return environment.get_template("report.html.j2").render(
@@ -191,6 +191,14 @@ def _fabric_labels(run: Run) -> set[str]:
     for measure in MEASURED.values():
         labels.update(measure.fabric_labels(run))
     return labels
+
+
+def _fact_keys() -> list[str]:
+    """Return the keys of an experiment whose numbers of items stand below the title, each once."""
+    keys: list[str] = []
+    for measure in MEASURED.values():
+        keys += measure.fact_keys
+    return list(dict.fromkeys(keys))
 
 
 def _first_cards(by_section: Sequence[Sequence[Card]]) -> list[Card]:

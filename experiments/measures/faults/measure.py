@@ -51,6 +51,7 @@ class FaultsMeasure(Measure[FaultSpec | ScriptSpec]):
     spans_machines = True
     injects_faults = True
     shares_fabric = True
+    fact_keys = ("faults",)
 
     @property
     def spec_sections(self) -> tuple[SpecSection, ...]:

@@ -17,9 +17,9 @@ from railyard.experiments.machines.faults import sites as cluster_sites
 from railyard.experiments.machines.faults import snapshot as cluster_snapshot
 from railyard.experiments.measures.definition import SharedFabric
 from railyard.experiments.measures.faults.spec import ScriptSpec
-from railyard.experiments.measures.workloads.replay import record_faulted, time_limit_s
+from railyard.experiments.measures.workloads.replay import record_faulted, replay_faulted
 from railyard.experiments.measures.workloads.run import make_workloads
-from railyard.experiments.measures.workloads.turn import Workload
+from railyard.experiments.measures.workloads.turn import Turn, Workload
 from railyard.experiments.run import observers
 from railyard.experiments.run.heartbeats import heartbeats_running
 from railyard.experiments.run.progress import measure_undisturbed
@@ -44,7 +44,7 @@ from railyard.results.runs.records import CLOCK_UNCERTAINTY, LATE_S, Event, Good
 from railyard.topologies.build.machine_part import PartNet
 from railyard.topologies.prediction import WHOLE
 from railyard.workloads.replay.job import first_phases
-from railyard.workloads.replay.run import Aborted, Place, Replay, replay
+from railyard.workloads.replay.run import Aborted, Place, Replay
 
 CONNECT_S: Final = 60.0
 _POLL_S: Final = 0.01
@@ -94,10 +94,11 @@ class FaultInjector:
                         sites=self.machines.sites, operator=self.machines.operator, recorded=recorded,
                     )  # fmt: skip
                 else:
+                    turn = Turn(session, workload, repeat, seed, self.run)
                     with recorded:
-                        seen, done = self._during(script, selections, workload, seed, progress)
+                        seen, done = self._during(script, selections, turn, progress)
             if workload is not None:
-                record_faulted(session, workload, interval, done, self.run)
+                record_faulted(turn, interval, done)
         self._record(interval, seen)
 
     def check_restored(self, before: StateSnapshot) -> None:
@@ -113,11 +114,12 @@ class FaultInjector:
             raise CheckFailed(f"{self.session.label}: faults left a difference: {summarize(left)}")
 
     def _during(
-        self, script: Script, selections: Sequence[PairSelection], workload: Workload, seed: int, progress: Progress
+        self, script: Script, selections: Sequence[PairSelection], turn: Turn, progress: Progress
     ) -> tuple[ScriptRun, Replay]:
         """Run a workload instead of streams, with probes, but no connectivity checks: its queues would delay them."""
         probes_only = [replace(selection, streams=(), affected=frozenset()) for selection in selections]
-        limit_s = time_limit_s(self.session, workload) + sum(timed.repair_s for timed in script.faults)
+        workload = turn.workload
+        faults_s = sum(timed.repair_s for timed in script.faults)
         abort = threading.Event()
         started = Future[int]()
         ended = {timed.after: Future[int]() for timed in script.faults if timed.after}  # the phases that faults follow
@@ -126,11 +128,8 @@ class FaultInjector:
             numbers = first_phases(workload.schedule)
             watched = {numbers[phase]: future.set_result for phase, future in ended.items()}
             try:
-                # the kernel's own TCP timers are kept here
-                return replay(
-                    workload.schedule, self.session.windows, seed, limit_s, abort=abort, places=self.machines.places,
-                    **observers.replay_callbacks(workload.schedule, started.set_result, watched),
-                )  # fmt: skip
+                callbacks = observers.replay_callbacks(workload.schedule, started.set_result, watched)
+                return replay_faulted(turn, callbacks, faults_s, abort, self.machines.places)
             finally:  # waits for what never came fail
                 for what, future in [("it began", started), *ended.items()]:
                     if not future.done():

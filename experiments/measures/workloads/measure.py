@@ -29,6 +29,7 @@ class Workloads(Measure[Any]):
     order = 10
     spans_machines = True
     shares_fabric = True
+    fact_keys = ("workloads",)
 
     def items(self, spec: ExperimentSpec) -> tuple[Any, ...]:
         """Return the workloads, if the fabrics are of GPUs."""

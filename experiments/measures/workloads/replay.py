@@ -1,11 +1,12 @@
 """A workload on a built fabric: replayed, measured beside its prediction, and its bytes counted three ways."""
 
 import re
+import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -93,25 +94,37 @@ def run_workload(turn: Turn, predicted_s: float | None = None) -> None:
             run.files[f"traces/{folder}/{name}"] = content
 
 
-def run_faulted_workload(session: FabricSession, workload: Workload, interval: IntervalId, seed: int, run: Run) -> None:
-    """Replay it once while faults are active, and add everything to the run, without predictions."""
-    shown = observers.replay_callbacks(workload.schedule)
-    with session.watch().record_load(run, interval, faulted=True):
-        done = replay(workload.schedule, session.windows, seed, time_limit_s(session, workload), **shown)
-    record_faulted(session, workload, interval, done, run)
+def run_faulted_workload(turn: Turn, interval: IntervalId) -> None:
+    """Replay a workload once while faults are active, and add everything to the run, without predictions."""
+    with turn.session.watch().record_load(turn.run, interval, faulted=True):
+        done = replay_faulted(turn, observers.replay_callbacks(turn.workload.schedule))
+    record_faulted(turn, interval, done)
 
 
-def record_faulted(session: FabricSession, workload: Workload, interval: IntervalId, done: Replay, run: Run) -> None:
+def replay_faulted(
+    turn: Turn,
+    callbacks: Mapping[str, Any],
+    faults_s: float = 0.0,
+    abort: threading.Event | None = None,
+    places: Sequence[Place] = (),
+) -> Replay:
+    """Replay a workload once while faults are active; the kernel's own TCP timers are kept.
+
+    `callbacks`: of observers.replay_callbacks. `faults_s`: how much longer faults may make it, s. `abort`, `places`: as
+    of workloads.replay.run.replay.
+    """
+    session = turn.session
+    schedule = turn.workload.schedule
+    limit_s = _limit_s(session, turn.workload, _predicted_seconds(session, turn.workload, None)) + faults_s
+    return replay(schedule, session.windows, turn.seed, limit_s, abort=abort, places=places, **callbacks)
+
+
+def record_faulted(turn: Turn, interval: IntervalId, done: Replay) -> None:
     """Record a replay during which faults were active.
 
     No equation predicts its times. Detours cross the same ports as its bytes, so port counters say nothing.
     """
-    _record(session, workload, interval, done, run, {}, None)
-
-
-def time_limit_s(session: FabricSession, workload: Workload) -> float:
-    """Return after how many seconds a replay has failed."""
-    return _limit_s(session, workload, _predicted_seconds(session, workload, None))
+    _record(turn.session, turn.workload, interval, done, turn.run, {}, None)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from railyard.core.records import ConnectivityCheck, IntervalId, Recovered, Reco
 from railyard.experiments.measures.faults import run as fault_script
 from railyard.experiments.measures.faults.run import FaultInjector
 from railyard.experiments.measures.faults.spec import ScriptSpec
+from railyard.experiments.measures.workloads import replay as workload_replay
 from railyard.experiments.measures.workloads.turn import Workload
 from railyard.experiments.spec.faults import FaultSpec, fault_dict
 from railyard.failure.analysis.evaluate import FaultRun, recovered
@@ -230,7 +231,7 @@ class Beside(Scene):
         self.workload = Workload("moe", schedule, scale, True)
         self.error: Exception | None = None
         self.waits_for_abort, self.aborted = False, False
-        monkeypatch.setattr(fault_script, "replay", self._replay)
+        monkeypatch.setattr(workload_replay, "replay", self._replay)
 
     def _replay(
         self,
@@ -297,7 +298,7 @@ def test_workload_that_does_not_start_gives_one_line(monkeypatch: pytest.MonkeyP
         assert abort.wait(10)
         raise Aborted("replay: aborted")
 
-    monkeypatch.setattr(fault_script, "replay", never)
+    monkeypatch.setattr(workload_replay, "replay", never)
     with pytest.raises(RailyardError, match="moe did not begin within"):
         scene.play()
 
