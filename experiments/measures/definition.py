@@ -272,10 +272,7 @@ def _record_problems(kinds: Iterable[RecordKind[Any]], earlier: Iterable[Measure
         names |= {kind.name for kind in measure.records}
         files |= {kind.file for kind in measure.records}
     for kind in kinds:
-        is_dataclass = isinstance(kind.row, type) and dataclasses.is_dataclass(kind.row)
-        # a list in run.json may be of what has no interval, such as a fabric
-        needs_interval = bool(kind.file)
-        if not is_dataclass or (needs_interval and not issubclass(kind.row, Record)):
+        if not _is_record_class(kind):
             yield f"records: {kind.name!r} must be of a dataclass that is a subclass of Record"
         if kind.name in names:
             yield f"records: the name {kind.name!r} is taken"
@@ -283,6 +280,14 @@ def _record_problems(kinds: Iterable[RecordKind[Any]], earlier: Iterable[Measure
             yield f"records: {kind.file!r} can't be a file: words of lower-case letters, joined by _, .csv or .parquet"
         if kind.file and kind.file in files:
             yield f"records: the file {kind.file!r} is taken"
+
+
+def _is_record_class(kind: RecordKind[Any]) -> bool:
+    """Return whether records are of a dataclass, of an interval if they are rows of a file."""
+    if not (isinstance(kind.row, type) and dataclasses.is_dataclass(kind.row)):
+        return False
+    # a list in run.json may be of what has no interval, such as a fabric
+    return not kind.file or issubclass(kind.row, Record)
 
 
 def _has_items(section_type: Any) -> bool:
