@@ -83,6 +83,10 @@ class MeasuredResults:
     Of each event the first sentence whose details are all there, as in experiments/live/static/words.js.
     """
 
+    hidden_sources: ClassVar[frozenset[str]] = frozenset()
+    """Sources of events that progress doesn't print: the line of a step shows them, or they are too many."""
+    sampled_events: ClassVar[frozenset[str]] = frozenset()
+    """Names of controllers' events that are no events of a run: records of the measure have them."""
     fact_keys: ClassVar[tuple[str, ...]] = ()
     """Keys of an experiment whose numbers of items the report states."""
 

@@ -40,7 +40,6 @@ _BAR_WIDTH: Final = 20  # columns: with its figures a bar fits 60
 MAX_REPEATED_S: Final = 120.0
 """An interval that took longer is not repeated: some pause in it is likely each time."""
 _COLOUR: Final = {"ok": "green", "degraded": "yellow", "invalid": "red"}
-_HIDDEN: Final = frozenset({RUN, "workload", "steering"})  # sources of events that a step's line shows, or too many
 
 
 def measure_undisturbed(run: Run, measure: Callable[[], bool | None]) -> None:
@@ -261,8 +260,11 @@ class Steps:
         """Print the events since the last call by their times since `begun_ns`, whose order records don't have."""
         new = self._run.events[self._shown_events :]
         self._shown_events += len(new)
+        hidden = {RUN}
+        for measure in MEASURED.values():
+            hidden |= measure.hidden_sources
         for event in sorted(new, key=lambda event: event.monotonic_ns):
-            if event.source not in _HIDDEN and self._console:
+            if event.source not in hidden and self._console:
                 after_s = (event.monotonic_ns - begun_ns) / 1e9
                 self._print_line(f"  {after_s:9.4f} s  ", Text(event_text(event)), "dim")
 

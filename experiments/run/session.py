@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from railyard.experiments.spec.faults import ATTEMPTS
 from railyard.failure.analysis.evaluate import active_detours
 from railyard.failure.faults import Fault
 from railyard.results.analysis.findings import link_findings
+from railyard.results.measured import MEASURED
 from railyard.results.runs.records import (
     INJECTED_LATE,
     LATE_S,
@@ -55,7 +56,12 @@ INTRODUCTION_PORT: Final = 9  # discard
 INTRODUCTIONS: Final = 5  # tries of a second each
 RESTORE_S: Final = 2.0  # for detours to be withdrawn after a repair
 DETOUR_POLL_S: Final = 0.01
-_SAMPLES: Final = frozenset({"health", "choice"})  # recorded as rows of their own: too many for events
+
+
+@cache
+def _sampled_events() -> frozenset[str]:
+    """Return the names of controllers' events that measures record as rows of their own: too many for events."""
+    return frozenset().union(*(measure.sampled_events for measure in MEASURED.values()))
 
 
 def record_interruptions(run: Run, interval: IntervalId) -> None:
@@ -289,7 +295,7 @@ def _note(
     """Note an event of a fabric's controller or agents."""
     received.append((at, what, detail))
     observers.show(what, detail, at)
-    if what not in _SAMPLES:
+    if what not in _sampled_events():
         recorded.append(Event(at, "controller", what, {"fabric": label, **detail}))
 
 

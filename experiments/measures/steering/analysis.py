@@ -247,21 +247,22 @@ def policy_rows(
     """Return a row for each fabric, workload and policy, in the spec's order. Empty unless policies steered."""
     if not intervals:
         return {}
-    frame = measurements[measurements.metric.isin(TIME_METRICS) & (measurements.phase == "")].set_index("repeat")
+    is_time = measurements.metric.isin(TIME_METRICS) & (measurements.phase == "")
+    frame = measurements[is_time].set_index("repeat")
     order = list(dict.fromkeys([*recorded_policies(run), *frame.policy]))
     dwell_s = recorded_dwell_s(run)
-    found: dict[FabricWorkload, tuple[PolicyRow, ...]] = {}
-    for _, rows in frame.groupby(["fabric", "work"], sort=False):
-        fabric = rows.fabric.iloc[0]
-        work = rows.work.iloc[0]
-        by_policy = {str(policy): times for policy, times in rows.groupby("policy", sort=False)}
-        in_place = [s for s in intervals if (s.fabric, s.interval.work) == (fabric, work)]
-        found[fabric, work] = tuple(
-            _row(fabric, work, policy, by_policy, [s for s in in_place if s.policy == policy], dwell_s)
-            for policy in order
-            if policy in by_policy
-        )
-    return found
+    by_place = grouped(intervals, "fabric", "interval.work", "policy")
+    rows: dict[FabricWorkload, tuple[PolicyRow, ...]] = {}
+    for _, times in frame.groupby(["fabric", "work"], sort=False):
+        place: FabricWorkload = (times.fabric.iloc[0], times.work.iloc[0])
+        by_policy = {str(policy): of_policy for policy, of_policy in times.groupby("policy", sort=False)}
+        of_place: list[PolicyRow] = []
+        for policy in order:
+            if policy in by_policy:
+                steered = by_place.get((*place, policy), [])
+                of_place.append(_row(place, policy, by_policy, steered, dwell_s))
+        rows[place] = tuple(of_place)
+    return rows
 
 
 def rows_of(analysis: Analysis) -> dict[FabricWorkload, tuple[PolicyRow, ...]]:
@@ -270,40 +271,62 @@ def rows_of(analysis: Analysis) -> dict[FabricWorkload, tuple[PolicyRow, ...]]:
 
 
 def _row(
-    fabric: str,
-    work: IntervalId,
+    place: FabricWorkload,
     policy: str,
     by_policy: Mapping[str, pd.DataFrame],
-    own_intervals: Sequence[MeasurementInterval],
-    dwell: float | None,
+    steered: Sequence[MeasurementInterval],
+    dwell_s: float | None,
 ) -> PolicyRow:
-    """Return the row of a policy from the times of all (s, by repeat).
+    """Return the row of a policy from the times of all (s, by repeat). `steered`: the intervals of the policy.
 
     Ratios are of the same repeat: another repeat is another seed, so other traffic.
     """
-    own = by_policy[policy]
-    changed = [  # each change of scores that changed routes
-        (s, e) for s in own_intervals for e in s.events if (e.source, e.what) == ("steering", "changed")
-    ]
-    known = [(s.interval, e.detail) for s, e in changed if e.detail["ms"] is not None]
-    reactions = pd.DataFrame([(of, d["version"], float(d["ms"])) for of, d in known], columns=["of", "version", "ms"])
-    # the last of the routes that follow from scores
-    reactions_ms = reactions.groupby(["of", "version"], sort=False).ms.max()
-    duration_s = sum((s.finished_ns - s.started_ns) / 1e9 for s in own_intervals)
-    routes = sum(e.detail["routes"] for s, e in changed if s.started_ns <= e.monotonic_ns <= s.finished_ns)
+    times = by_policy[policy]
+    reactions_ms = _reactions_ms(steered)
+    fabric, work = place
     return PolicyRow(
-        *(fabric, work, policy),
-        times=tuple(own.value),
-        predicted=_median(own.predicted),
-        ratio=_median(own.ratio),
-        over_dr=_quotient(by_policy.get(BASELINE_POLICY), own),
-        over_oracle=_quotient(own, by_policy.get(ORACLE_POLICY)),
-        changes_per_s=routes / duration_s if duration_s else None,
-        most_changed=most_changed_pair(own_intervals, dwell) if dwell else None,
+        fabric=fabric,
+        work=work,
+        policy=policy,
+        times=tuple(times.value),
+        predicted=_median(times.predicted),
+        ratio=_median(times.ratio),
+        over_dr=_quotient(by_policy.get(BASELINE_POLICY), times),
+        over_oracle=_quotient(times, by_policy.get(ORACLE_POLICY)),
+        changes_per_s=_changes_per_s(steered),
+        most_changed=most_changed_pair(steered, dwell_s) if dwell_s else None,
         reaction_ms=none_if_nan(reactions_ms.median()),
         worst_reaction_ms=none_if_nan(reactions_ms.max()),
-        verdict=worst_verdict(own.verdict),
+        verdict=worst_verdict(times.verdict),
     )
+
+
+def _route_changes(interval: MeasurementInterval) -> list[Event]:
+    """Return the changes of scores that changed routes."""
+    return [event for event in interval.events if (event.source, event.what) == ("steering", "changed")]
+
+
+def _changes_per_s(steered: Iterable[MeasurementInterval]) -> float | None:
+    """Return how many routes changed in a second while the workload ran; None if it didn't."""
+    duration_s = 0.0
+    routes = 0
+    for interval in steered:
+        duration_s += (interval.finished_ns - interval.started_ns) / 1e9
+        for event in _route_changes(interval):
+            if interval.started_ns <= event.monotonic_ns <= interval.finished_ns:
+                routes += event.detail["routes"]
+    return routes / duration_s if duration_s else None
+
+
+def _reactions_ms(steered: Iterable[MeasurementInterval]) -> pd.Series:
+    """Return for each version of the scores how long it took until the last of the routes that follow from it, ms."""
+    reactions: list[tuple[IntervalId, int, float]] = []
+    for interval in steered:
+        for event in _route_changes(interval):
+            if event.detail["ms"] is not None:
+                reactions.append((interval.interval, event.detail["version"], float(event.detail["ms"])))
+    frame = pd.DataFrame(reactions, columns=["interval", "version", "ms"])
+    return frame.groupby(["interval", "version"], sort=False).ms.max()
 
 
 def _quotient(times: pd.DataFrame | None, others: pd.DataFrame | None) -> float | None:
@@ -320,10 +343,10 @@ def _median(values: pd.Series) -> float | None:
     return none_if_nan(values[(values > 0) & (values < inf)].median())
 
 
-def most_changed_pair(own_intervals: Iterable[MeasurementInterval], dwell: float) -> MostChangedPair | None:
-    """Return the pair with most changes for what its interval allows: 1 + t / dwell (s). None without a pair."""
-    found = []
-    for interval in own_intervals:
-        allowed = 1 + int((interval.end_ns - interval.begin_ns) / 1e9 / dwell)
-        found += [MostChangedPair(interval, pair, count, allowed) for pair, count in interval.changes().items()]
-    return max(found, key=lambda c: c.changes / c.allowed, default=None)
+def most_changed_pair(intervals: Iterable[MeasurementInterval], dwell_s: float) -> MostChangedPair | None:
+    """Return the pair with most changes for what its interval allows: 1 + t / dwell. None without a pair."""
+    pairs: list[MostChangedPair] = []
+    for interval in intervals:
+        allowed = 1 + int((interval.end_ns - interval.begin_ns) / 1e9 / dwell_s)
+        pairs += [MostChangedPair(interval, pair, count, allowed) for pair, count in interval.changes().items()]
+    return max(pairs, key=lambda pair: pair.changes / pair.allowed, default=None)

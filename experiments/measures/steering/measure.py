@@ -54,6 +54,8 @@ class Steering(WorkloadVariants, Measure[Any]):
     dependent_keys = MappingProxyType(dict.fromkeys(("background", "grid"), NEEDS_ROUTING))
     order = 15
     records = (HEALTH, CHOICES)
+    hidden_sources = frozenset({"steering"})
+    sampled_events = frozenset({"health", "choice"})
 
     @property
     def spec_sections(self) -> tuple[SpecSection, ...]:

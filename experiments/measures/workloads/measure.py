@@ -29,6 +29,7 @@ class Workloads(Measure[Any]):
     order = 10
     spans_machines = True
     shares_fabric = True
+    hidden_sources = frozenset({"workload"})
     fact_keys = ("workloads",)
 
     def items(self, spec: ExperimentSpec) -> tuple[Any, ...]:
