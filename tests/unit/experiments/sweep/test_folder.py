@@ -5,7 +5,6 @@ import random
 import tarfile
 from collections.abc import Sequence
 from functools import cache
-from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -225,8 +224,13 @@ def test_the_report_says_what_is_missing_and_each_verdict(tmp_path: Path, sweep:
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        *product(("results.parquet", "run.json", "summary.json", "manifest.json"), (None, b"{", b"x")),
-        *product(("sweep.json",), (b"{", b"x")),
+        ("results.parquet", None),
+        ("results.parquet", b"x"),
+        ("run.json", b"{"),
+        ("summary.json", None),
+        ("summary.json", b"{"),
+        ("manifest.json", b"x"),
+        ("sweep.json", b"{"),
     ],
 )
 def test_a_damaged_run_has_failed_and_is_named(

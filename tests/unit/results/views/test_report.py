@@ -72,14 +72,6 @@ def test_every_figure_is_valid_xml_with_a_text_alternative(page: str) -> None:
         assert len(root.get("aria-label", "")) > 40
 
 
-def test_the_page_has_the_verdict_the_headline_and_each_section(page: str) -> None:
-    assert re.search(r"moe all-to-all on rail-only: [\d.]+% longer than on rail-optimized as measured, \+8", page)
-    for wanted in ("Fidelity: ok", "rail-only slower by", "every byte delivered", "8.3%", "Eq. 3", "never"):
-        assert wanted in page
-    for section in ("fabrics", "workloads", "failures", "scale", "fidelity", "provenance", "reading"):
-        assert f'<section id="{section}">' in page
-
-
 def test_what_people_wrote_is_text_and_not_html() -> None:
     run = sample_run(2, 2, 1)
     run.goodput = []

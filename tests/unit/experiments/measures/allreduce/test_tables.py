@@ -15,7 +15,6 @@ from railyard.experiments.measures.allreduce import plots as allreduce
 from railyard.experiments.measures.allreduce import tables
 from railyard.experiments.measures.allreduce.analysis import by_fabric
 from railyard.experiments.measures.allreduce.records import (
-    RAILS,
     AllreduceResults,
     LostRails,
     Skipped,
@@ -75,12 +74,6 @@ def test_point_that_lost_a_rail_is_marked_with_the_reason(run: Run) -> None:
     assert "tcp0 lost while nothing was cut, measured anew" in page
 
 
-def test_report_counts_fabrics_of_rails(run: Run) -> None:
-    labels = {rails.label for rails in run.rows(RAILS)}
-    assert labels
-    assert re.search(rf"fabrics\W.{{0,20}}\b{len(labels)}\b", re.sub(r"<[^>]+>", " ", shown.render(run)))
-
-
 def test_throughput_is_of_the_size_of_the_paper(run: Run) -> None:
     row = next(m for m in run.measurements if (m.fabric, m.policy, m.metric) == (UNLIKE.label, "nezha", "throughput"))
     assert row.workload == "allreduce 2KiB"
@@ -101,16 +94,6 @@ def test_model_with_a_batch_of_its_own_is_named_without_one() -> None:
     gpt = replaced(training_of("nezha", 1.0), workload="gpt3-2.7b")
     found = replace(sample(), trainings=[gpt, training_of("nezha", 1.0)])
     assert [row[1] for row in tables.trainings_table(found).cells] == ["gpt3-2.7b", "vgg-11 batch 64"]
-
-
-def test_terminal_shows_every_size_policy_target_and_fault(run: Run) -> None:
-    console = Console(file=io.StringIO(), width=200)
-    shown.print_summary(run, console)
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
-    for word in ("2KiB", "64MiB", "157.0 ms", "single:sharp1", "1.91x", "40/60", "✓", "of 20", "vgg-11 batch 64"):
-        assert word.replace(" ms", "\u00a0ms") in text, word
-    assert "not measured" in text, "8 nodes"
 
 
 @pytest.mark.usefixtures("figures_as_text")

@@ -17,7 +17,6 @@ from railyard.experiments.commands import trace
 from railyard.experiments.measures.steering.dry_run import describe_background, format_shares
 from railyard.experiments.measures.steering.expected_times import initial_states
 from railyard.experiments.measures.steering.predict import EQUATIONS, SHARES, STEERED_COLUMNS, WHY_NOT, predictions
-from railyard.experiments.measures.steering.spec import routing_of
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.loading import read
@@ -98,36 +97,6 @@ def test_the_table_as_csv_has_nothing_where_nothing_is_known() -> None:
     assert {row["equation"] for row in rows if row["predicted"]} == {SHARES}
 
 
-@pytest.mark.parametrize("name", STEERED)
-def test_every_steered_experiment_is_predicted_with_each_policy(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    line = ["predict", name, "--out", str(tmp_path)]
-    assert cli.main(line) == 0
-    wording = capsys.readouterr().out
-    spec = load(name)
-    routing = routing_of(spec)
-    assert routing
-    assert set(routing.policies) <= set(wording.split())
-    files = [tmp_path / f"{name}.csv", tmp_path / f"{name}.png"]
-    before = [file.read_bytes() for file in files]
-    assert before[1].startswith(b"\x89PNG")
-    assert cli.main(line) == 0, "it takes the place of its own"
-    assert [file.read_bytes() for file in files] == before
-
-
-@pytest.mark.parametrize("name", STEERED)
-def test_dry_run_tells_the_background_and_the_first_paths(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["dry-run", name]) == 0
-    wording = capsys.readouterr().out
-    *_, (_, _, begin) = initial_states(load(name), seeds=1)
-    for item in begin.background:
-        assert f"background: {describe_background(item)}\n" in wording
-    for policy in begin.routing.policies:
-        assert f"\n{policy} " in wording
-    assert "scores as it begins: rails 0" in wording
-
-
 def test_the_first_paths_are_those_that_the_scores_give() -> None:
     (_, _, begin), *_ = initial_states(spec_of(), seeds=1)
     assert begin.scores.rails == (20, 20, 100, 100)
@@ -155,12 +124,6 @@ def test_what_is_described_is_the_experiment(name: str, capsys: pytest.CaptureFi
     assert parse(data | above) == load(name)
     assert "start: 0s" not in wording
     assert "reroute" not in data
-
-
-def test_list_counts_a_replay_for_each_policy_and_seed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["list"]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("hot-rail ")]
-    assert line.split()[-2:] == [str(3 * len(HEALTH_POLICIES)), "-"]
 
 
 @pytest.mark.parametrize("command", ["predict", "dry-run"])
