@@ -33,7 +33,7 @@ from railyard.results import run_folder
 from tests.emulation.fabrics import eventually
 from tests.emulation.programs import RUN_EXPERIMENT, Program, command_line
 from tests.unit.experiments.sweep.test_spec import TINY
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 
 pytest.importorskip("distributed", reason="needs Dask: script/bootstrap cluster")
 from distributed.comm import CommClosedError

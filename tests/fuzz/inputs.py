@@ -21,10 +21,8 @@ from railyard.results.views import report
 from railyard.topologies.platforms import SYSTEMS
 from railyard.workloads.models.catalogue import CATALOGUE
 from tests.fuzz.mutate import changed_bytes, changed_data, changed_messages, changed_text, same_type, value
-from tests.unit.allreduce_sample import run_of, sample
-from tests.unit.recovery_sample import recovery_run
-from tests.unit.results_sample import sample_run
-from tests.unit.steered_sample import steered_run
+from tests.unit.experiments.measures.allreduce.sample_results import run_of, sample
+from tests.unit.sample_runs import recovery_run, sample_run, steered_run
 
 EXPERIMENTS: Final = tuple(name for name in loading.names() if "64" not in name)  # those take seconds each
 MODELS: Final = tuple(sorted(CATALOGUE.glob("*.yaml")))

@@ -1,5 +1,6 @@
 """Views of a run, for tests that have the run alone."""
 
+from io import StringIO
 from typing import Any
 
 from rich.console import Console
@@ -34,3 +35,10 @@ def policy_rows(run: Run) -> dict[FabricWorkload, tuple[PolicyRow, ...]]:
 
 def outcomes(run: Run) -> tuple[Outcome, ...]:
     return Analysis(run).outcomes
+
+
+def screen(run: Run, width: int) -> list[str]:
+    """Return what is printed of a run at the end, by lines."""
+    out = StringIO()
+    print_summary(run, Console(file=out, width=width, force_terminal=True, color_system=None))
+    return out.getvalue().splitlines()

@@ -21,7 +21,7 @@ from railyard.results import run_folder
 from railyard.results.published.catalogue import FIGURES
 from tests.import_graph import PACKAGES
 from tests.unit import docs_examples
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "labs").glob("*.md")), ROOT / "README.md"]

@@ -15,7 +15,7 @@ from railyard.experiments.measures.steering.records import BACKGROUND_SENT
 from railyard.experiments.run.session import record_interruptions, surviving_interruptions
 from railyard.results.analysis.fidelity import judge
 from railyard.results.runs.records import PROCESS, Event
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 from tests.unit.stand_ins import run_of
 
 WHERE = IntervalId("one", "moe", "rd", repeat=2)

@@ -17,8 +17,8 @@ from railyard.results.analysis.recovery import verdict
 from railyard.results.runs import record_files
 from railyard.results.runs.records import Load
 from tests.unit.experiments.run.test_stage import Controller, Net
-from tests.unit.recovery_sample import recovery_run
 from tests.unit.replaced import replaced
+from tests.unit.sample_runs import recovery_run
 from tests.unit.stand_ins import plan_of, run_of
 
 pytestmark = pytest.mark.usefixtures("figures_as_text")

@@ -17,7 +17,7 @@ from railyard.experiments import cli
 from railyard.experiments.live.launch import opened_page
 from railyard.experiments.run import folder
 from railyard.results import run_folder
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 
 pytestmark = pytest.mark.usefixtures("figures_as_text")
 

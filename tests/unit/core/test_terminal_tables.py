@@ -17,8 +17,8 @@ from railyard.core.terminal import FittingTable
 from railyard.experiments import cli
 from railyard.experiments.predict.output import Predicted
 from railyard.results.format import rows_with_room
-from tests.unit.recovery_sample import screen
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
+from tests.unit.shown import screen
 
 _WORD = st.text("abcdefghijklmnop0123456789.,-", min_size=1, max_size=14)
 _TEXT = st.lists(_WORD, min_size=1, max_size=4).map(" ".join)

@@ -25,9 +25,8 @@ from railyard.results.runs import manifest
 from railyard.results.runs.record_files import from_parquet, to_json
 from railyard.results.runs.records import Run
 from railyard.results.views import report
-from tests.unit.allreduce_sample import run_of, sample
-from tests.unit.recovery_sample import recovery_run
-from tests.unit.results_sample import sample_run
+from tests.unit.experiments.measures.allreduce.sample_results import run_of, sample
+from tests.unit.sample_runs import recovery_run, sample_run
 
 NOT_READ = {"results.csv", "traces/0.json", "manifest.json"}  # of a folder without a manifest
 Damage = Callable[[Path], object]

@@ -30,7 +30,7 @@ from railyard.results.plots import style
 from railyard.results import run_folder
 from railyard.results.runs import journal
 from tests import figures
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 
 style.finish = figures.as_text
 disk, ballast = Path(sys.argv[1]), Path(sys.argv[1], "ballast")

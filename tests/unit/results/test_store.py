@@ -18,7 +18,7 @@ from railyard.core.safe_files import Folder
 from railyard.results import run_folder
 from railyard.results.runs.records import Event, Run
 from railyard.results.views import report
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 
 pytestmark = pytest.mark.usefixtures("figures_as_text")
 

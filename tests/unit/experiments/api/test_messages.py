@@ -9,7 +9,7 @@ import railyard as ry
 from railyard.core.worker import Message, Pipe
 from railyard.experiments.api import experiment
 from railyard.experiments.api import messages as m
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from railyard.core.registry import REGISTRIES
 from tests.unit.api_examples import PLUGIN, ROOT
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 
 pytest_plugins = ["pytester"]
 OPTIONS = (*PLUGIN, "-p", "no:randomly", "-p", "no:cacheprovider")
@@ -17,7 +17,7 @@ from dataclasses import replace
 import pytest
 import railyard as ry
 from railyard.experiments.api import timing
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 
 def measured(foreign, lost=0):
     run = sample_run(repeats=1)

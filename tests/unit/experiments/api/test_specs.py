@@ -18,8 +18,7 @@ from railyard.topologies import spec
 from railyard.workloads.collectives.algorithm import collectives
 from railyard.workloads.spec import WORKLOADS
 from tests.unit import api_examples
-from tests.unit.recovery_sample import recovery_run
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import recovery_run, sample_run
 
 ROOT = api_examples.ROOT
 pytestmark = pytest.mark.usefixtures("figures_as_text")

@@ -14,7 +14,7 @@ from railyard.experiments.commands import ps
 from railyard.experiments.options import PrintableConsole
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.views import report
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 
 pytestmark = pytest.mark.usefixtures("figures_as_text")
 

@@ -29,7 +29,7 @@ from railyard.topologies.forwarding import hops
 from railyard.topologies.measure.counters import PortStats
 from railyard.workloads.spec import build, parse_workload
 from tests.unit.failure.scenario.test_player import World, world
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 from tests.unit.stand_ins import plan_of
 
 __all__ = ["world"]

@@ -16,7 +16,7 @@ from railyard.experiments.live import derived, recorded
 from railyard.results import run_folder
 from railyard.results.runs.records import Event, Flow, GoodputTrace, Run
 from railyard.topologies.build.shaping import payload_fraction
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 from tests.unit.stand_ins import plan_of
 
 SECOND = 1_000_000_000

@@ -15,7 +15,7 @@ from railyard.experiments.live.sampler import structure
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.views.report import render
 from tests.unit.browser import SCREENS, assert_accessible, assert_fits, chromium, opened
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 from tests.unit.stand_ins import plan_of
 
 __all__ = ["chromium"]

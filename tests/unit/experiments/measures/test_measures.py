@@ -30,7 +30,7 @@ from railyard.results.runs.records import Event, Measurement, Run
 from railyard.results.views import report
 from railyard.results.views.report import render, summarise
 from tests.emulation.programs import ROOT
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 
 PLUGIN = ROOT / "docs/examples/latency.py"
 SPEC = {

@@ -13,7 +13,7 @@ from railyard.core.errors import BadInput, MissingRequirement
 from railyard.experiments.run import folder, runner
 from railyard.results import run_folder
 from railyard.results.views import report
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 
 
 def problem(out: Path) -> str:
@@ -143,7 +143,7 @@ def test_the_claim_of_a_killed_run_is_taken_over(tmp_path: Path) -> None:
 import time; from pathlib import Path; from railyard.experiments.run import folder, runner
 from railyard.results import run_folder
 from railyard.results.views import report
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 with folder.made(Path({str(tmp_path)!r}, "out")):
     print("claimed", flush=True); time.sleep(60)"""
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:

@@ -24,7 +24,7 @@ from railyard.experiments.sweep.spec import Sweep, load
 from railyard.results import run_folder, sources
 from railyard.results.analysis.fidelity import judge
 from tests.unit.experiments.sweep.test_spec import TINY
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 
 QUIET = Console(file=io.StringIO())
 

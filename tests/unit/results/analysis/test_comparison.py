@@ -21,8 +21,8 @@ from railyard.results.analysis.comparison import MIN_VALUES, RowKey, Values, com
 from railyard.results.analysis.fidelity import judge
 from railyard.results.runs.manifest import with_manifest
 from railyard.results.runs.records import Run
-from tests.unit.allreduce_sample import run_of, sample
-from tests.unit.results_sample import sample_run
+from tests.unit.experiments.measures.allreduce.sample_results import run_of, sample
+from tests.unit.sample_runs import sample_run
 
 NOISE = 0.008  # of a repeat's completion time: more than most repeats of `collectives` differ by
 

@@ -11,7 +11,7 @@ from railyard.experiments.measures.allreduce.records import LostRails, allreduce
 from railyard.results.analysis.fidelity import Judgement, judge
 from railyard.results.runs.records import ByteCheck, FabricRun, LinkCheck, Load, Measurement, Run, Verdict
 from tests.unit.replaced import replaced
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 
 GPT = IntervalId("rail-only", "gpt", "dr")
 CALM = Load(GPT, 0.4, 0.01, 1.0, retransmits=0, segments=100_000, drops=0)

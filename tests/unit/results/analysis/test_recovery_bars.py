@@ -31,9 +31,8 @@ from railyard.results.analysis.targets import (
 )
 from railyard.results.runs.records import Load, Run
 from railyard.results.views.sections.faults import lines_of
-from tests.unit.recovery_sample import add_away, recovery_run, row
 from tests.unit.replaced import replaced
-from tests.unit.results_sample import SECOND, sample_run
+from tests.unit.sample_runs import SECOND, add_away, recovery_run, row, sample_run
 from tests.unit.shown import outcomes
 
 

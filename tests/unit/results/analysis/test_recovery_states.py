@@ -26,7 +26,7 @@ from railyard.results.runs.records import Run
 from railyard.results.timeline import timeline
 from railyard.results.views.report import summarise
 from railyard.results.views.sections import faults
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 
 
 def faulted(reroute: str, fault: str = "link-down") -> Recovery:

@@ -18,10 +18,9 @@ from railyard.results.runs.records import Run
 from railyard.results.timeline import timeline
 from railyard.results.views.report import SECTIONS
 from railyard.results.views.sections import faults, scripts
-from tests.unit.recovery_sample import connectivity_check, recovery_run, screen
 from tests.unit.replaced import replaced
-from tests.unit.results_sample import sample_run
-from tests.unit.shown import summarise
+from tests.unit.sample_runs import connectivity_check, recovery_run, sample_run
+from tests.unit.shown import screen, summarise
 
 
 @pytest.fixture(scope="module")

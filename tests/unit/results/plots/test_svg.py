@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from railyard.results.plots import style
 from railyard.results.plots.svg import mark, path_data
 from tests.unit import shown
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 
 _COORDINATE = st.floats(-800, 800).map(lambda value: round(value, 6))
 _POINTS = st.lists(st.tuples(_COORDINATE, _COORDINATE), min_size=8, max_size=40)

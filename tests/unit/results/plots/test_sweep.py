@@ -16,7 +16,7 @@ from railyard.results.plots.sweep import Curve, Named, curves
 from railyard.results.runs.records import Measurement
 from tests.unit import shown
 from tests.unit.loaded_experiments import load
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 
 JOB: list[Named] = [("job", {"kind": "gpt", "model": "gpt-3"})]
 

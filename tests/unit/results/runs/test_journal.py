@@ -18,9 +18,7 @@ from railyard.results.runs import journal
 from railyard.results.runs.journal import Journal
 from railyard.results.runs.records import Event, Run, record_kinds
 from railyard.results.views import report
-from tests.unit.recovery_sample import recovery_run
-from tests.unit.results_sample import sample_run
-from tests.unit.steered_sample import steered_run
+from tests.unit.sample_runs import recovery_run, sample_run, steered_run
 
 SAMPLES = (sample_run(2, 3, 2), recovery_run(), steered_run())
 

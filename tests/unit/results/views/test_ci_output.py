@@ -17,7 +17,7 @@ from railyard.results import run_folder
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import RUN, STEP, Event, Run
 from railyard.results.views import ci
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 
 pytestmark = pytest.mark.usefixtures("figures_as_text")
 

@@ -25,8 +25,7 @@ from railyard.results.views.sections import conditions, faults
 from tests.figures import as_text
 from tests.unit import shown
 from tests.unit.replaced import replaced
-from tests.unit.results_sample import sample_run
-from tests.unit.steered_sample import steered_run
+from tests.unit.sample_runs import sample_run, steered_run
 
 
 @pytest.fixture(scope="module")

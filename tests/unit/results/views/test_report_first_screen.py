@@ -18,7 +18,7 @@ from railyard.results.views.report import SPREAD_UNKNOWN
 from railyard.workloads.collectives.all_to_all_direct import all_to_all_direct_s
 from railyard.workloads.collectives.all_to_all_two_phase import all_to_all_two_phase_s
 from tests.unit import shown
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 
 pytestmark = pytest.mark.usefixtures("figures_as_text")
 

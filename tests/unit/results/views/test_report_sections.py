@@ -14,7 +14,7 @@ from railyard.core.plugins import BadDefinition
 from railyard.results.views.report import SECTIONS, Section, section, sections
 from railyard.results.views.table import Column, Table, text
 from tests.emulation.programs import ROOT
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 from tests.unit.shown import print_summary, render, summarise
 
 pytestmark = pytest.mark.usefixtures("figures_as_text")

@@ -17,7 +17,7 @@ from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import FabricRun, Flow, LinkCheck, Load, Measurement, Run
 from railyard.results.views import ci, report
 from tests.unit.replaced import replaced
-from tests.unit.results_sample import FAULTS, sample_run
+from tests.unit.sample_runs import FAULTS, sample_run
 from tests.unit.shown import print_summary, summarise
 
 

@@ -28,7 +28,16 @@ from railyard.results.views.sections.faults import targets_table
 from railyard.results.views.table import Table
 from railyard.workloads.jobs.training import training_name
 from tests.unit import shown
-from tests.unit.allreduce_sample import MIB, PAIR, UNLIKE, cut_of, run_of, sample, started, training_of
+from tests.unit.experiments.measures.allreduce.sample_results import (
+    MIB,
+    PAIR,
+    UNLIKE,
+    cut_of,
+    run_of,
+    sample,
+    started,
+    training_of,
+)
 from tests.unit.replaced import replaced
 
 

@@ -14,7 +14,7 @@ from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.analysis.targets import Outcome, Target
 from railyard.results.format import NOTHING
 from railyard.results.runs.records import Run, Verdict
-from tests.unit.allreduce_sample import (
+from tests.unit.experiments.measures.allreduce.sample_results import (
     KIB,
     MIB,
     PAIR,

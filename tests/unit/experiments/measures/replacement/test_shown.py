@@ -13,8 +13,9 @@ from railyard.experiments.measures.replacement.plot import replacement_plots
 from railyard.experiments.measures.replacement.records import REPLACEMENTS
 from railyard.results.analysis.fidelity import judge
 from railyard.results.runs.records import Load, Run
-from tests.unit.recovery_sample import recovery_run, screen
 from tests.unit.replaced import replaced
+from tests.unit.sample_runs import recovery_run
+from tests.unit.shown import screen
 
 
 @pytest.fixture(scope="module")

@@ -26,9 +26,8 @@ from railyard.results.analysis.aggregate import pairs, slowdowns
 from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import Event, Measurement, Run
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import PERIOD, SECOND, SETTLE, sample_run, steered_run
 from tests.unit.shown import policy_rows, print_summary, summarise
-from tests.unit.steered_sample import PERIOD, SECOND, SETTLE, steered_run
 
 POLICIES = ("dr", "health-drd", "oracle")
 LIMIT = "route changes stay under the dwell limit"

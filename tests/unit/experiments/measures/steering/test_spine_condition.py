@@ -20,11 +20,12 @@ from railyard.results.runs.records import Run
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import make_plan
 from tests.unit import shown
-from tests.unit.experiments.measures.steering.scenes_sample import HB, RAIL, Found, scenes_run
 from tests.unit.health_scan import spine_condition
 from tests.unit.loaded_experiments import load
+from tests.unit.sample_runs import SCENE_HB as HB
+from tests.unit.sample_runs import SCENE_RAIL as RAIL
+from tests.unit.sample_runs import Found, scenes_run, steered_run
 from tests.unit.shown import cells, print_summary, summarise
-from tests.unit.steered_sample import steered_run
 
 pytestmark = pytest.mark.usefixtures("figures_as_text")
 

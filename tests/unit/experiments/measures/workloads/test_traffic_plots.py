@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from railyard.experiments.measures.workloads.report.traffic_plots import volumes
 from railyard.results.plots import style
 from tests.unit import shown
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 
 
 def test_every_kind_of_traffic_has_a_colour_of_its_own() -> None:

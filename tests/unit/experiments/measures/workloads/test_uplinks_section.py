@@ -10,7 +10,7 @@ from railyard.experiments.measures.workloads.records import UPLINK_BYTES, UPLINK
 from railyard.experiments.measures.workloads.report.uplinks_section import UplinksSection
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import Event, Measurement, Run
-from tests.unit.results_sample import sample_run
+from tests.unit.sample_runs import sample_run
 from tests.unit.shown import print_summary, render, summarise
 
 pytestmark = pytest.mark.usefixtures("figures_as_text")

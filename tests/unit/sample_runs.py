@@ -1,0 +1,499 @@
+"""Plausible runs for tests, made from a seed: one function for each kind of run, and parts that tests change.
+
+- `sample_run`: two fabrics of GPUs, a dense iteration and an MoE step on each, three faults.
+- `recovery_run`: also failure scripts, connectivity checks, replacements and heartbeats.
+- `steered_run`: the same transfers under each policy, beside two rails that are busy.
+- `scenes_run`: a message in each scene of a grid, which finds the scores and takes the times that the test says.
+"""
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from railyard.core.records import ConnectivityCheck, IntervalId, Recovered, Recovery
+from railyard.experiments.measures.replacement.records import REPLACEMENTS, Replacement
+from railyard.experiments.measures.steering.records import CHOICES, HEALTH, Choice, HealthSample
+from railyard.results.runs.records import (
+    ByteCheck,
+    Event,
+    FabricRun,
+    Flow,
+    GoodputTrace,
+    LinkCheck,
+    Load,
+    Measurement,
+    Run,
+)  # fmt: skip
+from railyard.workloads.background.spec import GridSpec, Scene
+from railyard.workloads.jobs.transfers import RECEIPT
+
+RAIL, HB = 100_000_000, 1_200_000_000
+POLICY = {"rail-only": "dr", "rail-optimized": "spine"}
+FAULTS = (("link-down", "d0g1", 9.0), ("rail-switch-crash", "rail1", 70.0), ("gpu-crash", "d2g1", 60.0))
+SECOND = 1_000_000_000
+
+
+@dataclass
+class Sample:
+    """What the run is made of: its size, its repeats, and the dice."""
+
+    domains: int
+    rails: int
+    repeats: int
+    dice: random.Random
+
+    def name(self, number: int) -> str:
+        return f"d{number // self.rails}g{number % self.rails}"
+
+
+def sample_run(domains: int = 4, rails: int = 4, repeats: int = 3, seed: int = 7) -> Run:
+    """The whole run. The same arguments give the same run."""
+    s = Sample(domains, rails, repeats, random.Random(seed))
+    run = Run(
+        name="quickstart",
+        spec={
+            "name": "quickstart",
+            "title": "Rail-only beside rail-optimized",
+            "description": "One Megatron iteration and one MoE step on both fabrics, then three faults on each.",
+            "fabrics": [{"kind": kind, "domains": domains, "rails": rails} for kind in POLICY],
+            "workloads": [{"name": "gpt"}, {"name": "moe"}],
+            "faults": [{"kind": kind, "target": target} for kind, target, _ in FAULTS],
+            "seed": seed,
+            "repeats": repeats,
+        },
+        provenance={
+            "kernel": "6.18.0", "ovs": "3.1.0", "datapath": "userspace", "datapath_why": "no kernel module", "cores": 2,
+            "libraries": {"os-ken": "4.0.0", "mininet": "2.3.0.dev6"}, "git_commit": "f16d53f", "seed": seed,
+        },
+        started_utc="2026-11-21T01:00:00Z",
+        scale=[
+            {**scaled(w, gpus), "fabric": kind} for kind in POLICY for w, gpus in (("gpt", 1536), ("moe", 128))
+        ],
+        duration_s=94.2,
+    )  # fmt: skip
+    clock = 5 * SECOND
+    for kind, policy in POLICY.items():
+        run.fabrics.append(fabric(s, kind, policy))
+        run.links += links(s, kind)
+        for workload in ("gpt", "moe"):
+            for repeat in range(repeats):
+                clock = add_workload(run, s, kind, workload, repeat, clock) + SECOND // 10
+        for repeat in range(repeats):
+            clock = add_faults(run, s, kind, repeat, clock)
+    return run
+
+
+def scaled(workload: str, gpus: int) -> dict[str, Any]:
+    """As `Scale.as_dict` has it."""
+    factors = {
+        "gpus": (gpus, 16),
+        "layers_per_stage": (10, 10),
+        "rail_bytes_per_s": (25e9, 12.4e6),
+        "seconds": (1, 4.735),
+    }
+    plain = {name: {"real": r, "emulated": e, "factor": e / r} for name, (r, e) in factors.items()}
+    return {"workload": workload, "platform": "a100", "compute_kept": 0.1, "factors": plain}
+
+
+def fabric(s: "Sample | SteeredSample", kind: str, policy: str) -> FabricRun:
+    spines = 2 if kind == "rail-optimized" else 0
+    switches = (*(f"rail{g}" for g in range(s.rails)), *(f"spine{i}" for i in range(spines)))
+    uplink = RAIL * s.domains // 2 if spines else 0
+    size = (s.domains, s.rails, RAIL, HB, 9000, "a100", spines, uplink)
+    return FabricRun(kind, policy, kind, *size, switches, "userspace", 0.61, 0.12)
+
+
+def links(s: Sample, kind: str) -> Iterator[LinkCheck]:
+    for name, link, expected in (("hb", "d0g0:hb0", HB), ("rail", "d0g0:rail0", RAIL), ("rail", "d1g1:rail0", RAIL)):
+        payload = expected * 0.9926
+        yield LinkCheck(kind, name, link, payload, payload * s.dice.uniform(0.994, 1.004))
+
+
+def dense(s: Sample) -> Iterator[tuple[str, str, int, int, int]]:
+    """(phase, kind, src, dst, bytes): TP in the domain, PP and DP on the rails."""
+    gpus = s.domains * s.rails
+    for n in range(gpus):
+        d, g = divmod(n, s.rails)
+        yield "TP AllGather", "TP", n, d * s.rails + (g + 1) % s.rails, 3_000_000
+        yield "TP ReduceScatter", "TP", n, d * s.rails + (g + 1) % s.rails, 3_000_000
+        if d < s.domains // 2:
+            yield "PP activations", "PP", n, n + gpus // 2, 120_000
+            yield "PP gradients", "PP", n + gpus // 2, n, 120_000
+        yield "DP AllReduce", "DP", n, ((d ^ 1) * s.rails + g) % gpus, 400_000
+
+
+def mixture(s: Sample) -> Iterator[tuple[str, str, int, int, int]]:
+    gpus = s.domains * s.rails
+    for n in range(gpus):
+        for step in range(1, gpus):
+            yield "all-to-all", "EP", n, (n + step) % gpus, 65_536
+        yield "DP AllReduce", "DP", n, (n + s.rails) % gpus, 260_000
+
+
+def add_workload(run: Run, s: Sample, kind: str, workload: str, repeat: int, clock: int) -> int:
+    """One repeat of a workload on a fabric; returns when it ended (ns)."""
+    wire, interval = HB if workload == "gpt" else RAIL, IntervalId(kind, workload, POLICY[kind], repeat=repeat)
+    sent = list(dense(s) if workload == "gpt" else mixture(s))
+    free: dict[int, int] = {}
+    ended: dict[str, int] = {}
+    for phase, label, src, dst, size in sent:
+        start = free.get(src, clock)
+        end = start + round(size * 8 / wire * SECOND * s.dice.uniform(1.0, 1.03)) + 20_000
+        free[src] = start + (end - start) // 4  # four transfers in flight
+        ended[phase] = max(ended.get(phase, 0), end)
+        operation = "all-to-all" if label == "EP" else ""
+        run.flows.append(Flow(interval, phase, label, s.name(src), s.name(dst), size, size, start, end, operation))
+    slower = 1.089 if (kind, workload) == ("rail-only", "moe") else 1.0
+    for phase, end in ended.items():
+        expected = (end - clock) / SECOND * slower
+        row = (phase, "completion_time", expected * s.dice.uniform(0.99, 1.04), "s", expected)
+        run.measurements.append(Measurement(interval, *row))
+    whole = (max(ended.values()) - clock) / SECOND * slower * 1.4
+    row = ("", "iteration_time", whole * s.dice.uniform(0.99, 1.04), "s", whole)
+    run.measurements.append(Measurement(interval, *row))
+    for metric, factor in (("projected_same_shape", 4.735), ("projected_full_size", 1.9)):
+        projected = whole / factor
+        run.measurements.append(Measurement(interval, "", metric, projected, "s"))
+    total = sum(size for *_, size in sent)
+    on_rails = sum(size for *_, src, dst, size in sent if src // s.rails != dst // s.rails)
+    cross = sum(z for *_, a, b, z in sent if a // s.rails != b // s.rails and a % s.rails != b % s.rails)
+    crossed = cross if kind == "rail-optimized" else 0
+    run.measurements.append(Measurement(interval, "", "throughput", total * 8 / whole, "bit/s"))
+    expected_bytes = round(on_rails * 1.0075)
+    counted = round(expected_bytes * s.dice.uniform(1.0, 1.006))
+    run.bytes.append(ByteCheck(interval, total, total, 0, counted, expected_bytes, crossed))
+    busy, lag = s.dice.uniform(0.3, 0.6), s.dice.uniform(0.4, 2.2)
+    run.loads.append(Load(interval, busy, s.dice.uniform(0, 0.03), lag, total // 10**8, total // 8000 + 1, 0))
+    return max(ended.values())
+
+
+def add_faults(run: Run, s: Sample, kind: str, repeat: int, clock: int) -> int:
+    """Return each fault with rerouting on and off; returns when the last was repaired (ns)."""
+    for fault, target, took in FAULTS:
+        for reroute in ("on", "off"):
+            healed = reroute == "on"
+            at, ms = clock + SECOND // 5, took * s.dice.uniform(0.8, 1.3)
+            rerouted, first, good = (ms * 0.7, ms, ms + 18) if healed else (None, None, None)
+            lost = 0 if healed else 4_200_000
+            broken, probes, back = 0 if healed else 2, round(ms) if healed else 300, s.dice.uniform(9, 14)
+            identity = IntervalId(kind, "", POLICY[kind], repeat=repeat, reroute=reroute, part=f"{fault} {target}")
+            where = (identity, fault, target, at, at + SECOND // 2)
+            decided = ms * 0.6 if healed else None
+            source = s.dice.uniform(1.0, 3.0) if fault == "link-down" else None
+            steps = (ms * 0.5, decided, rerouted, first, source, first, good, back)
+            watched = (back / 2, 0 if source is None else 2, 2, 0)  # primary_path_ms, probed pairs, above_max_flow
+            run.recoveries.append(Recovery(*where, *steps, *watched, lost, probes, 0, broken, Recovered.of(healed)))
+            run.goodput.append(trace(s, identity, fault, target, ms + 18 if healed else None))
+            run.events.append(Event(at, "fault", f"{fault} {target}", {"repeat": repeat}))
+            run.events.append(Event(at + round(ms * 5e5), "controller", f"port down at {target}"))
+            clock = at + SECOND * 3 // 4
+            run.loads.append(Load(identity, 0.4, 0.01, 1.5, 900, 20_000, 700, transfers_faulted=True))
+    return clock
+
+
+def trace(
+    s: Sample, interval: IntervalId, fault: str, target: str, goodput_after_repair_ms: float | None
+) -> GoodputTrace:
+    """10 ms bins from 200 ms before the fault to 600 ms after; repair at 300 ms."""
+    times = tuple(float(t) for t in range(-200, 600, 10))
+    flows, hit = s.domains * s.rails, s.domains
+    every, affected = [], []
+    for t in times:
+        down = 0 <= t < min(goodput_after_repair_ms if goodput_after_repair_ms is not None else 310.0, 310.0)
+        part = 0.0 if down else hit * RAIL * 0.97 * s.dice.uniform(0.95, 1.0)
+        affected.append(part)
+        every.append(part + (flows - hit) * RAIL * 0.97 * s.dice.uniform(0.96, 1.0))
+    return GoodputTrace(interval, fault, target, times, tuple(every), tuple(affected), 300.0)
+
+
+KINDS = (
+    ("link-down", "d0g1"), ("link-silent", "d1g0"), ("rail-switch-crash", "rail1"), ("gpu-crash", "d1g1"),
+    ("link-flapping", "d0g0"), ("server-crash", "hb1"), ("hb-port-down", "d1g0"), ("rail-switch-hang", "rail0"),
+)  # fmt: skip
+
+
+def recovery_run(domains: int = 2, rails: int = 2, repeats: int = 1, faults: int = 8, seed: int = 3) -> Run:
+    """Add to the sample: random faults in two repeats, faults during a controller outage, replacements, heartbeats."""
+    run, dice = sample_run(domains, rails, repeats), random.Random(seed)
+    run.flows = []
+    clock = 900 * SECOND
+    for repeat in range(2):
+        clock = add_random_faults(run, dice, faults, repeat, clock) + SECOND
+    add_away(run, clock, far_side_ms=700.0)
+    add_replacements(run, clock + 10 * SECOND)
+    figures = (("packets", 9600.0, "1/s"), ("rail_link_share", 0.0011, "share"), ("false_alarms", 2.0, "1"))
+    for metric, value, unit in figures:
+        run.measurements.append(Measurement(IntervalId("rail-only", "heartbeats", "dr"), "", metric, value, unit))
+    return run
+
+
+def add_random_faults(run: Run, dice: random.Random, faults: int, repeat: int, clock: int) -> int:
+    """Add so many faults, some concurrent, a connectivity check after each action; return the last repair time, ns."""
+    begun, acts = clock, list[tuple[int, str]]()
+    for number in range(faults):
+        fault, target = KINDS[number % len(KINDS)]
+        down = round(dice.uniform(0.3, 1.5) * SECOND)
+        run.recoveries.append(row(fault, target, repeat, clock, clock + down, dice.uniform(5, 90), "storm"))
+        acts += [(clock, f"inject {fault} {target}"), (clock + down, f"repair {fault} {target}")]
+        clock += round(dice.uniform(0.4, 1.8) * SECOND)
+    for at, act in sorted(acts):
+        run.connectivity_checks.append(connectivity_check(at + SECOND // 2, act, repeat))
+    count = (acts[-1][0] - begun) // (20 * 10**6)
+    bps = tuple(RAIL * dice.uniform(0.9, 1.0) for _ in range(count))
+    zero = run.recoveries[-faults]
+    where = (zero.interval, zero.fault, zero.target)
+    run.goodput.append(GoodputTrace(*where, tuple(20.0 * i for i in range(count)), bps, bps, 500.0))
+    run.loads.append(Load(zero.interval, 0.4, 0.01, 1.5, 900, 20_000, 700, transfers_faulted=True))
+    return acts[-1][0]
+
+
+def add_away(run: Run, clock: int, far_side_ms: float | None) -> None:
+    """A cable that is cut 100 ms after the controller died, which is back 500 ms later."""
+    back = clock + 600 * 10**6
+    run.recoveries.append(row("controller-crash", "controller", 0, clock, back, 0.0, "controller-away"))
+    cut = row("link-down", "d0g1", 0, clock + SECOND // 10, clock + 2 * SECOND, far_side_ms, "controller-away", 2.5)
+    run.recoveries.append(cut)
+
+
+def row(
+    fault: str,
+    target: str,
+    repeat: int,
+    at: int,
+    until: int,
+    ms: float | None,
+    script: str,
+    source: float | None = None,
+) -> Recovery:
+    """A fault on rail-only, after which packets flowed again `ms` later."""
+    lost = 0 if ms is None else round(ms)
+    where = (script_interval(script, repeat), fault, target, at, until)
+    early = None if ms is None else ms / 2
+    good = None if ms is None else ms + 18
+    ends = (0, lost, 0, 0)
+    steps = (early, early, early, ms, source, ms, good, 12.0, 5.0)
+    probed = (0 if source is None else 2, 2, 0)
+    return Recovery(*where, *steps, *probed, *ends, Recovered.of(ms is not None))
+
+
+def script_interval(script: str, repeat: int) -> IntervalId:
+    """A script on rail-only with rerouting on."""
+    return IntervalId("rail-only", "", POLICY["rail-only"], script=script, repeat=repeat, reroute="on")
+
+
+def connectivity_check(at: int, act: str, repeat: int, not_recovered: int = 0) -> ConnectivityCheck:
+    """Of twelve pairs on rail-only."""
+    where = (script_interval("storm", repeat), at, act, 1)
+    wrong = "\n".join(f"d0g{i} -> d1g1: a path is left, but it did not recover" for i in range(not_recovered))
+    return ConnectivityCheck(*where, 12, 12, 12 - not_recovered, not_recovered, 0, 0, wrong)
+
+
+def add_replacements(run: Run, clock: int) -> None:
+    """An idle GPU by optics on rail-only, directly on rail-optimized; three times each."""
+    for repeat in range(3):
+        for kind, way, off, after in (("rail-only", "optical", 10.0, 0.100), ("rail-optimized", "direct", 0.0, 0.112)):
+            took = (70.0 + repeat, off, off + 31.0 + repeat, 400.0, 390.0, 900.0)
+            times = (1, 64_000_000, 0.100, after, 0.098, 0.098)
+            interval = IntervalId(kind, "", POLICY[kind], script=f"idle-gpu by {way}", repeat=repeat)
+            where = (interval, "idle-gpu", way, "d0g1", "d0g4", clock)
+            run.rows(REPLACEMENTS).append(Replacement(*where, *took, *times))
+            reported = {"fabric": kind, "case": "idle-gpu", "way": way, "failed": "d0g1", "repeat": repeat}
+            light: dict[str, float] = {"optical-links-down": 9, "adopted": 14, "optical-links-up": 20} if off else {}
+            steps: dict[str, float] = {"fault": 0, "detected": 7, "decided": 8, **light}
+            steps |= {"replaced": 31 + off + repeat, "state-moved": 440, "job-resumed": 900 - repeat}
+            run.events += [Event(clock + round(ms * 1e6), "replacement", what, reported) for what, ms in steps.items()]
+
+
+POLICIES = ("dr", "rd", "ecmp", "random", "health", "health-drd", "health-spray", "health-best", "oracle")
+TIMES = dict(zip(POLICIES, (9.6, 9.4, 8.9, 5.2, 6.1, 4.1, 3.4, 1.06, 1.0), strict=True))
+PERIOD, SETTLE = 50_000_000, 10**9
+DWELL_S, BUSY = 0.2, 0.9
+PHASES = ("near", "far")
+
+
+@dataclass
+class SteeredSample:
+    """Its size, its policies, the rails that are busy, and the clock."""
+
+    domains: int
+    rails: int
+    policies: tuple[str, ...]
+    dice: random.Random
+    run: Run
+    clock: int = 5 * SECOND
+    busy: tuple[int, ...] = field(default=(0, 1))
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return each GPU of even domains to the next rank of the next domain, and one to its own rail."""
+        far = [
+            (f"d{d}g{g}", f"d{d + 1}g{(g + 1) % self.rails}")
+            for d in range(0, self.domains - 1, 2)
+            for g in range(self.rails)
+        ]
+        return [*far, ("d0g0", "d1g0"), ("d0g0", "d0g1")]
+
+
+def steered_run(
+    domains: int = 2,
+    rails: int = 4,
+    repeats: int = 2,
+    policies: tuple[str, ...] = POLICIES,
+    kinds: tuple[str, ...] = ("rail-only",),
+    workloads: tuple[str, ...] = ("transfers",),
+) -> Run:
+    """The whole run. The same arguments give the same run."""
+    spec = {
+        "name": "hot-rail", "title": "A hot rail", "seed": 7, "repeats": repeats,
+        "fabrics": [{"kind": kind, "domains": domains, "rails": rails} for kind in kinds],
+        "workloads": [{"kind": name} for name in workloads],
+        "routing": {"policies": list(policies), "margin": 10, "dwell": "200ms", "delta": 10, "settle": "1s"},
+        "background": [{"rails": [0, 1], "load": BUSY}],
+    }  # fmt: skip
+    run = Run("hot-rail", spec, {"cores": 2}, "2026-11-21T01:00:00Z", duration_s=60.0)
+    s = SteeredSample(domains, rails, policies, random.Random(7), run)
+    for kind in kinds:
+        run.links.append(LinkCheck(kind, "rail", "d0g0:rail0", RAIL, RAIL * 0.999))
+        run.fabrics.append(fabric(s, kind, POLICY[kind]))
+        for repeat in range(repeats):
+            for workload in workloads:
+                for policy in policies:
+                    add_steered_interval(s, kind, policy, workload, repeat)
+    return run
+
+
+def add_steered_interval(s: SteeredSample, kind: str, policy: str, workload: str, repeat: int) -> None:
+    """Background, a second later the transfers; those who go by scores leave the busy rails in between."""
+    begun = s.clock
+    started, predicted = begun + SETTLE, TIMES.get(policy, 2.0) * (1 + 0.1 * repeat)
+    took = predicted * s.dice.uniform(1.0, 1.05)
+    ended, where = started + round(took * SECOND), IntervalId(kind, workload, policy, repeat=repeat)
+    what = where.as_dict()
+    background = {**what, "rails": list(s.busy), "domains": [], "spine": False, "load": BUSY}
+    s.run.events += [
+        Event(begun + 2, "background", "on", background),
+        Event(started, "workload", "started", what),
+        Event(ended, "workload", "finished", what),
+    ]
+    scored = policy.startswith("health")
+    for at in range(begun, ended, PERIOD):
+        add_scores(s, where, at, begun, leaves=scored)
+    for src, dst in s.pairs()[:-1]:
+        add_choices(s, where, src, dst, begun)
+    if scored:
+        detail = {
+            **what,
+            "routes": 6,
+            "sources": 3,
+            "ms": 7.5 + repeat,
+            "version": 1,
+        }
+        s.run.events += [Event(begun + 4 * PERIOD, "steering", "changed", detail)]
+        s.run.events += [Event(started + 2 * PERIOD, "steering", "changed", detail | {"ms": 12.5, "version": 2})]
+    add_measured(s, where, took, predicted, started)
+    s.run.events.append(Event(ended + 1, "background", "off", background))
+    s.clock = ended + SECOND // 10
+
+
+def add_scores(s: SteeredSample, where: IntervalId, at: int, begun: int, leaves: bool) -> None:
+    for rail in range(s.rails):
+        warm = min(1.0, (at - begun) / (6 * PERIOD))
+        load = BUSY * warm if rail in s.busy else (0.6 if at > begun + SETTLE and leaves else 0.05)
+        load = min(1.0, load * s.dice.uniform(0.97, 1.0))
+        s.run.rows(HEALTH).append(HealthSample(where, at, "rail", rail, load, round(100 * (1 - load))))
+    for domain in range(s.domains):
+        load = 0.1 * s.dice.random() if at > begun + SETTLE else 0.0
+        s.run.rows(HEALTH).append(HealthSample(where, at, "domain", domain, load, round(100 * (1 - load))))
+
+
+def add_choices(s: SteeredSample, where: IntervalId, src: str, dst: str, begun: int) -> None:
+    """Under any policy first the steered_fabric's own path; then away from the busy rails, and once back and forth."""
+    own, to = int(src.partition("g")[2]), int(dst.partition("g")[2])
+    path = f"r by rail {own}" if own == to else f"dr by rail {to}"
+    s.run.rows(CHOICES).append(Choice(where, begun + 1, src, dst, path))
+    if where.policy.startswith("health") and to in s.busy:
+        other = f"drd by rail {s.rails - 1 - to}"
+        paths = f"{other} + drd by rail 2" if "spray" in where.policy else other
+        for after, what in ((4, paths), (26, path), (31, paths)):
+            s.run.rows(CHOICES).append(Choice(where, begun + after * PERIOD + to, src, dst, what))
+
+
+def add_measured(s: SteeredSample, where: IntervalId, took: float, predicted: float, started: int) -> None:
+    """The whole and its phases, each with what was sent."""
+    for part, phase in enumerate(("", *PHASES)):
+        share = part / len(PHASES) if phase else 1
+        row = ("completion_time", took * share, "s", predicted * share)
+        s.run.measurements.append(Measurement(where, phase, *row))
+    end = started + round(took * SECOND)
+    for number, (src, dst) in enumerate(s.pairs()):
+        phase = PHASES[number % 2]
+        s.run.flows.append(Flow(where, phase, "collective", src, dst, 10**6, 10**6, started, end))
+    total = len(s.pairs()) * 10**6
+    s.run.bytes.append(ByteCheck(where, total, total, 0, 9 * total, 0, 0))
+    s.run.loads.append(Load(where, 0.5, 0.01, 1.0, 0, total // 8000, 0))
+
+
+SCENE_RAIL, SCENE_HB = 20_000_000, 40_000_000
+MS = 10**6
+WAYS = {"dr": "rail-only", "ecmp": "spine"}
+ROUNDS = 3
+Loads = tuple[float, float, float]
+"""Of domain, rail and spine."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a message found: scores in percent (domain, rail, spine, far rail), and ms by each way."""
+
+    scores: tuple[int, int, int, int] = (100, 100, 100, 100)
+    rail_only_ms: float = 30.0
+    spine_ms: float = 30.0
+
+
+def scenes_run(found: Mapping[Loads, Found], repeats: int = 1, hb_bps: int = SCENE_HB, **grid: Any) -> Run:
+    """One pair, d0g0 to d1g1, in all scenes of a grid; those that `found` doesn't have are idle."""
+    spec = {"domains": [0], "rails": [0], "spine": True, "loads": [0, 0.5, 0.9]} | grid
+    run = Run(
+        "rail-only-vs-optimized",
+        {
+            "name": "rail-only-vs-optimized", "seed": 1, "repeats": repeats, "grid": spec,
+            "fabrics": [{"kind": "rail-optimized"}], "workloads": [{"kind": "transfers"}],
+            "routing": {"policies": list(WAYS), "dwell": "200ms"},
+        },
+        {"cores": 2}, "2026-11-21T01:00:00Z", duration_s=60.0,
+    )  # fmt: skip
+    run.links.append(LinkCheck("rail-optimized", "rail", "d0g0:rail0", SCENE_RAIL, SCENE_RAIL))
+    size = (4, 4, SCENE_RAIL, hb_bps, 9000, "a100", 1, SCENE_RAIL)
+    run.fabrics.append(FabricRun("rail-optimized", "spine", "rail-optimized", *size, ("rail0",), "userspace", 0.6, 0.1))
+    clock = 5 * SECOND
+    for repeat in range(repeats):
+        for scene in GridSpec.model_validate(spec).scenes:
+            for policy in WAYS:
+                clock = add_scene(run, scene, policy, repeat, clock, found)
+    return run
+
+
+def add_scene(run: Run, scene: Scene, policy: str, repeat: int, begun: int, found: Mapping[Loads, Found]) -> int:
+    """Scores rise to what is found before the messages begin, and fall while they run. When it ended."""
+    here = found.get((scene.domain, scene.rail, scene.spine), Found())
+    where = IntervalId("rail-optimized", "transfers", policy, scene.name, repeat=repeat)
+    started = begun + 600 * MS
+    took = round((here.rail_only_ms if WAYS[policy] == "rail-only" else here.spine_ms) * MS)
+    ended = started + ROUNDS * 2 * took
+    for at in range(begun, ended, 50 * MS):
+        fresh, own = at < begun + 350 * MS, 30 if at >= started else 0
+        elements = zip(("domain", "rail", "spine", "rail"), (0, 0, 0, 1), here.scores, strict=True)
+        for element, index, score in (*elements, ("domain", 1, 100)):
+            seen = 100 if fresh else max(1, score - own)
+            run.rows(HEALTH).append(HealthSample(where, at, element, index, 1 - seen / 100, seen))
+    what = where.as_dict()
+    run.events += [Event(started, "workload", "started", what), Event(ended, "workload", "finished", what)]
+    for number in range(ROUNDS):
+        at, longer = started + number * 2 * took, took + (number - 1) * MS
+        run.flows.append(Flow(where, "transfer", "collective", "d0g0", "d1g1", 64_000, 64_000, at, at + longer))
+        run.flows.append(Flow(where, RECEIPT, "collective", "d1g1", "d0g0", 1, 1, at + took, at + 2 * took))
+    time_s = (ended - started) / SECOND
+    run.measurements.append(Measurement(where, "", "completion_time", time_s, "s"))
+    run.bytes.append(ByteCheck(where, 1000, 1000, 0, 2000, 0, 0))
+    run.loads.append(Load(where, 0.5, 0.01, 1.0, 0, 1000, 0))
+    return ended + 400 * MS
