@@ -37,8 +37,8 @@ def outcomes(run: Run) -> tuple[Outcome, ...]:
     return Analysis(run).outcomes
 
 
-def screen(run: Run, width: int) -> list[str]:
+def screen(run: Run, width: int = 100, is_terminal: bool = True) -> list[str]:
     """Return what is printed of a run at the end, by lines."""
     out = StringIO()
-    print_summary(run, Console(file=out, width=width, force_terminal=True, color_system=None))
+    print_summary(run, Console(file=out, width=width, force_terminal=is_terminal, color_system=None))
     return out.getvalue().splitlines()

@@ -12,7 +12,7 @@ PAIRS = 5
 
 
 @pytest.mark.parametrize(("ratio", "verdict"), [(1.0, "same"), (1.01, "slower")])
-def test_the_worker_changes_medians_by_what_pairs_differ_by(tmp_path: Path, ratio: float, verdict: str) -> None:
+def test_worker_changes_medians_by_the_pairs_difference(tmp_path: Path, ratio: float, verdict: str) -> None:
     for number in range(PAIRS):
         drift = 1 + number / 10  # of the machine, which falls on both runs of a pair
         for side, own in zip(pairs.SIDES, (drift, drift * ratio), strict=True):

@@ -8,7 +8,7 @@ from benchmarks import pair_traffic
 
 
 @pytest.mark.parametrize("model", pair_traffic.MODELS)
-def test_it_times_every_repeat_and_counts_the_pairs(model: str) -> None:
+def test_benchmark_times_every_repeat_and_counts_pairs(model: str) -> None:
     result = pair_traffic.timed(model, 1024, 2)
     assert len(result.seconds) == 2
     traffic = pair_traffic.MODELS[model](1024)

@@ -45,7 +45,7 @@ def test_a_change_is_done_when_the_last_source_has_its_routes() -> None:
     assert found == [300]
 
 
-def test_one_that_never_is_done_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_route_that_is_never_installed_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scores_to_routes, "WAIT_S", 0.05)
     change_log = ChangeLog()
     change_log.on_event(time.monotonic_ns(), "changed", {"version": 1, "sources": 63})

@@ -76,7 +76,7 @@ def test_bad_input_is_one_line_before_anything_is_built(
     assert lines[0].startswith(message)
 
 
-def test_what_the_user_asked_for_is_what_the_sandbox_gets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_sandbox_gets_the_users_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     given: list[dict[str, object]] = []
     monkeypatch.setattr(build_fabric, "require", lambda machine: None)
 

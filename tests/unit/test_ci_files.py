@@ -33,7 +33,7 @@ def test_action_script_reads_every_variable(action: Any) -> None:
     assert {name for name in variables if f"${name}" not in script and f"${{{name}:-}}" not in script} == set()
 
 
-def test_documented_inputs_are_those_of_the_action(action: Any) -> None:
+def test_documented_inputs_equal_the_actions_inputs(action: Any) -> None:
     table = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/ci.md").read_text(), re.MULTILINE)
     assert table == list(action["inputs"])
 

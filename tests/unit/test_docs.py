@@ -174,7 +174,7 @@ def test_cli_page_has_every_command(name: str) -> None:
     assert re.search(rf"^\| `{name}\b", text_of(ROOT / "docs" / "cli.md"), re.MULTILINE)
 
 
-def test_extending_includes_every_example_as_it_is() -> None:
+def test_extending_includes_every_example_unchanged() -> None:
     """If it fails after an example has changed: `.venv/bin/python -m tests.unit.docs_examples`."""
     text = text_of(docs_examples.PAGE)
     assert docs_examples.with_examples(text) == text

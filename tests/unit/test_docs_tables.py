@@ -157,6 +157,6 @@ def public_names(owner: object, module: str) -> set[str]:
 
 
 @pytest.mark.parametrize("owner", [links, processes, Program], ids=lambda owner: owner.__name__)
-def test_extending_names_what_plugins_may_use(owner: ModuleType | type) -> None:
+def test_extending_names_every_public_name_for_plugins(owner: ModuleType | type) -> None:
     named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", EXTENDING))))
     assert public_names(owner, owner.__name__) - named == NOT_FOR_PLUGINS & public_names(owner, owner.__name__)

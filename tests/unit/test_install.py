@@ -77,7 +77,7 @@ def test_packages_script_has_no_syntax_error() -> None:
         assert subprocess.run(["bash", "-n", ROOT / script], check=False).returncode == 0
 
 
-def test_long_step_shows_what_it_does_while_it_runs(tmp_path: Path) -> None:
+def test_long_step_shows_its_progress(tmp_path: Path) -> None:
     script = f"""
     . {ROOT}/core/packages.sh
     prepare

@@ -7,7 +7,7 @@ from tests.emulation.leaks import differences, snapshot
 BEFORE = {"interface": frozenset({"lo", "eth0"}), "process": frozenset({"iperf3 (pid 7)"})}
 
 
-def test_what_did_not_change_is_not_named() -> None:
+def test_unchanged_state_is_not_named() -> None:
     assert differences(BEFORE, BEFORE) == []
 
 
@@ -19,7 +19,7 @@ def test_what_did_not_change_is_not_named() -> None:
         (BEFORE | {"process": frozenset()}, "process gone: iperf3 (pid 7)"),
     ],
 )
-def test_what_came_or_went_is_named(after: dict[str, frozenset[str]], line: str) -> None:
+def test_added_and_removed_state_is_named(after: dict[str, frozenset[str]], line: str) -> None:
     assert differences(BEFORE, after) == [line]
 
 

@@ -18,7 +18,7 @@ def test_programs_of_tests_have_default_signals() -> None:
 
 
 @pytest.mark.parametrize("processes", ["0", "1"])
-def test_they_have_them_in_a_session_under_nohup_too(processes: str) -> None:
+def test_programs_have_default_signals_under_nohup(processes: str) -> None:
     this = f"{Path(__file__)}::{test_programs_of_tests_have_default_signals.__name__}"
     ignoring = ["env", *(f"--ignore-signal={name}" for name in IGNORED)]
     session = [sys.executable, "-m", "pytest", "-q", "-n", processes, this]

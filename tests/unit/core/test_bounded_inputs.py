@@ -65,7 +65,7 @@ LIMITS: Final = {
 }
 
 
-def test_documented_limits_are_those_of_the_code() -> None:
+def test_documented_limits_equal_the_limits_of_the_code() -> None:
     text = (Path(__file__).parents[3] / "docs/experiments.md").read_text()
     section = text.partition("## Limits of the inputs")[2].partition("## ")[0]
     rows = [row for row in re.findall(r"^\| (.+?) \| (.+) \|$", section, re.MULTILINE) if row != ("input", "limit")]

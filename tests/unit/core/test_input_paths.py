@@ -66,7 +66,7 @@ def test_a_message_says_the_folder_where_it_looked(experiment: str, tmp_path: Pa
     assert dry_run.experiment("./one.json", ["rails=2"]).workloads[0].label() == "one"
 
 
-def test_a_placement_file_names_files_beside_it(experiment: str, tmp_path: Path) -> None:
+def test_placement_file_names_files_in_its_folder(experiment: str, tmp_path: Path) -> None:
     placement = {"model": "mine.yaml", "platform": "own.yaml", "domains": 8, "rails": 4}
     (tmp_path / "sub/placement.yaml").write_text(yaml.safe_dump(placement))
     assert lint.command("sub/placement.yaml") in (0, 1)

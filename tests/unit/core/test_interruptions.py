@@ -68,7 +68,7 @@ def test_an_error_whose_process_is_not_needed_is_survived(helper: Helper) -> Non
     assert run.events[-1].detail["text"] == "the helper died (signal 9): no answer"
 
 
-def test_an_error_that_names_the_process_names_it_once(helper: Helper) -> None:
+def test_error_names_a_process_once(helper: Helper) -> None:
     run = run_of()
     with surviving_interruptions(run, WHERE):
         try:

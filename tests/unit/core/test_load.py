@@ -14,7 +14,7 @@ from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import FabricSpec
 
 
-def test_a_busy_stretch_is_busier_than_it_would_be_idle() -> None:
+def test_busy_interval_has_more_load_than_an_idle_interval() -> None:
     cores = psutil.cpu_count() or 1
     with LoadMeter() as meter:
         end = time.process_time() + 0.5
@@ -26,7 +26,7 @@ def test_a_busy_stretch_is_busier_than_it_would_be_idle() -> None:
     assert 0 <= meter.load.lag_p99_ms < 1000
 
 
-def test_what_a_finished_child_used_is_our_own() -> None:
+def test_cpu_time_of_a_finished_child_counts_as_ours() -> None:
     """Otherwise the load of every iperf3 and worker would count as foreign."""
     burn = "import time\nwhile time.process_time() < 0.6: pass"
     with LoadMeter() as meter:
@@ -65,7 +65,7 @@ def test_a_pause_is_found_but_for_a_sample() -> None:
     assert 0 < meter.load.paused <= 1
 
 
-def test_a_pause_within_what_is_tolerated_does_not_count() -> None:
+def test_tolerated_pause_does_not_count() -> None:
     stop = "import os, signal, time; p = os.getppid(); os.kill(p, 19); time.sleep(0.1); os.kill(p, 18)"
     with LoadMeter(late_s=30.0) as meter:
         subprocess.run([sys.executable, "-c", stop], check=True)

@@ -101,7 +101,7 @@ def without(*names: str) -> Machine:
         ),
     ],
 )
-def test_what_is_indispensable_is_asked_for_in_one_line(machine: Machine, message: str) -> None:
+def test_missing_required_program_gives_one_line(machine: Machine, message: str) -> None:
     with pytest.raises(MissingRequirement) as caught:
         require(machine)
     assert str(caught.value) == message
@@ -120,7 +120,7 @@ def test_what_is_indispensable_is_asked_for_in_one_line(machine: Machine, messag
         replace(FULL, libraries=frozenset()),
     ],
 )
-def test_what_can_be_done_without_is_not(machine: Machine) -> None:
+def test_missing_optional_program_is_no_error(machine: Machine) -> None:
     require(machine)
 
 
@@ -178,7 +178,7 @@ def table(machine: Machine, packets_per_s: float | None) -> str:
     return console.file.getvalue()
 
 
-def test_the_doctor_shows_what_is_absent_and_how_to_get_it() -> None:
+def test_doctor_shows_missing_programs_and_how_to_install() -> None:
     text = table(replace(FULL, qdiscs=FULL.qdiscs - {"netem"}, kernel_modules=False), 47_900.0)
     lines = text.splitlines()
     [at] = [number for number, line in enumerate(lines) if "qdisc netem" in line]
@@ -189,7 +189,7 @@ def test_the_doctor_shows_what_is_absent_and_how_to_get_it() -> None:
     assert text.endswith("Runs work here, as root. Datapath: system (the kernel has the openvswitch module).\n")
 
 
-def test_the_doctors_json_has_what_is_printed(
+def test_json_of_doctor_has_every_printed_fact(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor, "detect", lambda: without("iperf3"))
@@ -201,7 +201,7 @@ def test_the_doctors_json_has_what_is_printed(
     assert absent[0]["remedy"] in found["problem"]
 
 
-def test_the_doctor_ends_with_what_is_in_the_way() -> None:
+def test_doctor_ends_with_the_obstacle() -> None:
     text = table(without("iperf3"), None)
     assert "not measured" in text
     assert text.endswith("Nothing runs here yet: this machine lacks iperf3 (no iperf3); sudo script/bootstrap\n")

@@ -70,7 +70,7 @@ def test_an_interruption_elsewhere_is_named_and_on_our_clock(sent_by_part: Pipe)
     assert (found.start_ns, found.end_ns) == (start_ns, end_ns)
 
 
-def test_what_is_missing_elsewhere_ends_waits_until_released(sent_by_part: Pipe) -> None:
+def test_process_missing_elsewhere_ends_waits(sent_by_part: Pipe) -> None:
     stopped_ns = time.monotonic_ns() + HOUR_NS - 5 * SECOND_NS
     emit(sent_by_part, messages.PRESENCE, pid=7, died="", stopped_ns=stopped_ns)
     while not problem():

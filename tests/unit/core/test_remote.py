@@ -74,7 +74,7 @@ def test_a_caller_that_sends_slowly_is_given_up(monkeypatch: pytest.MonkeyPatch)
     assert sent < 64, "the nonce and the response have 64 bytes"
 
 
-def test_a_greeting_is_read_and_nothing_after_it() -> None:
+def test_greeting_is_read_and_no_byte_after() -> None:
     a, b = socket.socketpair()
     with a, b:
         send_line(a, {"role": "join"})

@@ -86,7 +86,7 @@ def test_links_and_dots_lead_where_they_should(tmp_path: Path) -> None:
         Folder(tmp_path / "none")
 
 
-def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+def test_path_that_is_no_file_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to("/etc/passwd")

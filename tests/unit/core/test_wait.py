@@ -15,7 +15,7 @@ def test_wait_until_returns_the_first_true_result() -> None:
     assert wait_until(lambda: next(results), "it", within_s=60, poll_s=0) == "there"
 
 
-def test_wait_until_names_what_it_waited_for() -> None:
+def test_wait_until_names_its_condition() -> None:
     with pytest.raises(CheckFailed, match=r"^waited 0 s for rail0 to listen$"):
         wait_until(lambda: False, "rail0 to listen", within_s=0, error=CheckFailed)
 

@@ -52,7 +52,7 @@ def test_a_killed_process_is_named_with_its_signal(child: Child) -> None:
         watch.check()
 
 
-def test_a_death_is_known_however_early_it_is_polled() -> None:
+def test_death_is_noticed_at_the_earliest_poll() -> None:
     since_ns = time.monotonic_ns()
     for _ in range(20):
         process = subprocess.Popen(["sleep", "60"])
@@ -150,7 +150,7 @@ def test_a_stop_of_a_descendant_is_noticed() -> None:
         assert str(watch.since(since_ns)[-1]) == "the grandchild died"
 
 
-def test_a_released_process_was_dead_before_it_was_released() -> None:
+def test_death_before_release_is_reported() -> None:
     """A death is not lost if the starter releases the process before any thread has seen it."""
     since_ns, process = time.monotonic_ns(), subprocess.Popen(["sleep", "60"])
     watched: Watched = watch.add("it", process.pid)
@@ -200,7 +200,7 @@ def test_a_program_that_stops_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         run("kill -STOP $$")
 
 
-def test_a_program_ends_when_what_it_waits_for_died(child: Child) -> None:
+def test_program_ends_after_the_death_of_its_peer(child: Child) -> None:
     child.send(signal.SIGKILL)
     with pytest.raises(ProcessMissing, match=r"^the sleeper died"):
         run("exec sleep 60")

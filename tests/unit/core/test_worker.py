@@ -158,7 +158,7 @@ def test_an_unexpected_exception_in_a_child_has_its_traceback(start: Start) -> N
     ("lacks", "message"),
     [("MemoryError", "not enough memory; "), ("OSError(24, 'x')", "too many open files; raise the limit: ulimit -n")],
 )
-def test_what_a_thread_of_a_child_lacks_ends_it(lacks: str, message: str, start: Start) -> None:
+def test_missing_requirement_in_a_childs_thread_ends_the_child(lacks: str, message: str, start: Start) -> None:
     with pytest.raises(RailyardError, match=rf"^it: {message}") as caught:
         start().ask(Do(lacks=lacks), Echo)
     assert caught.value.exit_status == 3

@@ -178,7 +178,7 @@ def test_bad_input_is_one_line_and_builds_nothing(
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
 
 
-def test_a_lack_of_the_machine_is_status_3_with_what_to_type(
+def test_missing_program_is_status_3_with_the_remedy(
     entered: Entered, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def poor() -> Machine:
@@ -212,7 +212,7 @@ def test_no_argument_runs_the_quickstart(entered: Entered, tmp_path: Path) -> No
     assert not list(tmp_path.iterdir()), "an empty folder was left"
 
 
-def test_what_is_run_is_what_the_options_say(entered: Entered, tmp_path: Path) -> None:
+def test_options_decide_what_runs(entered: Entered, tmp_path: Path) -> None:
     entered.status = 1
     line = ["run", "collectives", "-o", "domains=2", "-o", "repeats=2", "--seed", "5", "--out", "here", "--quiet"]
     assert cli.main(line) == 1
@@ -269,7 +269,7 @@ def test_list_imports_no_heavy_modules() -> None:
 @pytest.mark.parametrize(
     "name", ["quickstart", "training-faults", "optical-replacement", "multirail-quick", "hot-rail"]
 )
-def test_list_counts_what_the_whole_spec_has(name: str) -> None:
+def test_counts_of_list_equal_counts_of_the_spec(name: str) -> None:
     spec = load(name)
     policies = len(routing.policies) if (routing := routing_of(spec)) else 1
     on_rails = sum(len(workloads_on(spec, number)) for number in range(len(spec.rail_fabrics)))
@@ -388,7 +388,7 @@ def test_an_experiment_of_ones_own_runs_from_its_file(entered: Entered, tmp_path
     assert entered.task["spec"]["name"] == "mine"
 
 
-def test_another_python_says_what_to_type(tmp_path: Path) -> None:
+def test_python_without_packages_prints_the_remedy(tmp_path: Path) -> None:
     """An environment without our packages, from another folder."""
     command = [sys.executable, "-S", str(ROOT / "run_experiment.py"), "run", "quickstart"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)

@@ -58,7 +58,7 @@ def test_a_folder_can_be_drawn_again_from_its_records_alone(tmp_path: Path) -> N
     assert {name: (tmp_path / name).read_bytes() for name in names} == before
 
 
-def test_a_run_that_failed_says_so_when_it_is_drawn_again(tmp_path: Path) -> None:
+def test_failed_run_is_drawn_again_as_failed(tmp_path: Path) -> None:
     run = sample_run(2, 2, 1)
     run.failed = "link-down at d0g1 had no effect"
     run_folder.save(run, tmp_path)
@@ -134,7 +134,7 @@ def test_saving_again_replaces_and_leaves_no_parts(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_full_disk_names_the_file_and_keeps_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_names_the_file_and_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = sample_run(2, 2, 1)
     run_folder.save(run, tmp_path)
     before = (tmp_path / "flows.parquet").read_bytes()

@@ -180,7 +180,7 @@ def test_goodput_adds_up_to_the_bytes_that_arrived(made: list[tuple[int, int, in
         ),
     ],
 )  # fmt: skip
-def test_links_carry_the_transfers_that_take_them(kind: str, dst: str, links: set[str]) -> None:
+def test_links_carry_the_transfers_on_their_path(kind: str, dst: str, links: set[str]) -> None:
     fabric = parse_fabric({"kind": kind, "domains": 2, "rails": 2})
     flows = [flow(0, 2_000_000, src="d0g0", dst=dst), flow(2_000_000, 3_000_000, src="d0g0", dst=dst)]
     found = {f"{gpu} {link}": samples for gpu, link, samples in link_rates(flows, fabric)}
@@ -190,7 +190,7 @@ def test_links_carry_the_transfers_that_take_them(kind: str, dst: str, links: se
         assert bits == pytest.approx(8 * 2_400_000)
 
 
-def test_links_are_drawn_where_paths_stay_as_they_are() -> None:
+def test_links_are_drawn_with_constant_paths() -> None:
     run = sample_run(2, 2, 1)
     run.spec["fabrics"] = [{"kind": fabric.kind, "domains": 2, "rails": 2} for fabric in run.fabrics]
     works = [track for name, track in timeline(run).children.items() if " · " in name]
@@ -264,7 +264,7 @@ def test_json_has_the_same_slices_and_instants_of_threads() -> None:
     json.dumps(events, allow_nan=False)
 
 
-def test_messages_are_those_that_perfetto_publishes() -> None:
+def test_messages_equal_the_messages_of_perfetto() -> None:
     published = pytest.importorskip(
         "perfetto.protos.perfetto.trace.perfetto_trace_pb2", reason="perfetto is not installed"
     )

@@ -64,7 +64,7 @@ def test_masked_mac_matches_only_the_ranks_rail_interfaces(gpu: Gpu, other: int)
 
 
 @pytest.mark.parametrize("name", ["", "d0", "g1", "d0g", "dg", "d-1g0", "d0g1 ", "D0G1", "rail0", "d0g1x", "xd0g1"])
-def test_what_is_no_gpu_name_is_refused(name: str) -> None:
+def test_invalid_gpu_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="is not a GPU name such as d0g1"):
         gpu_of_name(name)
 

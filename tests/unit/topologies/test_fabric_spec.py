@@ -114,7 +114,7 @@ def test_every_problem_is_found_at_once() -> None:
     ]
 
 
-def test_what_is_left_out_gets_a_value() -> None:
+def test_missing_key_gets_a_value() -> None:
     spec = parse_fabric(rail_only())
     assert (spec.domains, spec.rails, spec.gpus, spec.platform, spec.mtu) == (4, 4, 16, "a100", 9000)
     assert (spec.rail_rate, spec.hb_rate, spec.spine_count, spec.chosen_policy) == ("auto", "auto", 0, "dr")

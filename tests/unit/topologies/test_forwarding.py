@@ -104,7 +104,7 @@ def test_expected_traffic_follows_the_policys_rule(choice: tuple[str, str], doma
 
 
 @pytest.mark.parametrize(("kind", "policy"), [c for c in ALL if c[1] in ("split", "both", "third")])
-def test_any_policys_failover_reaches_all_it_can(kind: str, policy: str) -> None:
+def test_failover_of_any_policy_reaches_all_connected_gpus(kind: str, policy: str) -> None:
     plan = plan_of(kind, policy, 3, 4)
     for fault in single_faults(plan):
         truth, found = Truth(plan, fault), detours(plan, as_reported(plan, fault))

@@ -195,7 +195,7 @@ def test_other_graph_under_a_loaded_name_is_refused(file: Path) -> None:
         from_mininet.load(f"{file}:Pair,3")
 
 
-def test_file_may_import_others_beside_it(file: Path) -> None:
+def test_file_may_import_files_of_its_folder(file: Path) -> None:
     (file.parent / "beside_pair.py").write_text("HOSTS = 3\n")
     file.write_text(THREE_SWITCHES + "\nfrom beside_pair import HOSTS\ntopos = {'six': lambda: Pair(HOSTS)}\n")
     assert from_mininet.load(f"{file}:six")["domains"] == 6

@@ -102,7 +102,7 @@ def test_flows_lead_over_every_shortest_path(plan: Plan) -> None:
     ("dead", "cut"),
     [((), [("leaf0", "spine1")]), (("spine1",), []), ((), [("leaf0", "spine1"), ("leaf1", "spine1")])],
 )
-def test_flows_avoid_what_is_dead(plan: Plan, dead: tuple[str, ...], cut: list[tuple[str, str]]) -> None:
+def test_flows_avoid_dead_links_and_switches(plan: Plan, dead: tuple[str, ...], cut: list[tuple[str, str]]) -> None:
     cables = frozenset(map(frozenset[str], cut))
     for src, dst in permutations(plan.gpus, 2):
         passed = follow(plan, src, dst, frozenset(dead), cables)
@@ -119,7 +119,7 @@ def test_detour_over_another_leaf_is_found() -> None:
     assert passed == {"leaf0", "spine0", "leaf2", "spine1", "leaf1"}
 
 
-def test_routes_at_gpus_are_those_of_the_policy(plan: Plan) -> None:
+def test_routes_at_gpus_follow_the_policy(plan: Plan) -> None:
     routes = {route.prefix: route.hops for route in source_routes(plan, Gpu(0, 0))}
     assert all(hops == ON_RAIL for prefix, hops in routes.items() if not prefix.endswith("/32"))
     assert {gpu for gpu, device in neighbours(plan, Gpu(0, 0)) if device == "rail0"} == {*plan.gpus} - {Gpu(0, 0)}
@@ -197,7 +197,7 @@ def test_expected_time_on_a_graph_is_the_mean_over_hashes(flows: dict[tuple[int,
     assert bottleneck_s(stages, 4, 2, RATES, fabric, "expected") == pytest.approx(expected, rel=0.05)
 
 
-def test_only_what_fills_the_fabric_is_compared(plan: Plan) -> None:
+def test_only_traffic_that_fills_the_fabric_is_compared(plan: Plan) -> None:
     whole = Phase("whole", "", data_bytes=300, collective="all-to-all", x=2, y=3)
     ring = Phase("ring", "", data_bytes=300, collective="all-reduce-ring", x=1, y=3)
     explained = explained_ratios(Schedule("mine", 6, 2, (whole, ring), ()), RATES, plan.spec)

@@ -132,7 +132,7 @@ def test_no_end_of_a_cable_is_used_twice(fabric: Plan) -> None:
 
 
 @given(domain=st.integers(0, 253), rank=st.integers(0, 63))
-def test_a_port_says_whose_it_is_and_never_who_is_there(domain: int, rank: int) -> None:
+def test_optical_port_gives_its_gpu_and_no_occupant(domain: int, rank: int) -> None:
     gpu = Gpu(domain, rank)
     assert gpu_of_optical_port(gpu_port(gpu)) == gpu_of_optical_port(network_port(gpu)) == gpu
     assert 1 <= gpu_port(gpu) < NETWORK_PORT_OFFSET < network_port(gpu) <= LAST_PORT

@@ -65,7 +65,7 @@ def test_a_platform_of_your_own_is_a_file(tmp_path: Path) -> None:
         (("# mine", "{"), "is not YAML"),
     ],
 )
-def test_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, edit: tuple[str, str], message: str) -> None:
+def test_bad_file_is_named_with_its_error(tmp_path: Path, edit: tuple[str, str], message: str) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text(MINE.replace(*edit))
     with pytest.raises(BadInput) as caught:

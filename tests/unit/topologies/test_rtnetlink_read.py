@@ -49,7 +49,7 @@ def read(*datagrams: bytes) -> tuple[list[Route], bytes]:
 
 
 @given(reported=st.lists(routes, min_size=1, max_size=5), is_last_apart=st.booleans())
-def test_what_was_put_is_read(reported: list[Route], is_last_apart: bool) -> None:
+def test_written_attributes_are_read(reported: list[Route], is_last_apart: bool) -> None:
     data = b"".join(put_message(route, SOURCE, INDEX, 5) for route in reported)
     assert read(*((data, DONE) if is_last_apart else (data + DONE,)))[0] == reported
 

@@ -74,7 +74,7 @@ def test_wrong_values_are_named_in_one_line(data: Any, message: str) -> None:
         ),
     ],
 )
-def test_what_does_not_fit_the_fabric_or_the_model_is_named(data: dict[str, Any], field: str) -> None:
+def test_workload_that_does_not_fit_is_named(data: dict[str, Any], field: str) -> None:
     with pytest.raises(BadInput) as caught:
         build(parse_workload(data), ONLY, RAIL, HB)
     assert caught.value.field == field

@@ -120,7 +120,7 @@ def test_all_rails_take_the_time_of_one(name: str) -> None:
     assert len(durations) == 1
 
 
-def test_columns_give_back_the_tasks_they_were_made_of() -> None:
+def test_columns_give_back_their_tasks() -> None:
     columns = Columns.joined([Columns.of(TASKS[:1]), Columns.of(()), Columns.of(TASKS[1:])])
     assert tuple(columns) == TASKS
     assert [columns[0], columns[-1], *columns[1:]] == [TASKS[0], TASKS[2], *TASKS[1:]]

@@ -30,7 +30,7 @@ def place(tmp_path: File, monkeypatch: pytest.MonkeyPatch) -> File:
         ((Share(Path("rd", 1), 3), Share(Path("drd", 0))), [Path("rd", 1), Path("drd", 0)]),
     ],
 )
-def test_an_answer_is_what_is_held(held: Shares | None, reported: list[Path] | None) -> None:
+def test_agent_answers_with_the_choices_it_holds(held: Shares | None, reported: list[Path] | None) -> None:
     asked: list[tuple[Gpu, Gpu]] = []
 
     def chosen(src: Gpu, dst: Gpu) -> Shares | None:
@@ -71,7 +71,7 @@ def test_without_agents_there_is_no_answer(place: File) -> None:
         assert ask(SRC, DST) is None
 
 
-def test_agents_that_die_while_they_are_asked_have_no_answer(place: File) -> None:
+def test_agent_that_dies_during_a_request_has_no_answer(place: File) -> None:
     place.parent.mkdir()
     with socket.socket(socket.AF_UNIX) as dying:
         dying.bind(str(place))

@@ -32,7 +32,7 @@ def test_a_path_must_be_better_by_more_than_the_margin(rails: tuple[int, ...], t
     assert held_after(ActivePaths(DR, 0), RD, Scores(rails, (100, 100))) == (RD if taken else DR)
 
 
-def test_fewer_hops_are_taken_back_as_soon_as_they_are_no_worse() -> None:
+def test_shorter_path_returns_as_soon_as_it_scores_as_well() -> None:
     held = ActivePaths(DRD, 0)
     assert held_after(held, DR, Scores((100, 99, 100), (100, 100))) == DRD
     assert held_after(held, DR, Scores((100, 100, 100), (100, 100))) == DR

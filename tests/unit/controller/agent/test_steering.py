@@ -56,7 +56,7 @@ def test_the_same_scores_change_nothing() -> None:
     assert not agent.decide(hot, 1)
 
 
-def test_what_dwell_forbids_is_asked_again_when_it_may_be() -> None:
+def test_change_forbidden_by_dwell_is_asked_again_later() -> None:
     agent = source("health", Damping(0, 1000))
     agent.decide(idle(3, 4), 0)
     hot = Scores((100, 100, 10, 100), (100,) * 3, version=1)
@@ -76,7 +76,7 @@ def test_flapping_pair_is_rechecked_after_its_longer_dwell() -> None:
     assert agent.decide(Scores(news[1], (100,) * 3, version=4), late.recheck_ns).chosen
 
 
-def test_what_is_released_is_all_that_stands() -> None:
+def test_release_removes_every_standing_route() -> None:
     agent = source("rd")
     put = agent.decide(idle(3, 4), 0).put
     assert set(agent.release()) == set(put)
@@ -120,7 +120,7 @@ scores = st.builds(Scores, rails=st.tuples(*[st.integers(0, 100)] * 4), domains=
 
 
 @given(st.sampled_from(sorted(HEALTH_POLICIES)), st.lists(scores, min_size=1, max_size=6))
-def test_routes_that_stand_are_those_of_the_choices_held(policy: str, news: list[Scores]) -> None:
+def test_standing_routes_follow_the_choices_held(policy: str, news: list[Scores]) -> None:
     """Put and remove, applied in order, always leave the routes of what the agent says that it chose."""
     agent, table = source(policy), dict[str, object]()
     for now, seen in enumerate(news):

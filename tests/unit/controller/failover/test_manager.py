@@ -224,7 +224,7 @@ def test_unremoved_detour_is_removed_with_a_later_change() -> None:
     assert lab.in_force() == 0 == len(lab.router.table)
 
 
-def test_what_a_kernel_does_not_tell_is_as_it_was() -> None:
+def test_state_unknown_to_the_kernel_stays_unchanged() -> None:
     lab = Lab(rail_only()).connect()
     gpu = Gpu(1, 0)
     lab.router.dead = lab.router.mute = {gpu}
@@ -266,7 +266,7 @@ def test_returned_gpu_gets_its_detours_again_during_other_faults() -> None:
     assert kept.items() <= lab.router.table.items()
 
 
-def test_what_other_switches_say_is_ignored() -> None:
+def test_reports_of_other_switches_are_ignored() -> None:
     lab = Lab(rail_only()).connect()
     lab.manager.on_event(SwitchEvent("switch-down", 0x1099, 0))
     lab.manager.on_event(SwitchEvent("port", RAIL_DPID, 0, 99, False))

@@ -40,7 +40,7 @@ def check_choices(fabric: Plan, srcs: list[Gpu]) -> int:
 
 @pytest.mark.parametrize(("kind", "policy"), CHOICES)
 @pytest.mark.parametrize(("domains", "rails"), [(2, 2), (2, 3), (3, 2), (2, 4), (3, 3)])
-def test_a_living_path_is_found_wherever_there_is_one(kind: str, policy: str, domains: int, rails: int) -> None:
+def test_living_path_is_found_wherever_the_graph_has_a_path(kind: str, policy: str, domains: int, rails: int) -> None:
     fabric = plan(kind, policy, domains, rails)
     without = check_choices(fabric, [gpu for gpu in fabric.gpus if gpu.domain == 0])
     assert without > 0 or rails > 2  # two rails and two faults leave a pair without; so that branch was tried
@@ -68,7 +68,7 @@ def test_ways_round_are_few_hops_first_and_each_rail_once() -> None:
     assert [path.rail for path in alternatives(Gpu(0, 1), Gpu(1, 1), 4, "rail-only")] == [3, 2, 0]
 
 
-def test_those_who_go_round_a_dead_rail_share_the_others() -> None:
+def test_detours_of_a_dead_rail_share_the_other_rails() -> None:
     broken = Broken(rails=frozenset({0}))
     paths = [
         chosen_path("dr", Gpu(d, 0), Gpu(e, 0), broken, 4, "rail-only") for d in range(6) for e in range(6) if d != e

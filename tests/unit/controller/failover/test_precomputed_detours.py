@@ -32,21 +32,21 @@ def singles(plan: Plan) -> list[Broken]:
     return [*(Broken(links=gpu) for gpu in alone), *(Broken(hb=gpu) for gpu in alone), Broken(rails=frozenset({0}))]
 
 
-def test_it_knows_what_the_detours_are(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_precomputed_detours_equal_those_computed_later(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     known = precomputed_for(plan, monkeypatch)
     for broken in singles(plan):
         assert known(broken) == detours(plan, broken)
     assert known(Broken()) == {}
 
 
-def test_what_was_foreseen_is_not_worked_out_again(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_precomputed_detour_is_not_computed_again(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     known = precomputed_for(plan, monkeypatch)
     monkeypatch.setattr(precomputed, "detours", lambda *_: pytest.fail("worked out"))
     for broken in singles(plan):
         known(broken)
 
 
-def test_two_things_at_once_are_worked_out_when_they_break(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_faults_at_once_are_computed_when_they_occur(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     known = precomputed_for(plan, monkeypatch)
     for pair in combinations((Gpu(0, 0), Gpu(0, 1), Gpu(1, 1)), 2):
         broken = Broken(links=frozenset(pair))

@@ -65,7 +65,7 @@ def test_resume_removes_detours_of_repaired_faults() -> None:
     assert lab.router.table == {}
 
 
-def test_late_switch_is_dead_until_it_connects() -> None:
+def test_late_switch_counts_as_dead_until_connected() -> None:
     lab = resumed()
     lab.switch(RAIL_DPID, up=True)
     lab.switch(RAIL_DPID + 2, up=True)
@@ -100,7 +100,7 @@ def test_silence_received_while_resuming_counts() -> None:
     assert lab.router.table == flat(lab)
 
 
-def test_with_reroute_off_it_tells_and_changes_nothing() -> None:
+def test_reroute_off_sends_and_changes_nothing() -> None:
     lab = resumed(DEAD_LINK, reroute=False).connect()
     assert lab.whats() == ["resumed"]
     assert not lab.router.calls
@@ -129,7 +129,7 @@ states = st.builds(Broken, links=links, rails=rails)
 
 
 @given(before=states, now=states)
-def test_whatever_changed_meanwhile_only_what_differs_is_changed(before: Broken, now: Broken) -> None:
+def test_resume_changes_only_differing_routes(before: Broken, now: Broken) -> None:
     fabric = plan("rail-only", "dr", 3, 3)
     lab, left, wanted = resumed(before), detours(fabric, before), detours(fabric, now)
     for gpu in now.links:

@@ -49,7 +49,7 @@ def broken_fabrics(draw: st.DrawFn) -> tuple[Plan, Impact]:
 
 
 @given(case=broken_fabrics())
-def test_pairs_with_a_path_are_those_that_the_fabric_joins(case: tuple[Plan, Impact]) -> None:
+def test_pairs_with_a_path_equal_pairs_joined_by_the_fabric(case: tuple[Plan, Impact]) -> None:
     fabric, dead = case
     spec, broken, reachable = fabric.spec, as_reported(fabric, dead), Survivors(fabric, dead).reachable
     found = detours(fabric, broken)

@@ -82,7 +82,7 @@ def test_corollary_no_drd_where_a_ratio_exceeds_1(known: Scores) -> None:
 
 
 @given(scores())
-def test_best_fit_is_the_least_of_what_beats_all_near_paths(known: Scores) -> None:
+def test_best_fit_is_the_least_path_above_all_near_paths(known: Scores) -> None:
     for src, dst in pairs(known):
         near = near_path(src, dst, known)
         least = worth(near, src, dst, known) if near else 0

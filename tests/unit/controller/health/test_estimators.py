@@ -73,7 +73,7 @@ def test_more_load_is_never_healthier(estimate: Estimator, load: Load, more: int
 
 @every_estimator
 @given(load=loads, links=st.integers(1, 8))
-def test_links_that_are_alike_are_as_healthy_as_one(estimate: Estimator, load: Load, links: int) -> None:
+def test_equal_links_are_as_healthy_as_a_single_link(estimate: Estimator, load: Load, links: int) -> None:
     for over in ("mean", "worst"):
         assert health([load] * links, estimate, over) == pytest.approx(health([load], estimate, over))
 
@@ -84,7 +84,7 @@ def test_incast_on_one_link_of_four_in_worst_and_in_mean(over: Links, expected: 
     assert health(incast, ESTIMATORS["utilisation"], over) == expected
 
 
-def test_links_are_pooled_by_what_they_could_carry() -> None:
+def test_links_are_pooled_by_their_capacity() -> None:
     """A link of four times the rate counts four times; one that is down has no rate."""
     fast = Load(4 * BPS, PERIOD_S, 2_000_000, frames=8, dropped=1, backlog_bytes=7, backlog_limit_bytes=9)
     both = pooled([LINK, fast, replace(fast, up_ports=0)])
@@ -163,13 +163,13 @@ def test_health_is_kept_within_0_to_100() -> None:
         ({"periods": "50ms"}, "health.periods: '50ms' is not a known key: did you mean 'period'?"),
     ],
 )
-def test_mistake_names_field_value_and_what_is_allowed(data: dict[str, str], message: str) -> None:
+def test_mistake_names_field_value_and_allowed_values(data: dict[str, str], message: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse_health(data)
     assert str(caught.value).startswith(message)
 
 
-def test_settings_are_read_as_they_are_written() -> None:
+def test_settings_survive_writing_and_reading() -> None:
     spec = parse_health({"period": "20ms", "smoothing": "none", "full_queue": "5ms", "registry": "etcd"})
     assert (spec.period, spec.smoothing_s, spec.full_queue, spec.registry) == (0.02, 0.0, 0.005, "etcd")
     assert parse_health(spec.model_dump(mode="json")) == spec
@@ -191,7 +191,7 @@ def test_a_registered_estimator_may_be_named_in_a_spec() -> None:
         (repr, "must return a number, 0 \\(blocked\\) to 100 \\(idle\\), not "),
     ],
 )
-def test_incomplete_estimator_is_refused_with_what_is_missing(estimator: Estimator, message: str) -> None:
+def test_incomplete_estimator_is_refused_with_missing_parts(estimator: Estimator, message: str) -> None:
     where = r"test_estimators\.py:\d+: 'mine' is not a whole score estimator: "
     with pytest.raises(BadInput, match=where + f".*{message}"):
         ESTIMATORS.add("mine", estimator)

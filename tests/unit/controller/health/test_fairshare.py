@@ -86,9 +86,7 @@ def test_when_one_ends_the_others_speed_up() -> None:
     st.lists(st.tuples(st.sets(st.integers(0, 3), min_size=1), st.integers(1, 10**9)), min_size=1, max_size=8),
     st.lists(st.integers(1, 10**10), min_size=4, max_size=4),
 )
-def test_all_bytes_arrive_no_sooner_than_any_link_can_carry_them(
-    flows: list[tuple[set[int], int]], free: list[int]
-) -> None:
+def test_no_link_carries_bytes_above_its_rate(flows: list[tuple[set[int], int]], free: list[int]) -> None:
     ways = [tuple(link(number) for number in sorted(route)) for route, _ in flows]
     sizes, limits = [size for _, size in flows], {link(n): float(rate) for n, rate in enumerate(free)}
     ends = completion_s(ways, sizes, limits)
@@ -99,7 +97,7 @@ def test_all_bytes_arrive_no_sooner_than_any_link_can_carry_them(
             assert sum(size * 8 for size, end in there if end <= until) <= rate * until * (1 + 1e-6)
 
 
-def test_what_a_path_loads() -> None:
+def test_path_loads_each_link_that_it_crosses() -> None:
     src, dst = Gpu(0, 0), Gpu(1, 1)
 
     def words(path: Path, kind: str = "rail-only", to: Gpu = dst) -> str:

@@ -129,7 +129,7 @@ def test_each_period_reports_loads_scores_and_publishing_time(rig: Callable[...,
     assert hot["spine"] == []
 
 
-def test_a_crashed_registry_is_filled_again_when_it_returns(rig: Callable[..., Rig]) -> None:
+def test_restarted_registry_is_filled_again(rig: Callable[..., Rig]) -> None:
     running = rig()
     running.sees(lambda view: rails(view) == (100, 100))
     running.loop.server.stop()
@@ -142,14 +142,14 @@ def test_a_crashed_registry_is_filled_again_when_it_returns(rig: Callable[..., R
     running.sees(lambda view: not view.stale and rails(view)[0] < 30 and len(running.reported) > periods)
 
 
-def test_queues_are_read_only_for_estimators_that_look_at_them(rig: Callable[..., Rig]) -> None:
+def test_queues_are_read_only_for_estimators_of_queues(rig: Callable[..., Rig]) -> None:
     rig(), rig(estimator="backlog")
     bridges_alone, all_queues = (set(kernel.nodes) for kernel in kernels)
     assert bridges_alone == {"hb0", "hb1"}
     assert all_queues == bridges_alone | {"rail0", "rail1", "d0g0", "d0g1", "d1g0", "d1g1"}
 
 
-def test_after_a_stall_it_does_not_catch_up(rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loop_skips_missed_periods_after_a_stall(rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch) -> None:
     running, stalled = rig(), threading.Event()
     ask = running.switches.ask
 

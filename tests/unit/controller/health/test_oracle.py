@@ -66,7 +66,7 @@ def random_task(seed: int, flows: int) -> tuple[Plan, list[Flow], list[Backgroun
     return plan, [Flow(src, dst, rng.choice([1, 2, 4]) * SECOND) for src, dst in pairs], loads
 
 
-def test_greedy_comes_near_the_exact_answer_and_never_beats_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_greedy_is_close_to_the_optimum_and_never_better(monkeypatch: pytest.MonkeyPatch) -> None:
     ratios = []
     for seed in range(60):
         plan, (_, flows, loads) = plan_of(), random_task(seed, flows=40)
@@ -81,7 +81,7 @@ def test_greedy_comes_near_the_exact_answer_and_never_beats_it(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("flows", [3, 12, 40])
-def test_no_policy_with_one_path_a_pair_beats_it(flows: int) -> None:
+def test_no_single_path_policy_beats_the_oracle(flows: int) -> None:
     for seed in range(6):
         plan, wanted, loads = random_task(seed, flows)
         best = last(plan, wanted, assign(plan, wanted, loads), loads)

@@ -34,7 +34,7 @@ def text(name: str, known: Scores, context: Context | None = None) -> list[tuple
     return [(share.path.kind, share.path.rail) for share in shares]
 
 
-def test_what_each_says_of_an_idle_fabric_and_of_two_hot_rails() -> None:
+def test_policies_choose_on_idle_fabric_and_two_hot_rails() -> None:
     known = idle(2, 4)
     assert {name: text(name, known) for name in HEALTH_POLICIES if name != "random"} == {
         "dr": [("dr", 1)],
@@ -105,7 +105,7 @@ def test_pairs_that_meet_spread_evenly_over_equal_rails() -> None:
         assert len(set(rails)) == len(flows)
 
 
-def test_the_papers_best_fit_sends_all_of_them_by_one_rail() -> None:
+def test_best_fit_of_the_paper_sends_all_pairs_by_one_rail() -> None:
     known = Scores((10,) * 4 + (100,) * 5, (100,) * 2)
     flows = [(Gpu(0, g), Gpu(1, (g + 1) % 4)) for g in range(4)]
     assert {HEALTH_POLICIES["health-drd"].choose(src, dst, known, Context())[0].path for src, dst in flows} == {
@@ -149,7 +149,7 @@ def test_path_within_a_domain_is_hb0_despite_dead_rails() -> None:
     assert usable(path, SRC, dst, Broken(links=frozenset({SRC, dst}), rails=frozenset({0, 1})), "rail-only")
 
 
-def test_the_oracle_says_what_was_assigned() -> None:
+def test_oracle_returns_its_assignment() -> None:
     shares = (Share(Path("drd", 2), 3), Share(Path("rd", 0)))
     context = Context(assigned={(SRC, DST): shares})
     assert HEALTH_POLICIES["oracle"].choose(SRC, DST, idle(2, 4), context) == shares
@@ -181,7 +181,7 @@ def one_argument(src: Gpu) -> Shares:
         (raises, "must be an instance of HealthPolicy"),
     ],
 )
-def test_registering_an_incomplete_policy_names_what_is_missing(policy: HealthPolicy, message: str) -> None:
+def test_incomplete_policy_is_refused_with_missing_parts(policy: HealthPolicy, message: str) -> None:
     with pytest.raises(BadInput, match=rf"test_policies\.py:\d+: 'mine' is not a whole [^:]*: {message}"):
         HEALTH_POLICIES.add("mine", policy)
     assert "mine" not in HEALTH_POLICIES

@@ -53,7 +53,7 @@ def new_app(arrived: list[SwitchEvent]) -> RailyardApp:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_new_switches_get_flows_before_they_are_reported(kind: str) -> None:
+def test_new_switch_gets_flows_before_its_report(kind: str) -> None:
     fabric = Fabric(kind).connect()
     fabric.assert_all_reach_all_their_network_joins()
     assert fabric.whats() == [("switch-up", dpid) for dpid in fabric.switches]
@@ -101,7 +101,7 @@ def test_a_switch_with_flows_of_another_shape_is_emptied_first(shape: dict[str, 
     assert commands == [ofp.OFPFC_DELETE] + [ofp.OFPFC_ADD] * len(right.flows)
 
 
-def test_a_switch_that_lost_everything_gets_it_back() -> None:
+def test_switch_without_flows_gets_all_flows_again() -> None:
     fabric = Fabric().connect()
     rail = fabric.switches[RAIL_DPID + 1]
     right = rail.tables
@@ -134,7 +134,7 @@ def test_a_switch_outside_the_scheme_is_left_alone() -> None:
     assert not arrived
 
 
-def test_port_is_reported_only_when_it_changes() -> None:
+def test_port_is_reported_only_on_a_change() -> None:
     fabric = Fabric("rail-only").connect()
     rail = fabric.switches[RAIL_DPID]
     del fabric.arrived[:]
@@ -144,7 +144,7 @@ def test_port_is_reported_only_when_it_changes() -> None:
     assert [(h.what, h.port, h.up) for h in fabric.arrived] == [("port", 2, up) for up in (False, True, False, True)]
 
 
-def test_removed_port_loses_its_flow_and_regains_it() -> None:
+def test_flow_of_a_removed_port_returns_with_the_port() -> None:
     fabric = Fabric("rail-only").connect()
     rail = fabric.switches[RAIL_DPID]
     right = rail.tables
@@ -165,7 +165,7 @@ def test_port_up_follows_its_flow_and_port_down_comes_first() -> None:
     assert seen == [(False, True), (True, True)]
 
 
-def test_lost_spine_leaves_the_groups_and_rejoins_them() -> None:
+def test_groups_drop_a_lost_spine_and_add_a_returned_spine() -> None:
     fabric = Fabric(spines=2).connect()
     rails = [fabric.switches[RAIL_DPID + g] for g in range(3)]
     spine = fabric.switches[SPINE_DPID]
@@ -175,7 +175,7 @@ def test_lost_spine_leaves_the_groups_and_rejoins_them() -> None:
     assert [rail.tables.groups for rail in rails] == [{UPLINK_GROUP: (2001, 2002)}] * 3
 
 
-def test_a_spine_is_used_again_only_once_it_has_its_flows() -> None:
+def test_spine_is_used_again_only_with_its_flows_installed() -> None:
     """Not as soon as its ports are known."""
     fabric = Fabric(spines=2).connect()
     spine = fabric.switches[SPINE_DPID]
@@ -191,7 +191,7 @@ def test_a_spine_is_used_again_only_once_it_has_its_flows() -> None:
     fabric.assert_all_reach_all_their_network_joins()
 
 
-def test_a_cut_uplink_takes_other_rails_round_it() -> None:
+def test_cut_uplink_is_avoided_by_other_rails() -> None:
     fabric = Fabric(spines=2).connect()
     fabric.switches[SPINE_DPID].set_port(fabric.app, 1, up=False)  # rail0's cable to spine0, seen at both ends
     fabric.switches[RAIL_DPID].set_port(fabric.app, 2001, up=False)
@@ -211,7 +211,7 @@ def test_counters_come_whole_from_an_answer_in_parts() -> None:
     assert stats[0].counters[3]["rx_bytes"] == 30
 
 
-def test_what_the_app_sends_is_what_the_ports_call_for() -> None:
+def test_flows_sent_by_the_app_match_the_ports() -> None:
     fabric = Fabric(spines=2).connect()
     for dpid, switch in fabric.switches.items():
         assert switch.tables == tables_of(dpid, switch.ports)

@@ -28,7 +28,7 @@ def test_untouched_all_goes_straight_through() -> None:
     assert cross_connects([1, 2, 2 + NETWORK_PORT_OFFSET], {}) == {2: 2 + NETWORK_PORT_OFFSET}
 
 
-def test_a_spares_fibre_takes_the_place_of_the_one_that_failed() -> None:
+def test_fibre_of_a_spare_replaces_the_failed_fibre() -> None:
     place = 2 + NETWORK_PORT_OFFSET
     crossed = cross_connects(PORTS, {3: place})
     assert crossed == {
@@ -102,7 +102,7 @@ def test_a_carrier_that_has_not_come_yet_is_no_loss() -> None:
     assert link_state_changes({fibre: place}, {**just_lit, place: LinkState(False, False)}) == {fibre: False}
 
 
-def test_what_is_still_being_cabled_stays_lit() -> None:
+def test_ports_under_cabling_keep_their_light() -> None:
     assert link_state_changes({}, {1: LinkState(False, True)}) == {}
     assert link_state_changes({}, {1: LinkState(False, True), 1 + NETWORK_PORT_OFFSET: LinkState(True, False)}) == {
         1: False

@@ -188,7 +188,7 @@ def test_steps_between_tables_leave_no_gap(have: Tables, want: Tables) -> None:
 
 
 @given(have=some_tables(), want=some_tables())
-def test_only_what_differs_is_sent(have: Tables, want: Tables) -> None:
+def test_only_differing_flows_are_sent(have: Tables, want: Tables) -> None:
     steps = reconcile(have, want)
     assert set(steps.add) == want.flows - have.flows
     assert set(steps.delete) <= have.flows - want.flows

@@ -80,7 +80,7 @@ def test_the_busier_direction_counts() -> None:
     assert worst.at(50).domains == (100, 40, 100, 100)
 
 
-def test_report_after_a_missing_one_covers_its_time() -> None:
+def test_report_after_a_missing_report_covers_both_periods() -> None:
     lab = Lab()
     lab.on_event(stats(RAIL_DPID, 0, all_ports(0)), stats(RAIL_DPID, 50, all_ports(FULL // 2)))
     assert lab.at(50).rails == (50, 100)
@@ -192,7 +192,7 @@ def test_drops_at_a_port_and_in_a_shaper_are_both_losses() -> None:
     assert lab.at(50).rails == (50, 100)  # 5 of 1000
 
 
-def test_what_is_of_another_fabric_is_passed_over() -> None:
+def test_reports_of_another_fabric_are_ignored() -> None:
     lab = Lab()
     lab.on_event(stats(RAIL_DPID + 7, 0, {1: 0}), SwitchEvent("port", RAIL_DPID, 0, port=99, up=False))
     lab.on_event(SwitchEvent("switch-down", SPINE_DPID, 0), stats(RAIL_DPID, 0, {UPLINK_PORT: 5}))

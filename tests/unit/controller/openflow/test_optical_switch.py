@@ -114,7 +114,7 @@ def test_a_fresh_switch_crosses_straight_through_and_all_is_lit(lab: Lab) -> Non
 
 
 @pytest.mark.parametrize("port", [2, place(2)])
-def test_lost_carrier_disables_the_other_side_until_it_returns(lab: Lab, port: int) -> None:
+def test_lost_carrier_disables_the_other_side_until_return(lab: Lab, port: int) -> None:
     other = place(2) if port == 2 else 2
     lab.let(port, on=False)
     assert lab.switch.dark == {other}
@@ -195,7 +195,7 @@ def test_new_controller_adopts_moved_fibres_and_link_states(lab: Lab) -> None:
     assert lab.switch.dark == {2, place(3)}
 
 
-def test_controller_that_starts_during_a_move_adopts_it(lab: Lab) -> None:
+def test_controller_started_during_a_move_adopts_the_move(lab: Lab) -> None:
     lab.app.optics.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
     lab.restart()
     assert lab.crossed() == {1: place(1), 3: place(2)}
@@ -257,7 +257,7 @@ def test_two_switches_move_fibres_at_the_same_time(lab: Lab) -> None:
     assert (lab.crossed(), other.crossed()) == ({1: place(1), 3: place(2)}, {1: place(3), 2: place(2)})
 
 
-def test_what_is_wrong_at_one_switch_moves_nothing_at_another(lab: Lab) -> None:
+def test_error_at_one_switch_moves_nothing_at_another(lab: Lab) -> None:
     other = Optical(OPTICAL_DPID + 1)
     other.connect(lab.app)
     wrong = {1: place(2), 3: place(2)}

@@ -72,7 +72,7 @@ def test_crash_kills_the_process_and_is_reported(lab: Lab) -> None:
         lab.controller.crash()
 
 
-def test_one_that_has_not_crashed_is_not_restarted(lab: Lab) -> None:
+def test_running_controller_is_not_restarted(lab: Lab) -> None:
     with pytest.raises(ValueError, match=r"can't restart: it has not crashed$"):
         lab.controller.restart()
 
@@ -100,14 +100,14 @@ def test_restarted_controller_gets_the_last_silence_first(lab: Lab) -> None:
     assert lab.children[1].sent[1].silence == SilentComponents(links=frozenset({Gpu(0, 1)}))
 
 
-def test_while_it_is_away_asking_says_so_in_a_line(lab: Lab) -> None:
+def test_request_to_an_absent_controller_gives_a_line(lab: Lab) -> None:
     lab.controller.crash()
     for ask in (lambda: lab.controller.port_counters(2), lambda: lab.controller.replace_gpu("d0g1")):
         with pytest.raises(RailyardError, match=r"^the controller is away: it has crashed$"):
             ask()
 
 
-def test_scores_are_made_again_by_a_successor_if_they_were_made(lab: Lab) -> None:
+def test_successor_computes_scores_if_the_first_did(lab: Lab) -> None:
     lab.controller.start_health(HealthSpec())
     lab.controller.crash()
     lab.controller.restart()
@@ -119,7 +119,7 @@ def test_scores_are_made_again_by_a_successor_if_they_were_made(lab: Lab) -> Non
     assert lab.children[2].words() == ["ConnectController", "AwaitSwitches"]
 
 
-def test_one_that_does_not_come_up_stays_away(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_controller_that_fails_to_start_stays_away(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(self: FakeWorker, wanted: set[str]) -> dict[str, dict[str, Any]]:
         raise RailyardError("railyard.controller.processes.controller_main ended: no such thing")
 
@@ -152,7 +152,7 @@ def test_replaced_gpu_is_sent_by_name(lab: Lab) -> None:
         lab.controller.replace_gpu("d9g9")
 
 
-def test_the_end_of_a_fabric_is_the_end_of_one_that_was_away(lab: Lab) -> None:
+def test_end_of_a_fabric_ends_an_absent_controller(lab: Lab) -> None:
     lab.controller.crash()
     lab.controller.stop()
     assert not lab.controller.is_down

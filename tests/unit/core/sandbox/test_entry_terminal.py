@@ -25,7 +25,7 @@ WITHIN_S = 60.0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root enters the runs of others")
-def test_what_a_users_command_leaves_has_no_terminal_of_roots() -> None:
+def test_remains_of_a_users_command_have_no_terminal_of_root() -> None:
     """Or it could read what root types after the command. The command can still be used like a shell."""
     ours, theirs = os.openpty()
     name = os.ttyname(theirs)

@@ -20,7 +20,7 @@ def below_tmp() -> Iterator[Path]:
         yield Path(name)
 
 
-def test_only_what_is_below_tmp_is_put_back(below_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_paths_below_tmp_are_put_back(below_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
     monkeypatch.setattr(sys, "path", ["", str(below_tmp / "none")])
     (below_tmp / "in" / "deep").mkdir(parents=True)

@@ -142,7 +142,7 @@ def test_sockets_that_claim_another_user_keep_nobody_waiting(queue: str) -> None
             assert [ticket.user for ticket in run_queue.tickets(queue)] == [mine]
 
 
-def test_an_ordinary_user_is_shown_as_the_kernel_reports_it(queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ordinary_user_is_shown_as_the_kernel_reports(queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         run_queue, "abstract_sockets", lambda _: [(f"{queue}/{1:020}-1/65534/root: run".encode(), 65534)]
     )

@@ -57,7 +57,7 @@ def test_script_waits_for_another_run_and_says_so(queue: str, capsys: pytest.Cap
     assert line.endswith("recovery (no_queue=True starts at once)\n")
 
 
-def test_processes_of_a_session_share_what_one_measured(tmp_path: Path) -> None:
+def test_processes_of_a_session_share_a_measured_capacity(tmp_path: Path) -> None:
     first, second = SharedCapacity(), SharedCapacity()
     first.file = second.file = tmp_path / "capacity"
     with first.shared():

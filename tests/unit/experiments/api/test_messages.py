@@ -27,7 +27,7 @@ def test_records_of_a_run_arrive_unchanged(pipes: tuple[Pipe, Pipe]) -> None:
     assert (received.number, received.value) == (3, run)
 
 
-def test_request_arrives_as_it_was_sent(pipes: tuple[Pipe, Pipe]) -> None:
+def test_request_survives_the_socket(pipes: tuple[Pipe, Pipe]) -> None:
     ours, theirs = pipes
     request: Message = m.RunWorkload(number=1, workload={"kind": "collective"}, repeats=2, seed=3)
     ours.send(request)

@@ -99,7 +99,7 @@ def test_nodes_of_a_multi_rail_fabric_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "pcap", [b"", b"x" * 100, b"\x1f\x8b" + b"\0" * 100, b"\xd4\xc3\xb2\xa1", raw_pcap(101), raw_pcap(9999)]
 )
-def test_what_is_no_capture_is_one_line(pcap: bytes) -> None:
+def test_file_that_is_no_capture_is_one_line(pcap: bytes) -> None:
     """Another user's run may send anything to root."""
     with pytest.raises(RailyardError) as caught:
         read(pcap)

@@ -50,7 +50,7 @@ def test_names_in_records_are_text_in_summary_and_report() -> None:
 
 
 @pytest.mark.parametrize("text", [HOSTILE, "[/]", "[bold", "[link=file:///etc]a", "[rail 1]", "a\nb", "104.3\u00a0s"])
-def test_a_terminal_shows_any_text_as_it_is(text: str) -> None:
+def test_terminal_shows_any_text_unchanged(text: str) -> None:
     """In a line and in a table, and still with colours where the terminal has some."""
     table = Table()
     table.add_column(text, no_wrap=True)

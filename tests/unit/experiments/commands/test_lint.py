@@ -78,7 +78,7 @@ def test_a_model_as_published_or_an_experiment(name: str, status: int, capsys: p
         ),
     ],
 )
-def test_what_cannot_be_is_one_line(
+def test_impossible_placement_is_one_line(
     text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["lint", write(tmp_path, text)]) == 2
@@ -109,7 +109,7 @@ def test_too_many_gpus_are_refused_at_once(
     assert capsys.readouterr().err == f"error: {message}\n"
 
 
-def test_a_model_file_is_checked_as_it_was_published(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_published_model_file_is_checked_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (CATALOGUE / "gpt-145.6b.yaml").read_text()
     assert cli.main(["lint", write(tmp_path, text)]) == 0
     assert "1,536 GPUs, 192 domains x 8 rails" in wording(capsys)

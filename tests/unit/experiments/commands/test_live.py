@@ -27,7 +27,7 @@ def test_a_run_has_several_names(wanted: str) -> None:
         ("tow", "RUN: 'tow' is not a run that is alive: did you mean 'two'? allowed are one, three, two"),
     ],
 )
-def test_what_is_not_one_run_is_reported(wanted: str, message: str) -> None:
+def test_argument_that_fits_no_single_run_is_reported(wanted: str, message: str) -> None:
     with pytest.raises(BadInput) as caught:
         choose(wanted, RUNS)
     assert str(caught.value) == message
@@ -38,7 +38,7 @@ def test_nothing_alive_is_reported() -> None:
         choose("one", [])
 
 
-def test_own_runs_win_and_what_is_refused_is_stated() -> None:
+def test_own_runs_come_first_and_refused_runs_are_named() -> None:
     theirs = LiveRun("quickstart", "one", "/tmp/theirs/one", 44, "me", 0.0, own=False)
     fake = LiveRun("recovery", "fake", "/tmp/fake", 55, "me", 0.0, own=False, refused="is refused: it is fake")
     assert choose("one", [theirs, *RUNS]) == choose("quickstart", [theirs, *RUNS]) == RUNS[0]
@@ -61,7 +61,7 @@ def test_control_characters_of_a_name_are_escaped(name: str, shown: str) -> None
     assert printable(name) == shown
 
 
-def test_a_name_that_looks_like_markup_is_shown_as_it_is() -> None:
+def test_name_like_markup_is_shown_unchanged() -> None:
     console = Console(file=io.StringIO(), width=120)
     print_table([LiveRun("[/bold]", "[red]", "/tmp/[/x]", 1, "me", 1.0)], console)
     assert "[red]  [/bold]" in console.file.getvalue()  # type: ignore[attr-defined]

@@ -65,7 +65,7 @@ def test_predict_json_has_the_rows_and_writes_no_file(
     assert ("claims" in found) == (name == "table2")
 
 
-def test_a_prediction_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
+def test_prediction_replaces_an_older_prediction(tmp_path: Path) -> None:
     line = ["predict", "moe-slowdown", "--out", str(tmp_path)]
     assert cli.main(line) == 0
     files = [tmp_path / "moe-slowdown.csv", tmp_path / "moe-slowdown.png"]
@@ -77,7 +77,7 @@ def test_a_prediction_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["csv", "png"])
 @pytest.mark.parametrize("figure", ["collectives", "table2"])
-def test_a_prediction_never_overwrites_something_else(
+def test_prediction_never_overwrites_another_file(
     figure: str, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mine = tmp_path / f"{figure}.{suffix}"
@@ -110,7 +110,7 @@ def in_the_way(kind: str, path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("suffix", ["csv", "png"])
-def test_what_is_in_a_predictions_way_is_one_line(
+def test_obstacle_at_a_predictions_path_is_one_line(
     kind: str, wording: str, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / f"table2.{suffix}"

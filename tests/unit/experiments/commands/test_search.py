@@ -48,7 +48,7 @@ def test_the_size_of_hb_domains_is_the_platform_s_unless_given(capsys: pytest.Ca
     assert "on 64 GPUs (mi300x) in HB domains of 16" in capsys.readouterr().out
 
 
-def test_a_platform_of_your_own_and_what_it_leaves_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_platform_has_a_note_of_missing_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text(
         "hb_bps: 4_000_000_000_000\nrail_bps: 200_000_000_000\nflops: 1.0e+15\nmemory_bytes: 141_000_000_000\n"
@@ -78,9 +78,7 @@ def test_a_platform_of_your_own_and_what_it_leaves_open(tmp_path: Path, capsys: 
         (["gpt-22b", "--gpus", "64"], "--batch"),
     ],
 )
-def test_what_cannot_be_searched_is_one_line(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_impossible_search_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["search", *arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""

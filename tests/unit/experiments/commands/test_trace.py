@@ -66,7 +66,7 @@ def went(*gpus: Gpu, lost_after: int | None = None) -> TracedPath:
         ([A, B], "spine", 1, "d0g1 -rail0-> rail1 -> spine1 -> rail2 -> d1g2"),
     ],
 )
-def test_each_kind_is_known_by_where_it_was_seen(gpus: list[Gpu], kind: PathKind, rail: int, line: str) -> None:
+def test_kind_of_a_path_follows_from_its_gpus(gpus: list[Gpu], kind: PathKind, rail: int, line: str) -> None:
     way = went(*gpus)
     assert way.delivered
     assert way.path == Path(kind, rail)
@@ -138,7 +138,7 @@ def test_several_packets_get_one_verdict() -> None:
             verdict(ways, paths)
 
 
-def test_what_a_policy_says_is_what_its_way_is_taken_for() -> None:
+def test_path_of_a_probe_gets_the_policys_name() -> None:
     """For all pairs of 3 x 3, the way along the policy's GPUs is that path and no other pair's."""
     gpus = [Gpu(d, g) for d in range(3) for g in range(3)]
     for src, dst in permutations(gpus, 2):

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("figures_as_text")
 SMALL = ("-o", "domains=2", "-o", "rails=4")
 
 
-def test_dry_run_tells_who_sends_what(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_prints_senders_and_bytes(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["dry-run", str(TRACES / "pipeline"), *SMALL]) == 0
     reported = capsys.readouterr().out
     assert "pipeline on rail-only, 2 domains x 4 rails: bytes times 1" in reported
@@ -45,7 +45,7 @@ def test_dry_run_of_an_experiment_counts_every_byte_once() -> None:
         assert sum(step.rail_bytes for step in steps) == far
 
 
-def test_dry_run_of_a_trace_can_scale_it() -> None:
+def test_dry_run_scales_a_trace() -> None:
     trace = str(TRACES / "ring.0.json")
     as_it_is, scaled = (dry_run.experiment(trace, overrides) for overrides in ([], ["duration=2s"]))
     assert isinstance(as_it_is, ExperimentSpec)

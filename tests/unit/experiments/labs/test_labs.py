@@ -151,7 +151,7 @@ def test_a_unit_that_does_not_fit_is_wrong_and_named(unit: str, right: float, gi
 
 
 @BY_NAME
-def test_the_unit_of_every_question_is_one_that_can_be_read(lab: Lab) -> None:
+def test_unit_of_every_question_can_be_read(lab: Lab) -> None:
     for question in lab.questions:
         assert dimension_of(question.unit)
         words = {"ms": "ms", "s": "seconds", "%": "percent"}
@@ -169,7 +169,7 @@ def test_answers_with_their_unit_are_right(lab: Lab, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("student", STUDENTS[:6])
-def test_spine_cables_are_those_that_the_program_draws(student: str) -> None:
+def test_spine_cables_equal_the_drawn_cables(student: str) -> None:
     setting = Setting.of(find("1"), student)
     ends = [(link.a.node, link.b.node) for link in setting.plan(kind="rail-optimized").links]
     cables = [pair for pair in ends if any(name.startswith("spine") for name in pair)]
@@ -177,7 +177,7 @@ def test_spine_cables_are_those_that_the_program_draws(student: str) -> None:
 
 
 @pytest.mark.parametrize("student", STUDENTS[:6])
-def test_scores_are_asked_as_dry_run_prints_them(student: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scores_are_asked_in_the_form_of_dry_run(student: str, capsys: pytest.CaptureFixture[str]) -> None:
     setting = Setting.of(find("6"), student)
     hot = list(range(setting["senders"]))
     overrides = [f"background=[{{rails: {hot}, load: {setting['load']}}}]", f"workloads.0.ranks={hot}"]
@@ -295,7 +295,7 @@ def test_a_teachers_page_has_answers_and_recorded_ones() -> None:
 
 
 @BY_NAME
-def test_typical_answers_are_those_that_need_a_run(lab: Lab) -> None:
+def test_typical_answers_exist_for_questions_about_a_run(lab: Lab) -> None:
     expected = {question.name for question in lab.questions} - right_answers(Setting.of(lab)).keys()
     assert recorded(lab).typical.keys() == expected
 

@@ -95,7 +95,7 @@ def test_streams_that_do_not_read_are_ended_and_hold_no_memory(served: Served) -
         assert process.memory_info().rss - before < 10 * server.MAX_QUEUED * len(LARGE)
 
 
-def test_what_a_stream_sends_meanwhile_is_not_read(served: Served) -> None:
+def test_input_on_an_event_stream_is_not_read(served: Served) -> None:
     with open_stream(served) as connection:
         connection.settimeout(0.2)
         sent = 0
@@ -160,7 +160,7 @@ def test_no_answer_lets_a_browser_pass_the_address_on(served: Served, path: str,
     assert served.token not in answer
 
 
-def test_a_refusal_does_not_repeat_what_was_asked(served: Served) -> None:
+def test_refusal_does_not_repeat_the_request(served: Served) -> None:
     status, text = served.get(f"/{served.token}/<script>", token="guess")
     assert (status, text) == (403, "refused: wrong token\n")
 

@@ -29,7 +29,7 @@ def test_every_kind_of_background_is_offered() -> None:
     assert {key for spec in specs for key in spec.model_dump(exclude_none=True)} >= {*BACKGROUNDS.names()}
 
 
-def test_the_experiments_own_come_first_as_it_has_them() -> None:
+def test_experiments_own_choices_come_first_in_their_order() -> None:
     offered = choices(EXPERIMENT)
     assert tuple(offered) == STARTABLE
     workload, background = (next(iter(offered[sort].items())) for sort in ("workload", "background"))

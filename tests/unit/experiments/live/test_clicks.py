@@ -136,7 +136,7 @@ def test_a_script_fabric_gets_lines_of_python(monkeypatch: pytest.MonkeyPatch) -
     assert comment.startswith("# background {")
 
 
-def test_without_a_click_nothing_repeats_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_without_clicks_repeats_no_click(monkeypatch: pytest.MonkeyPatch) -> None:
     for argv in (["railyard", "shell", "quickstart"], ["server.py", "3", "4"]):
         monkeypatch.setattr(sys, "argv", argv)
         assert Clicks({"name": "two"}).commands(20.0) == ""

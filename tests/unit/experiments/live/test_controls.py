@@ -204,7 +204,7 @@ def test_a_missing_route_and_a_loop_are_named() -> None:
     assert around["problem"] == "a loop of 8 hops"
 
 
-def test_phases_are_under_way_from_what_they_wait_for() -> None:
+def test_phases_begin_after_the_phases_they_depend_on() -> None:
     plan, seen, ended = plan_of(), list[list[str]](), list[int]()
     spec = parse_workload(yaml.safe_load("{kind: moe, model: moe-1.3b-128, duration: 8s, all_to_alls: 2}"))
     schedule = build(spec, plan.spec, plan.rail_bps, plan.hb_bps).schedule

@@ -136,7 +136,7 @@ def test_streams_of_a_script_share_its_goodput(reroute_ms: float | None) -> None
     assert min(dead[2:5]) > 0
 
 
-def test_uplinks_share_what_crosses_the_spines() -> None:
+def test_uplinks_share_the_traffic_across_spines() -> None:
     plan = plan_of("rail-optimized", 2, 2, spines=2)
     crossed = derived._Crossed(plan).of("d0g0", "d1g1")
     uplinks = [(direction, plan.links[n], share) for direction, n, share in crossed if plan.links[n].kind == "uplink"]

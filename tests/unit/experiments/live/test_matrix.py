@@ -59,7 +59,7 @@ def selected(tab: Any, name: str) -> str:
 
 
 @pytest.mark.parametrize("name", CRASHED.values())
-def test_what_crashed_is_red_also_when_it_is_selected(tab: Any, name: str) -> None:
+def test_crashed_switch_stays_red_while_selected(tab: Any, name: str) -> None:
     red = tab.evaluate("getComputedStyle(document.querySelector('#legend .broken')).borderTopColor")
     selected(tab, name)
     box = tab.locator(f".node.selected[aria-label={name}] .box")

@@ -204,7 +204,7 @@ def test_silent_clients_are_cut_off_and_block_no_other(served: Served) -> None:
     assert time.monotonic() - began < 4 * HEAD_S
 
 
-def test_what_is_wrong_with_requests_is_not_kept(served: Served) -> None:
+def test_bad_requests_are_not_kept(served: Served) -> None:
     for _ in range(3):
         assert served.send("\0\r\n\r\n")[0] == 400
         with socket.create_connection((access.HOST, served.port)) as connection:

@@ -76,7 +76,7 @@ def test_an_experiment_is_for_one_machine_by_default() -> None:
         ({"underlay": {"interface": "eth0", "port": 80}}, "underlay.port: 80 must be 1024 or more"),
     ],
 )
-def test_what_several_machines_cannot_run_is_refused(keys: dict[str, Any], line: str) -> None:
+def test_experiment_that_needs_one_machine_is_refused(keys: dict[str, Any], line: str) -> None:
     with pytest.raises(BadInput) as caught:
         spec(**keys)
     assert str(caught.value).startswith(line), str(caught.value)

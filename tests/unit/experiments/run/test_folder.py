@@ -22,7 +22,7 @@ def problem(out: Path) -> str:
     return str(caught.value).replace(str(out.parent), "")
 
 
-def test_a_folder_with_something_in_it_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_folder_with_a_file_is_refused_and_unchanged(tmp_path: Path) -> None:
     out = tmp_path / "mine"
     out.mkdir()
     folder.check(out)
@@ -31,7 +31,7 @@ def test_a_folder_with_something_in_it_is_refused_and_left_alone(tmp_path: Path)
     assert (out / "thesis.txt").read_text() == "years"
 
 
-def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
+def test_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("nowhere")
     assert problem(tmp_path / "file") == "--out: '/file' exists and is no folder: choose another"
@@ -49,7 +49,7 @@ def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
         ("a\0b", "--out: 'a\\x00b' is no path: embedded null byte"),
     ],
 )
-def test_what_a_run_could_not_write_is_refused(out: str, message: str) -> None:
+def test_folder_that_cannot_be_written_is_refused(out: str, message: str) -> None:
     with pytest.raises(BadInput) as caught:
         folder.check(Path(out))
     assert str(caught.value) == message
@@ -83,7 +83,7 @@ def test_folders_with_results_and_older_folders_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can write for others")
-def test_what_root_writes_in_a_users_folder_is_the_users(tmp_path: Path) -> None:
+def test_files_of_root_in_a_users_folder_belong_to_the_user(tmp_path: Path) -> None:
     os.chown(tmp_path, 1234, 2345)
     with folder.made(tmp_path / "runs" / "one") as where:
         where.write("deep/file", b"")

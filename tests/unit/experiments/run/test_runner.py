@@ -167,7 +167,7 @@ def test_fabric_state_is_restored_after_the_last_fault(runs: Runs, tmp_path: Pat
     assert runs.left == [("two on 0 seed 7", as_found), ("two off 0 seed 7", as_found)]
 
 
-def test_hearts_beat_while_things_break_unless_they_are_off(runs: Runs, tmp_path: Path) -> None:
+def test_heartbeats_run_during_faults_unless_off(runs: Runs, tmp_path: Path) -> None:
     run_experiment(spec_of(faults=[FAULT], reroute=["on"], heartbeats="off"), tmp_path, None)
     assert [line.split()[0] for line in runs.did] == ["build", "calibrate", "link-down", "stop"]
 
@@ -189,7 +189,7 @@ def test_scripts_run_after_faults_with_a_seed_per_repeat(runs: Runs, tmp_path: P
     assert (FaultsMeasure().steps(spec), FaultsMeasure().counts(spec).faults) == (5, 7)
 
 
-def test_fault_runs_only_on_the_fabrics_that_it_names(runs: Runs, tmp_path: Path) -> None:
+def test_fault_runs_only_on_its_named_fabrics(runs: Runs, tmp_path: Path) -> None:
     fabrics = [SMALL, {**SMALL, "kind": "rail-optimized"}]
     faults = [{**FAULT, "on": [1]}, {**FAULT, "target": "d0g0", "on": [1]}]
     spec = spec_of(fabrics=fabrics, faults=faults, heartbeats="off")
@@ -250,7 +250,7 @@ def test_rate_above_machine_capacity_is_refused_before_build(monkeypatch: pytest
     assert (runs.did, runs.saved) == ([], [])
 
 
-def test_what_was_measured_is_kept_when_somebody_stops_it(runs: Runs, tmp_path: Path) -> None:
+def test_stopped_run_keeps_its_measurements(runs: Runs, tmp_path: Path) -> None:
     runs.fail_at["all-gather 1 seed 1"] = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         run_experiment(spec_of(workloads=[COLLECTIVE], repeats=3), tmp_path, None)

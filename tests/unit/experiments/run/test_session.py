@@ -29,7 +29,7 @@ def session_with(controller: Controller) -> FabricSession:
     return FabricSession("rail-only", cast(Any, None), cast(Any, controller))
 
 
-def test_scores_last_until_the_last_fault_that_needs_them() -> None:
+def test_scores_last_until_the_end_of_their_last_fault() -> None:
     controller = Controller()
     session = session_with(controller)
     first = session.health_scores("embedded")

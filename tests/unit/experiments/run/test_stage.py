@@ -139,7 +139,7 @@ def test_a_fault_before_anything_flows_is_refused() -> None:
     assert FaultsMeasure().faults(parse({**data, "faults": [{**fault, "at": "500ms"}]}))[0].at == MIN_AT_S > WARM_UP_S
 
 
-def test_provenance_says_what_it_ran_on() -> None:
+def test_provenance_names_machine_and_versions() -> None:
     found = provenance.provenance(FULL, "netdev", "no module", 7)
     assert (found["kernel"], found["ovs"], found["datapath"]) == ("6.1.0-28-amd64", "3.1.0", "netdev")
     assert found["seed"] == 7

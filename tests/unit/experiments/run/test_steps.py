@@ -66,7 +66,7 @@ def test_an_interval_is_repeated_while_the_machine_is_busy(busy: int, attempts: 
     [LOST, Event(3, PROCESS, "interrupted", {**WHERE.as_dict(), "text": "a worker died"})],
     ids=["lost byte", "dead process"],
 )
-def test_what_is_invalid_for_another_reason_stays(other: ByteCheck | Event) -> None:
+def test_interval_invalid_for_another_reason_stays_invalid(other: ByteCheck | Event) -> None:
     run = run_of()
     assert measured(run, [BUSY, QUIET], other) == 1
     assert run.loads == [BUSY]

@@ -35,14 +35,14 @@ def test_every_shipped_experiment_has_a_duration(name: str) -> None:
         ({"faults": [*SMALL["faults"], {**SMALL["faults"][0], "repair": "4s"}]}, 2 * 5),
     ],
 )
-def test_what_is_added_takes_its_time(keys: dict[str, Any], least_s: float) -> None:
+def test_each_part_of_an_experiment_adds_time(keys: dict[str, Any], least_s: float) -> None:
     before, after = duration_s(parse_keys(SMALL)), duration_s(parse_keys(SMALL | keys))
     assert before is not None
     assert after is not None
     assert after - before >= least_s
 
 
-def test_traffic_goes_on_after_a_repair_while_it_is_evaluated() -> None:
+def test_traffic_continues_after_a_repair() -> None:
     assert AFTER_S == evaluate.AFTER_S
 
 

@@ -39,7 +39,7 @@ def changed(*overrides: str) -> dict[str, Any]:
         ("spines=", ("fabrics", 0, "spines"), None),
     ],
 )
-def test_a_value_goes_where_it_belongs(override: str, path: tuple[str | int, ...], value: object) -> None:
+def test_short_key_changes_the_right_value(override: str, path: tuple[str | int, ...], value: object) -> None:
     found: Any = changed(override)
     for step in path:
         found = found[step]
@@ -71,7 +71,7 @@ def test_the_data_given_is_left_alone_and_the_last_override_wins() -> None:
         ("kind=moe", "-o: 'kind' may mean several things: write fabrics.*.kind or workloads.*.kind or faults.*.kind"),
     ],
 )
-def test_what_has_no_place_is_reported(override: str, message: str) -> None:
+def test_key_without_a_place_is_reported(override: str, message: str) -> None:
     with pytest.raises(BadInput) as caught:
         changed(override)
     assert str(caught.value) == message

@@ -153,7 +153,7 @@ def experiment(**changes: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_errors_name_field_value_and_what_is_allowed(data: object, message: str) -> None:
+def test_errors_name_field_value_and_allowed_values(data: object, message: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse(data)
     assert str(caught.value) == message
@@ -181,7 +181,7 @@ def test_a_resolved_experiment_says_everything() -> None:
     assert data["reroute"] == ["on", "off"]
 
 
-def test_bare_on_and_off_are_what_they_look_like() -> None:
+def test_bare_on_and_off_are_strings() -> None:
     text = "{name: mine, fabrics: [{kind: rail-only}], faults: [{kind: gpu-crash, target: d1g1}], reroute: [on, off]}"
     assert parse(yaml.safe_load(text)).reroute == ("on", "off")
     assert parse(yaml.safe_load(text.replace("[on, off]", "off"))).reroute == ("off",)
@@ -210,7 +210,7 @@ def test_bare_on_and_off_are_what_they_look_like() -> None:
         ),
     ],
 )
-def test_a_label_tells_a_fabric_from_its_kind_by_what_differs(fabrics: list[Any], labels: tuple[str, ...]) -> None:
+def test_label_adds_differing_keys_to_the_kind(fabrics: list[Any], labels: tuple[str, ...]) -> None:
     assert parse(experiment(fabrics=fabrics)).labels == labels
 
 
@@ -226,7 +226,7 @@ def test_workloads_have_names_that_are_the_same_on_every_fabric() -> None:
     assert spec.workload_labels == ("moe-1.3b-128", "all-to-all", "all-to-all-in-rail", "moe-1.3b-128 2")
 
 
-def test_a_workload_has_the_name_it_was_given() -> None:
+def test_workload_keeps_its_given_name() -> None:
     moe = {"kind": "moe", "duration": "1s"}
     spec = parse(experiment(workloads=[{**moe, "name": "even"}, {**moe, "name": "uneven", "skew": 1}, moe]))
     assert spec.workload_labels == ("even", "uneven", "moe-1.3b-128")
@@ -242,7 +242,7 @@ def test_batches_set_workloads_apart() -> None:
     assert load("sweep-batch").workload_labels == names
 
 
-def test_what_a_sweep_holds_still_is_still() -> None:
+def test_sweep_changes_only_its_axes() -> None:
     """Over domain sizes: bytes of each AllGather, sequences a step, and their computing time on all GPUs together."""
     spec = load("sweep-domain-size")
     jobs = [build(spec.workloads[0], fabric, 20_000_000, 240_000_000)[0].iteration for fabric in spec.gpu_fabrics]
@@ -255,7 +255,7 @@ def test_what_a_sweep_holds_still_is_still() -> None:
     assert len(seen) == 1
 
 
-def test_transfers_are_named_by_what_differs_between_them() -> None:
+def test_transfers_are_named_by_their_differing_keys() -> None:
     transfers = {"kind": "transfers", "ranks": [0, 1]}
     several = [transfers, {**transfers, "stripes": 4}, {**transfers, "stripes": 4, "to": "shuffled"}]
     assert parse(experiment(workloads=[transfers])).workload_labels == ("transfers",)

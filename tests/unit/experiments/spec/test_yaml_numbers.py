@@ -34,14 +34,14 @@ from railyard.experiments.spec import loading
         ("on", True),
     ],
 )
-def test_a_plain_value_is_the_number_that_it_looks_like(text: str, value: object) -> None:
+def test_plain_number_of_yaml_is_a_number(text: str, value: object) -> None:
     read = parse_yaml(text, "-o x")
     assert read == value
     assert type(read) is type(value)
 
 
 @pytest.mark.parametrize("text", ["1:30", "1e1", "0o10", "on", "10.0"])
-def test_what_is_no_whole_number_is_no_number_of_domains(text: str) -> None:
+def test_fraction_is_no_number_of_domains(text: str) -> None:
     with pytest.raises(BadInput, match=r"fabrics\.0\.domains: .* must be a whole number"):
         loading.load_any("quickstart", [f"domains={text}"])
 
@@ -52,7 +52,7 @@ def test_a_number_with_a_zero_in_front_is_decimal() -> None:
 
 
 @pytest.mark.parametrize("text", ["on", "010", "1e4", "2020-01-01"])
-def test_text_that_yaml_takes_for_something_else_needs_quotes(text: str) -> None:
+def test_text_like_another_yaml_type_needs_quotes(text: str) -> None:
     with pytest.raises(BadInput, match=r"name: .* must be text: put it in quotes"):
         loading.load_any("quickstart", [f"name={text}"])
 
@@ -62,7 +62,7 @@ NUMBER_LIKE = st.text("0123456789_.eExXob:+-naiNfyso", max_size=8)
 
 
 @given(PLAIN | NUMBER_LIKE)
-def test_what_is_written_is_read_the_same_by_any_reader(value: Any) -> None:
+def test_written_yaml_is_equal_for_every_reader(value: Any) -> None:
     text = dump_yaml({"key": value})
     assert parse_yaml(text, "FILE") == {"key": value}
     assert yaml.safe_load(text) == {"key": value}

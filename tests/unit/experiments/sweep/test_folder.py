@@ -145,7 +145,7 @@ def test_every_run_is_there_once_whatever_is_lost(
         assert loss or not progress.failed
 
 
-def test_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path, sweep: Sweep, run_data: bytes) -> None:
+def test_stopped_sweep_continues_with_missing_runs(tmp_path: Path, sweep: Sweep, run_data: bytes) -> None:
     with SweepFolder(tmp_path / "s", sweep) as folder:
         folder.claim()
         folder.install(sweep.cells[0].name, outcome(run_data))
@@ -158,7 +158,7 @@ def test_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path, sweep: Sweep, run_
         assert not part.exists()
 
 
-def test_a_run_that_is_done_again_replaces_the_earlier_one(tmp_path: Path, sweep: Sweep, run_data: bytes) -> None:
+def test_repeated_run_replaces_the_earlier_run(tmp_path: Path, sweep: Sweep, run_data: bytes) -> None:
     name = sweep.cells[0].name
     with SweepFolder(tmp_path, sweep) as folder:
         folder.claim()
@@ -206,7 +206,7 @@ def test_a_table_that_grows_is_that_of_all_runs(tmp_path: Path, sweep: Sweep, ru
     )
 
 
-def test_the_report_says_what_is_missing_and_each_verdict(tmp_path: Path, sweep: Sweep, run_data: bytes) -> None:
+def test_report_has_missing_runs_and_each_verdict(tmp_path: Path, sweep: Sweep, run_data: bytes) -> None:
     with SweepFolder(tmp_path, sweep) as folder:
         folder.claim()
         folder.install(sweep.cells[0].name, outcome(run_data), axes=sweep.cells[0].axes)

@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_missing_file_is_made_and_the_line_says_how_to_use_it(tmp_path: Path) -> None:
+def test_missing_key_file_is_made_and_its_use_is_printed(tmp_path: Path) -> None:
     path = tmp_path / "a b.pem"
     umask = os.umask(0)
     try:
@@ -122,7 +122,7 @@ def test_a_malformed_file_is_refused_in_a_line(tmp_path: Path, content: bytes, p
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "device", "loop", "unwritable"])
-def test_what_is_no_file_is_refused_and_never_waited_for(tmp_path: Path, kind: str) -> None:
+def test_pipe_in_place_of_a_key_file_is_refused(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "file"
     if kind == "folder":
         path.mkdir(mode=0o700)

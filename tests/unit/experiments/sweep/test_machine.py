@@ -79,7 +79,7 @@ def is_running(name: str, worker: "subprocess.Popen[str]") -> bool:
     return name in {child.name() for child in psutil.Process(worker.pid).children()}
 
 
-def test_stopping_ends_the_run_and_what_waits_for_the_machine() -> None:
+def test_stopping_ends_the_run_and_waiting_runs() -> None:
     first = worker("60", "2")
     second = worker("60", "0.5")
     assert ended(second)[0] == 130

@@ -159,7 +159,7 @@ print(receiver.receive().path)
 """
 
 
-def test_every_pickle_that_calls_something_is_refused() -> None:
+def test_pickle_with_a_call_is_refused() -> None:
     """In messages of Dask, whatever its deserializers are, and in those of Python itself; not in Railyard's own."""
     pytest.importorskip("distributed", reason="needs Dask: script/bootstrap cluster")
     done = subprocess.run([sys.executable, "-c", GUARD], cwd=ROOT, capture_output=True, text=True, check=True)

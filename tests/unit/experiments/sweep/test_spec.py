@@ -52,7 +52,7 @@ def test_where_leaves_combinations_out(tiny: str) -> None:
     assert values(load(tiny, axes=["domains=2,4", "fabrics.0.rails=2,3,4"], where=where)) == [(2, 4), (4, 2)]
 
 
-def test_axes_in_the_file_are_those_of_the_command_line(tiny: str, tmp_path: Path) -> None:
+def test_axes_of_the_file_equal_axes_of_the_command_line(tiny: str, tmp_path: Path) -> None:
     written = {**TINY, "axes": {"domains": [2, 3], "seed": [1, 2, 3]}, "where": "domains < 3 or seed == 1"}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(written))
     of_file = load(str(tmp_path / "own.yaml"))
@@ -75,7 +75,7 @@ def test_a_cell_is_the_experiment_with_these_values(tiny: str) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(2, 40), min_size=1, max_size=4, unique=True), st.integers(1, 3))
-def test_cells_of_more_values_include_those_of_fewer(tiny: str, domains: list[int], seeds: int) -> None:
+def test_cells_of_more_values_include_cells_of_fewer_values(tiny: str, domains: list[int], seeds: int) -> None:
     def cells(count: int) -> set[str]:
         text = ",".join(map(str, domains[:count]))
         return {cell.name for cell in load(tiny, axes=[f"domains={text}"], seeds=f"1..{seeds}").cells}

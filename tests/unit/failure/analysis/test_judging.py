@@ -78,7 +78,7 @@ def reported(ms: float, what: str, **detail: Any) -> ControllerEvent:
     return at(ms), what, detail
 
 
-def test_steps_are_those_that_follow_its_own_detection() -> None:
+def test_steps_follow_the_faults_own_detection() -> None:
     events = [
         reported(1005, "port-down", switch="rail1", port="d1g1"),
         reported(1006, "decided", gpus=3),
@@ -92,7 +92,7 @@ def test_steps_are_those_that_follow_its_own_detection() -> None:
     assert (cut.detect_ms, cut.decided_ms, cut.reroute_ms) == (10.0, 11.0, 14.0)
 
 
-def test_what_another_fault_loses_later_is_not_its_outage() -> None:
+def test_later_loss_of_another_fault_is_no_outage() -> None:
     (pair, *_) = talks_of(CUT)[0].probes
     cut, _ = judged({CUT: (1000, 4000), AWAY: (2000, 3000)}, {pair: [(1000, 1030), (2500, 2900)]})
     assert cut.first_packet_ms == pytest.approx(30, abs=1)
@@ -126,14 +126,14 @@ def test_goodput_that_never_fell_has_no_time_of_its_return() -> None:
     assert cut.recovered is Recovered.YES
 
 
-def test_losses_while_returning_are_those_until_the_next_act() -> None:
+def test_losses_after_a_repair_count_until_the_next_act() -> None:
     (pair, *_) = talks_of(CUT)[0].probes
     lost = {pair: [(2000, 2010), (2500, 2600)]}
     assert judged({CUT: (1000, 2000), AWAY: (2490, 3000)}, lost)[0].probes_lost_after_repair == 10
     assert judged({CUT: (1000, 2000)}, lost)[0].probes_lost_after_repair == 110
 
 
-def test_a_controller_is_back_when_it_says_so() -> None:
+def test_controller_is_back_at_its_own_report() -> None:
     events = [reported(1000, "controller-crashed"), reported(2450, "controller-restarted")]
     away, cut = judged({AWAY: (1000, 2000), CUT: (1500, 4000)}, {}, events)
     assert (away.detect_ms, away.first_packet_ms, away.probes_lost) == (None, 0.0, 0), (

@@ -24,11 +24,11 @@ node_marks = st.frozensets(st.sampled_from(["route a", "route b", "route c", "in
 fabrics = st.fixed_dictionaries({"d0g0": node_marks, "hb0": node_marks, "rail0": node_marks})
 
 
-def test_nothing_is_left_where_all_is_as_it_was() -> None:
+def test_unchanged_state_has_no_differences() -> None:
     assert state_differences(HAD, dict(reversed(HAD.items()))) == []
 
 
-def test_what_is_left_and_what_is_gone_are_named_by_node() -> None:
+def test_added_and_removed_state_is_named_by_node() -> None:
     now = {"rail0": frozenset({"interface d0g0, set down"}), "d0g0": HAD["d0g0"] | {"route detour"}}
     assert state_differences(HAD, now) == [
         "d0g0 still has route detour",
@@ -74,7 +74,7 @@ def test_route_reads_as_ip_prints_it_with_or_without_carrier() -> None:
     assert route(route_body(via=False), NAMES) == line.replace(" via 198.18.0.2", "")
 
 
-def test_what_a_kernel_makes_by_itself_is_no_mark() -> None:
+def test_state_made_by_the_kernel_is_ignored() -> None:
     local, reachable = 2, 2
     assert route(route_body(CLONED), NAMES) == route(route_body(kind=local), NAMES) == ""
     assert neighbour(neighbour_body(reachable), NAMES) == ""

@@ -51,7 +51,7 @@ def first(*logs: ProbeLog) -> float | None:
         ((range(1000, 4000),), None),
     ],
 )
-def test_first_arrival_after_the_outage_ends_it(lost: tuple[range, ...], goodput_after_repair_ms: float | None) -> None:
+def test_first_arrival_ends_an_outage(lost: tuple[range, ...], goodput_after_repair_ms: float | None) -> None:
     assert first(log_of(*lost)) == goodput_after_repair_ms
 
 
@@ -85,7 +85,7 @@ def test_frames_kept_by_a_hung_switch_count_as_lost(rerouted_ms: int | None) -> 
     assert first(log) == (None if rerouted_ms is None else rerouted_ms + 1)
 
 
-def test_lost_probes_are_those_sent_that_never_arrived() -> None:
+def test_lost_probes_are_sent_probes_without_arrival() -> None:
     log = log_of(range(10, 13), range(20, 21))
     assert log.lost(11 * MS, 20 * MS) == [11, 12]
     assert log.lost(0, END * MS) == [10, 11, 12, 20]
@@ -154,7 +154,7 @@ def test_restoration_takes_as_long_as_the_hole_whatever_the_rate(bins: int, leve
 
 
 @given(dips=st.lists(st.floats(0, 100 * (1 - RESTORED) * 0.99), min_size=30, max_size=30))
-def test_what_stays_within_5_percent_was_never_down(dips: list[float]) -> None:
+def test_goodput_within_5_percent_is_never_down(dips: list[float]) -> None:
     assert restored(*(100.0 - dip for dip in dips)) == 0.0
 
 
@@ -164,7 +164,7 @@ def test_late_bin_is_an_outage_only_from_5_percent_of_the_window() -> None:
 
 
 @given(hole=st.integers(2, 10), burst=st.floats(100, 1000), length=st.integers(1, 9))
-def test_what_is_sent_in_excess_afterwards_hides_no_outage(hole: int, burst: float, length: int) -> None:
+def test_excess_traffic_afterwards_hides_no_outage(hole: int, burst: float, length: int) -> None:
     assert restored(*[100.0] * 7, *[0.0] * hole, *[burst] * length, since=5, until=29) == 2 + hole
 
 
@@ -173,7 +173,7 @@ def test_one_bin_that_comes_with_the_next_is_no_outage(late: int) -> None:
     assert restored(*[100.0] * (6 + late), 0.0, 200.0) == 0.0
 
 
-def test_what_falls_after_the_end_is_not_of_this_stretch() -> None:
+def test_fall_after_the_end_is_outside_of_the_interval() -> None:
     assert restored(*[100.0] * 20, *[0.0] * 10) == 0.0
     assert restored(*[100.0] * 5, *[0.0] * 3, *[100.0] * 12, *[0.0] * 10) == 3.0
     assert restored(*[100.0] * 5, *[0.0] * 14, 100.0) is None, "a bin before the end is too little to say so"
@@ -188,12 +188,12 @@ def test_of_an_empty_stretch_nothing_is_known() -> None:
     ("lost", "again", "late"),
     [((), False, 0), ((2799,), False, 0), ((2800, 2979), False, 2), ((2980, 3000), False, 0), ((2900,), True, 0)],
 )
-def test_probes_lost_late_are_those_of_the_last_200_ms(lost: tuple[int, ...], again: bool, late: int) -> None:
+def test_late_losses_are_losses_of_the_last_200_ms(lost: tuple[int, ...], again: bool, late: int) -> None:
     log = log_of(*(range(n, n + 1) for n in lost))
     assert late_losses([log, log_of()], REPAIR * MS, again) == late
 
 
-def test_what_strikes_again_is_late_only_if_nothing_arrives() -> None:
+def test_intermittent_fault_is_late_only_without_arrivals() -> None:
     assert late_losses([log_of(range(2700, 3000))], REPAIR * MS, is_intermittent=True) == 180
     assert first_packet_ms([log_of(range(1000, 1010), range(1200, 1230))], FAULT * MS, REPAIR * MS, None, True) == 11.0
 

@@ -141,7 +141,7 @@ def test_dead_cable_counts_packets_at_both_ends() -> None:
     assert counter_excess(PLAN, left, counters(), after, 1.0) == {cable("d0g1", "rail1"): 3}
 
 
-def test_dead_gpu_counts_the_packets_it_sent() -> None:
+def test_dead_gpu_counts_its_sent_packets() -> None:
     left = bounds(PLAN, [Fault("gpu-hang", "d0g1")])
     excess = counter_excess(PLAN, left, counters(gpu_tx=1), counters(gpu_rx=2, switch_rx=1, gpu_tx=5), 1.0)
     assert excess == {"d0g1": 4}

@@ -87,7 +87,7 @@ def crossing(plan: Plan, a: Gpu, b: Gpu) -> Iterator[list[str]]:
 
 
 @given(broken())
-def test_reachable_is_what_one_of_the_paths_of_forwarding_joins(case: tuple[Plan, Impact]) -> None:
+def test_reachable_pairs_have_a_path_of_forwarding(case: tuple[Plan, Impact]) -> None:
     plan, dead = case
     live = alive(plan, dead)
     expected = {
@@ -99,7 +99,7 @@ def test_reachable_is_what_one_of_the_paths_of_forwarding_joins(case: tuple[Plan
 
 
 @given(broken())
-def test_connected_is_what_walking_finds(case: tuple[Plan, Impact]) -> None:
+def test_connected_pairs_equal_pairs_found_by_a_walk(case: tuple[Plan, Impact]) -> None:
     plan, dead = case
     live = alive(plan, dead)
     survivors = Survivors(plan, dead)
@@ -177,7 +177,7 @@ def test_both_directions_are_alike_and_a_way_has_a_rate(case: tuple[Plan, Impact
 
 
 @pytest.mark.parametrize(("kind", "policy"), CHOICES)
-def test_it_agrees_with_the_oracle_of_the_controllers_tests(kind: str, policy: str) -> None:
+def test_survivors_agree_with_the_controllers_oracle(kind: str, policy: str) -> None:
     """A graph search of the NIC network that was written for detours; every single fault of it."""
     plan = broken_fabrics.plan(kind, policy, 3, 3)
     for fault in broken_fabrics.single_faults(plan):

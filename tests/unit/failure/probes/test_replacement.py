@@ -32,7 +32,7 @@ def test_one_pair_without_an_answer_is_enough() -> None:
 
 
 @given(st.lists(st.integers(-1, 50), min_size=1, max_size=40), st.integers(0, 4_500))
-def test_it_is_the_first_of_those_that_count(lateness: list[int], decided: int) -> None:
+def test_replacement_time_is_the_first_counted_answer(lateness: list[int], decided: int) -> None:
     log = asked(*[-1 if late < 0 else 100 * n + late for n, late in enumerate(lateness)])
     counting = [back for n, back in enumerate(log.arrived_ns) if back >= 0 and 100 * n >= decided]
     assert taken_over_ns([log, log], decided) == (counting[0] if counting else None)

@@ -55,7 +55,7 @@ def test_kind_has_only_its_own_parameter_with_a_default(
     assert Fault.of(kind, target, **shown) == Fault(kind, target), "the same defaults without an experiment"
 
 
-def test_what_is_given_is_taken() -> None:
+def test_given_parameters_are_used() -> None:
     assert fault_of("link-gray", "d0g1", loss=0.2).fault == Fault.of("link-gray", "d0g1", loss=0.2)
     assert fault_of("link-flapping", "d0g1", period="1s").fault == Fault.of("link-flapping", "d0g1", period="1s")
 
@@ -139,7 +139,7 @@ def test_the_only_spine_leaves_all_rails_apart() -> None:
     assert broken_of("uplink-down", "rail1-spine0", plan).disconnected_ranks == {(0, 1), (1, 0)}
 
 
-def test_what_uses_the_same_cable_watches_the_same_pairs() -> None:
+def test_faults_of_a_cable_watch_the_same_pairs() -> None:
     wanted = monitored_pairs(Fault("link-down", "d0g1"), plan_of())
     assert wanted.probes
     for kind in ("link-silent", "link-gray", "link-slow", "link-flapping"):
@@ -168,7 +168,7 @@ def test_all_that_may_go_by_a_spine_is_watched_and_nothing_else() -> None:
         ("rd", {(Gpu(1, 0), Gpu(0, 1)), (Gpu(1, 1), Gpu(0, 0))}),
     ],
 )
-def test_an_hb_port_is_crossed_by_those_who_change_rails_at_it(policy: str, through: set[tuple[Gpu, Gpu]]) -> None:
+def test_pairs_that_change_rails_cross_the_hb_port(policy: str, through: set[tuple[Gpu, Gpu]]) -> None:
     plan = plan_of(domains=2, rails=2, policy=policy)
     selection = monitored_pairs(Fault("hb-port-down", "d0g1"), plan)
     assert set(selection.probes) == through

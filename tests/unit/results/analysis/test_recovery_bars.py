@@ -96,14 +96,14 @@ def test_each_fault_target_is_judged_by_itself() -> None:
         ("gpu-crash", "PORT_STATUS"),
     ],
 )  # fmt: skip
-def test_each_time_is_made_of_what_finds_that_fault(kind: str, what: str) -> None:
+def test_each_target_names_the_detection_of_its_fault(kind: str, what: str) -> None:
     target = first_packet_target(kind, None)
     assert target is not None
     assert what in target.source
     assert ("heartbeats" in target.source) == (what == "heartbeats")
 
 
-def test_what_no_repeat_shows_is_not_measured_rather_than_met() -> None:
+def test_fault_without_a_repeat_is_not_measured() -> None:
     assert [(o.met, o.fabric) for o in outcomes(empty())] == [(None, "")] * len(outcomes(empty()))
     run = empty()
     run.recoveries = [replace(fault("gpu-crash", 0.0), probes_lost=0)]  # cut no pair off
@@ -260,7 +260,7 @@ def test_every_kind_with_a_target_has_it_on_both_sides() -> None:
     assert first_packet_target("link-gray", "far") is None
 
 
-def test_others_are_set_beside_it_as_multiples() -> None:
+def test_published_systems_are_multiples_of_our_time() -> None:
     nezha, nccl = PUBLISHED_SYSTEMS
     assert (nezha.ms, nccl.ms) == (200, 500)
     assert (times_slower(nezha, 50.0), times_slower(nccl, 50.0)) == (4.0, 10.0)

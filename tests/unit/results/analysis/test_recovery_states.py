@@ -114,7 +114,7 @@ def test_goodput_that_never_fell_is_no_time() -> None:
     assert "goodput_ms" not in summary
 
 
-def test_statistics_of_goodput_leave_out_where_it_never_fell() -> None:
+def test_statistics_leave_out_goodput_that_never_fell() -> None:
     run = sample_run(2, 2, 1)
     run.recoveries = [repeated(replace(ON, goodput_ms=ms), n) for n, ms in enumerate((0.0, 40.0, 60.0))]
     (row,) = recovery_rows(run)

@@ -210,7 +210,7 @@ def test_connections_may_be_lost_only_where_a_gpu_failed() -> None:
     assert check(run, "TCP connections")["passed"] is False
 
 
-def test_what_a_script_lost_is_counted_once() -> None:
+def test_bytes_lost_in_a_script_are_counted_once() -> None:
     run = recovery_run()
     run.recoveries = [
         replace(r, lost_bytes=700) if r.script == "storm" and r.repeat == 1 else r for r in run.recoveries

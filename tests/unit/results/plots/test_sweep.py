@@ -34,7 +34,7 @@ def places(curve: Curve, line: str = "rail-only") -> list[tuple[str, float]]:
     return [(place.name, place.x) for place, _ in curve.phases[""][line]]
 
 
-def test_places_are_in_the_order_of_what_varies() -> None:
+def test_places_are_in_the_order_of_the_varied_key() -> None:
     (curve,) = curves_of(fabrics({"hb_rate": "1.2Gbit"}, {"hb_rate": "60Mbit"}, {"hb_rate": "240Mbit"}))
     assert (curve.title, curve.axis) == ("job", "rate into the HB domain")
     assert places(curve) == [("f1", 6e7), ("f2", 2.4e8), ("f0", 1.2e9)]
@@ -58,7 +58,7 @@ def test_domains_times_rails_is_one_trait() -> None:
     ],
     ids=["two", "two traits", "the same twice", "no number", "auto", "two kinds"],
 )
-def test_what_is_no_sweep_has_no_curve(traits: list[Mapping[str, Any]]) -> None:
+def test_fabrics_that_are_no_sweep_have_no_curve(traits: list[Mapping[str, Any]]) -> None:
     assert curves_of(fabrics(*traits)) == ()
 
 

@@ -26,7 +26,7 @@ def column(figure: Figure, name: str, **where: object) -> list[object]:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_it_is_complete(figures: dict[str, Figure], name: str) -> None:
+def test_figure_has_complete_rows_and_axes(figures: dict[str, Figure], name: str) -> None:
     figure = figures[name]
     assert figure.source.startswith("Rail-only")
     assert all(len(row) == len(figure.columns) for row in figure.rows)
@@ -52,7 +52,7 @@ def test_it_is_complete(figures: dict[str, Figure], name: str) -> None:
         ("fig4", "across rails", 0),
     ],
 )
-def test_what_agrees_with_the_paper(figures: dict[str, Figure], name: str, words: str, ours: float) -> None:
+def test_agreeing_claims_have_our_value(figures: dict[str, Figure], name: str, words: str, ours: float) -> None:
     found = claim(figures[name], words)
     assert found.agrees
     assert found.ours == pytest.approx(ours, rel=1e-3)
@@ -72,7 +72,9 @@ def test_what_agrees_with_the_paper(figures: dict[str, Figure], name: str, words
         ("slowdown", "h100: Eq. 3 over Eq. 2", 10.37, "x = y"),
     ],
 )
-def test_what_does_not_says_why(figures: dict[str, Figure], name: str, words: str, ours: float, why: str) -> None:
+def test_differing_claims_have_our_value_and_a_reason(
+    figures: dict[str, Figure], name: str, words: str, ours: float, why: str
+) -> None:
     found = claim(figures[name], words)
     assert not found.agrees
     assert found.ours == pytest.approx(ours, rel=1e-3)

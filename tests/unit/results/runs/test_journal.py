@@ -92,7 +92,7 @@ def test_a_journal_cut_anywhere_keeps_all_whole_lines(cut: int, tmp_path_factory
     assert sum(len(line.get("rows", ())) for line in whole if line.get("kind") == "flows") == len(found.flows)
 
 
-def test_a_run_killed_while_it_saved_is_complete(tmp_path: Path) -> None:
+def test_run_killed_while_saving_is_complete(tmp_path: Path) -> None:
     run = sample_run(2, 2, 1)
     with Folder(tmp_path) as opened:
         Journal(run, opened).flush(has_ended=True)

@@ -108,7 +108,7 @@ def test_more_bandwidth_never_takes_longer(x: int, y: int, hb: int, rail: int) -
         assert equation(x, y, hb, rail + 1).time <= now
 
 
-def test_either_bandwidth_shortens_the_bound_that_it_is_in() -> None:
+def test_more_bandwidth_shortens_its_bound() -> None:
     assert bound.rail_only(256, 16, 10, 1).time < bound.rail_only(256, 16, 9, 1).time
     assert bound.rail_only(8, 8, 18, 2).time < bound.rail_only(8, 8, 18, 1).time
 

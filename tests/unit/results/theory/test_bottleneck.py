@@ -54,7 +54,7 @@ def test_forwarded_all_to_all_is_bound_by_hb_or_rail_port(x: int, y: int, d: flo
 
 
 @given(x=SIDE, y=SIDE, d=SIZE, hb=RATE, rail=RATE, thin=st.floats(1, 16))
-def test_thin_spines_bound_what_crosses_rails(x: int, y: int, d: float, hb: float, rail: float, thin: float) -> None:
+def test_thin_spines_bound_traffic_across_rails(x: int, y: int, d: float, hb: float, rail: float, thin: float) -> None:
     """Each of a rail's y GPUs sends (x-1)(y-1) D through its uplinks; Eq. 2 where those are fast enough."""
     uplinks = y * (x - 1) * (y - 1) * d / (y * rail / thin)
     fabric = FabricSpec(kind="rail-optimized", oversubscription=thin)

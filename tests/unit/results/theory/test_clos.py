@@ -35,7 +35,7 @@ def test_no_switch_is_left_over(n: int, radix: int) -> None:
 
 
 @given(half=st.integers(2, 32), tiers=st.integers(1, 4))
-def test_a_full_one_is_the_fat_tree_of_the_textbook(half: int, tiers: int) -> None:
+def test_full_clos_is_the_fat_tree_of_the_textbook(half: int, tiers: int) -> None:
     network = rail_optimized(2 * half**tiers, 2 * half)
     assert network.tiers == tiers
     assert network.switches == (2 * tiers - 1) * half ** (tiers - 1)  # 5 r^2/4 for three tiers
@@ -56,7 +56,7 @@ def test_more_domains_never_cost_less(domains: int, more: int, k: int, radix: in
 
 
 @given(radix=radices, data=st.data())
-def test_one_switch_is_enough_if_it_has_the_ports(radix: int, data: st.DataObject) -> None:
+def test_single_switch_is_enough_with_enough_ports(radix: int, data: st.DataObject) -> None:
     n = data.draw(st.integers(1, radix))
     k = data.draw(st.sampled_from([k for k in range(1, n + 1) if n % k == 0]))
     for network in (rail_optimized(n, radix), rail_only(n, k, radix)):
@@ -86,7 +86,7 @@ def test_domains_of_one_gpu_have_one_rail(n: int, radix: int) -> None:
     assert rail_only(n, 1, radix).layers == rail_optimized(n, radix).layers
 
 
-def test_each_price_counts_for_what_it_is_paid_for() -> None:
+def test_each_price_counts_for_its_part() -> None:
     network = rail_only(65_536, 256, 64)
     ports, transceivers = 3072 * 64, 262_144
     for name, usd, watts in (
@@ -100,7 +100,7 @@ def test_each_price_counts_for_what_it_is_paid_for() -> None:
         assert network.power_w(dearer) - network.power_w() == watts
 
 
-def test_larger_radices_and_domains_save_where_they_save_a_tier() -> None:
+def test_larger_radix_or_domain_saves_only_with_a_tier_less() -> None:
     wide = [rail_optimized(65_536, radix).cost_usd() for radix in (32, 64, 512, 65_536)]
     assert wide == sorted(wide, reverse=True)
     assert len(set(wide)) == 4
@@ -110,7 +110,7 @@ def test_larger_radices_and_domains_save_where_they_save_a_tier() -> None:
 
 
 @pytest.mark.parametrize(("n", "radix"), [(0, 64), (-1, 64), (64, 2), (64, 63), (64, 0), (64, -4)])
-def test_what_cannot_be_built_is_stated_in_a_line(n: int, radix: int) -> None:
+def test_impossible_clos_is_one_line(n: int, radix: int) -> None:
     line = r"^(-?\d+ GPUs|radix -?\d+) must be .*$"
     with pytest.raises(ValueError, match=line):
         rail_optimized(n, radix)

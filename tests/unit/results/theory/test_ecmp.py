@@ -50,7 +50,7 @@ def test_expected_imbalance_of_few_flows_is_exact(sizes: list[int], uplinks: int
 
 
 @pytest.mark.parametrize(("flows", "uplinks"), [(12, 2), (40, 2), (30, 4)])
-def test_drawn_maximum_loads_are_those_of_balls_into_bins(flows: int, uplinks: int) -> None:
+def test_drawn_maximum_loads_equal_balls_into_bins(flows: int, uplinks: int) -> None:
     """P(no bin has more than m) = flows! [z^flows] (1 + z + .. + z^m/m!)^uplinks / uplinks^flows."""
     expected = 0.0
     for most in range(flows):
@@ -124,7 +124,7 @@ def test_measured_loads_alone_explain_a_longer_time(domains: int, rails: int, sp
     assert explained_ratios(schedule, RATES, assigned, measured)["a"] == pytest.approx((turn, turn))
 
 
-def test_loads_of_phases_that_share_uplinks_are_those_of_none() -> None:
+def test_phases_that_share_uplinks_unevenly_are_found() -> None:
     fabric, grid = spec(2, 4, 2), (4, 2)
     whole, again = (Phase("a", "EP", "all-to-all", *grid, size) for size in (1e6, 2e6))
     uneven = Phase("b", "EP", "all-to-all-dispatch", *grid, 1e6, shares=(0.3, *(0.1 for _ in range(7))))

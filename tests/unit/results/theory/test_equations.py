@@ -18,7 +18,7 @@ RATE = st.floats(1e6, 1e12)
 
 
 @pytest.mark.parametrize(("rates", "nominal", "exact"), [(A100, 0.0833, 0.0778), (H100, 0.1111, 0.1037)])
-def test_forwarding_costs_what_the_paper_says(rates: dict[str, float], nominal: float, exact: float) -> None:
+def test_forwarding_costs_as_much_as_in_the_paper(rates: dict[str, float], nominal: float, exact: float) -> None:
     """Rail-only section IV-B: C_S/C_F, which is Eq. 3 over Eq. 2 on a square grid, and 16 DGX exactly."""
     assert rates["rail_bytes_per_s"] / rates["hb_bytes_per_s"] == pytest.approx(nominal, abs=5e-5)
     assert forwarding_share(8, 8, **rates) == pytest.approx(nominal, abs=5e-5)
@@ -53,7 +53,7 @@ def test_equation_1_of_one_row_or_column_is_a_ring(d: float, n: int, hb: float, 
     assert all_reduce_s(d, n, n, hb, rail) == 2 * all_gather_s(d, n, n, hb, rail)
 
 
-def test_530b_with_data_parallelism_takes_what_equation_11_says() -> None:
+def test_530b_with_data_parallelism_follows_equation_11() -> None:
     """530B (h 20480, 105 layers, t 8, p 35) 8-way on rails of 25 GB/s: 0.27 s in fp16, 0.53 s with fp32 gradients."""
     parameters = 3 * (12 * 20480**2 + 13 * 20480) / 8
     assert all_reduce_s(2 * parameters, 1, 8, **A100) == pytest.approx(0.265, abs=0.005)

@@ -46,7 +46,7 @@ def test_the_full_step_has_all_of_its_computing(platform: str, longer: float) ->
         assert seconds[0] / seconds[1] - 1 == pytest.approx(longer, abs=5e-4)
 
 
-def test_payload_is_what_headers_leave() -> None:
+def test_payload_is_a_frame_without_headers() -> None:
     assert payload_fraction(9000) == pytest.approx(0.99268, abs=1e-5)
     assert payload_fraction(1500) == 1448 / 1514
     assert payload_rates(HB, RAIL, 1500).rail == pytest.approx(RAIL / 8 * 1448 / 1514)
@@ -96,7 +96,7 @@ def test_an_iteration_of_four_terms() -> None:
 
 
 @pytest.mark.parametrize(("layers", "overlaps"), [(1, True), (8, False)])
-def test_iteration_may_take_what_its_tasks_take(layers: int, overlaps: bool) -> None:
+def test_iteration_time_may_equal_its_tasks(layers: int, overlaps: bool) -> None:
     """Long messages between stages overlap with other traffic; short ones let the term show that Eq. 6 leaves out."""
     workload = {"kind": "gpt", "layers_per_stage": layers, "micro_batch": 16, "compute": 0.01}
     schedule, scale, *_ = build(parse_workload(workload), ONLY, RAIL, HB)
@@ -150,7 +150,7 @@ def test_phase_of_a_receiver_lasts_from_its_first_receipt() -> None:
     assert phase_times(Schedule("s", 4, 2, (phase,), tasks), {0: (1.0, 2.0), 1: (1.5, 4.0)}) == {"a": [3.0]}
 
 
-def test_phases_share_links_where_the_schedule_lets_them() -> None:
+def test_phases_share_links_if_the_schedule_permits() -> None:
     phases = (Phase("a", "DP", "", 2, 2, 1), Phase("b", "DP", "", 2, 2, 1), Phase("c", "DP", "", 2, 2, 1))
     first, second = Transfer(0, 2, 1000, 0), Transfer(0, 2, 1000, 0)
     between, apart = Transfer(0, 2, 1000, 1), Transfer(1, 3, 1000, 2)

@@ -59,7 +59,7 @@ def test_junit_has_a_case_for_each_check_and_step() -> None:
     assert found["rail-only: all-to-all"].attrib["time"] == "1.500"
 
 
-def test_junit_fails_what_failed() -> None:
+def test_junit_has_a_failure_for_each_failed_step() -> None:
     run = sampled(verdict="invalid")
     run.failed = "link-down at d0g1 had no effect"
     found = cases(ci.junit(Analysis(run)))

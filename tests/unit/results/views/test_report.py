@@ -71,7 +71,7 @@ def test_every_figure_is_valid_xml_with_a_text_alternative(page: str) -> None:
         assert len(root.get("aria-label", "")) > 40
 
 
-def test_what_people_wrote_is_text_and_not_html() -> None:
+def test_names_from_users_are_text_and_not_html() -> None:
     run = sample_run(2, 2, 1)
     run.goodput = []
     run.spec["title"] = "<script>alert(1)</script>"

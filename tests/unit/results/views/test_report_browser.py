@@ -114,7 +114,7 @@ def test_figures_enlarge_and_hide_series(tab: Any) -> None:
 
 
 @ONE_PAGE
-def test_print_shows_what_is_folded(tab: Any) -> None:
+def test_print_shows_folded_parts(tab: Any) -> None:
     folded = tab.locator("details:not([open])")
     tab.evaluate("document.querySelectorAll('details').forEach(d => d.open = false)")
     before = folded.count()

@@ -74,7 +74,7 @@ def test_a_recorded_page_of_another_name_is_no_link() -> None:
     assert 'href="javascript' not in text
 
 
-def test_reading_explains_what_was_measured_alone(page: str, clicked: str) -> None:
+def test_reading_explains_measured_quantities_only(page: str, clicked: str) -> None:
     titles = {
         name: re.findall(r"<tr><td>(\w+)", text[text.index('id="reading"') :])
         for name, text in (("page", page), ("clicked", clicked))

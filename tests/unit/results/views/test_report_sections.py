@@ -93,7 +93,7 @@ def test_narrow_terminal_splits_the_table_and_keeps_every_column(width: int, blo
     assert table.to_html().count("<td") == 5
 
 
-def test_never_is_red_only_where_it_is_a_failure() -> None:
+def test_never_is_red_only_for_a_failure() -> None:
     columns = (text("reroute", lambda row: row), Column("first packet", lambda row: None, lambda value: "never"))
     html = Table(columns, ["on", "off"], is_never_bad=lambda row: row == "on").to_html()
     assert re.findall(r'<td>(on|off)</td><td class="(n bad|n)">never', html) == [("on", "n bad"), ("off", "n")]

@@ -2,11 +2,9 @@
 
 import re
 from dataclasses import replace
-from io import StringIO
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from railyard.core.records import IntervalId, Recovered
 from railyard.experiments.measures.workloads.report.tables import times_table
@@ -18,7 +16,7 @@ from railyard.results.runs.records import FabricRun, Flow, LinkCheck, Load, Meas
 from railyard.results.views import ci, report
 from tests.unit.replaced import replaced
 from tests.unit.sample_runs import FAULTS, sample_run
-from tests.unit.shown import print_summary, summarise
+from tests.unit.shown import screen, summarise
 
 
 def two_fabrics() -> Run:
@@ -76,10 +74,7 @@ def test_the_part_of_computing_that_is_kept_is_shown() -> None:
     seconds = {"rail-only": 1.009, "rail-optimized": 1.0}
     run.scale = [{**scaled, "fabric": fabric, "full_step_s": s} for fabric, s in seconds.items()]
     line = "moe: computing: 2% kept; full step: +0.9% on rail-only by the formulas (a100)"
-    console = Console(file=StringIO(), width=100)
-    print_summary(run, console)
-    assert isinstance(console.file, StringIO)
-    assert line in console.file.getvalue()
+    assert line in screen(run)
     assert summarise(run)["headline"]["computing"] == [line]
 
 
@@ -89,7 +84,7 @@ def test_slowdown_is_rail_only_over_rail_optimized() -> None:
     assert (slow["measured"], slow["predicted"], slow["nominal_cs_over_cf"]) == (1.1, 1.08, pytest.approx(1 / 12))
 
 
-def test_what_is_derived_from_an_invalid_interval_says_so() -> None:
+def test_values_from_an_invalid_interval_are_marked() -> None:
     """One of the three repeats on the other fabric; the median of its times is in no agreement with theory."""
     run = two_fabrics()
     assert summarise(run)["agreement"] == {"compared": 2, "within": 2, "outliers": [], "invalid": 0}
@@ -189,12 +184,6 @@ def test_moe_may_cross_rails_and_reroute_off_need_not_recover() -> None:
     assert any(not r.recovered for r in run.recoveries if r.reroute == "off")
     assert judge(run).verdict == "ok"
     assert summarise(run)["passed"] is True
-
-
-def screen(run: Run, width: int = 100, is_terminal: bool = True) -> list[str]:
-    out = StringIO()
-    print_summary(run, Console(file=out, width=width, force_terminal=is_terminal, color_system=None))
-    return out.getvalue().splitlines()
 
 
 def cut(lines: list[str]) -> list[str]:
@@ -301,5 +290,5 @@ def test_nominal_is_not_shown_where_fabrics_carry_alike() -> None:
         (fmt.short("2.050 s"), "2.05 s"), (fmt.quantity(3.0, "flows"), "3.000 flows"),
     ],
 )  # fmt: skip
-def test_numbers_as_people_read_them(text: str, wanted: str) -> None:
+def test_numbers_are_formatted_with_units(text: str, wanted: str) -> None:
     assert text.replace("\u00a0", " ") == wanted

@@ -85,7 +85,7 @@ def test_only_plain_htb_classes_are_packed() -> None:
     assert shaper_messages(commands + heartbeat_lane_commands("lo", 9000)) is None
 
 
-def test_ticks_are_those_of_tc(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ticks_equal_the_ticks_of_tc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_setup, "_ticks_per_us", lambda: 15.625)
     assert gpu_setup._ticks(18_028, 2_500_000) == 112_671  # 7,211 us
 

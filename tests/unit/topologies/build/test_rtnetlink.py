@@ -74,7 +74,7 @@ def test_few_batches_are_cut() -> None:
     assert list(batches([])) == []
 
 
-def test_an_answer_tells_to_whom_and_how_it_went() -> None:
+def test_answer_has_its_request_and_result() -> None:
     assert answer_of(struct.pack("=IHHIIiIHHII", 36, 2, 0x100, 4_000_000_000, 1, 0, 68, 24, 5, 9, 0))[1] == 0
     bad = answer_of(struct.pack("=IHHIIiIHHII", 36, 2, 0x100, 4_000_000_000, 1, -22, 68, 24, 5, 9, 0))
     assert bad == (4_000_000_000, 22)

@@ -89,7 +89,7 @@ def test_no_two_have_the_same_address_name_or_port(plan: MultirailPlan) -> None:
     assert {end.node for link in plan.links for end in (link.a, link.b)} == set(plan.namespaces)
 
 
-def test_switches_are_distinguished_from_those_of_other_fabrics() -> None:
+def test_dpids_of_rail_switches_are_above_optical_switches() -> None:
     assert OPTICAL_DPID + OPTICAL_DOMAINS <= SWITCH_DPID
 
 

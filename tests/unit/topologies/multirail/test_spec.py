@@ -24,7 +24,7 @@ def rail(kind: str = "tcp", rate: Any = "100Mbit", **more: Any) -> dict[str, Any
     return {"kind": kind, "rate": rate, **more}
 
 
-def test_what_isnt_stated_has_a_default() -> None:
+def test_unstated_key_has_a_default() -> None:
     spec = parse_multirail(fabric(rail(), rail("sharp"), rail("glex", setup="2us", cpu=0, name="th")))
     assert (spec.nodes, spec.mtu, spec.scale) == (4, 9000, None)
     assert [each.name for each in spec.rails] == ["tcp0", "sharp1", "th"]
@@ -49,7 +49,7 @@ def test_what_isnt_stated_has_a_default() -> None:
         ),
     )
 )
-def test_a_spec_is_the_same_when_it_is_written_and_read_again(spec: MultirailSpec) -> None:
+def test_spec_survives_writing_and_reading(spec: MultirailSpec) -> None:
     assert parse_multirail(spec.model_dump(mode="json")) == spec
 
 
@@ -122,7 +122,7 @@ def test_a_scale_that_was_given_is_kept() -> None:
     assert (plan.scale, plan.rates_bps) == (100, (5_000_000, 50_290_000))
 
 
-def test_what_auto_is_cant_be_known_without_the_machine() -> None:
+def test_auto_rate_needs_the_machine() -> None:
     with pytest.raises(ValueError, match="what the machine carries"):
         make_multirail_plan(parse_multirail(fabric(rail(rate="auto"))))
 

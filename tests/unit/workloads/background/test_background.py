@@ -32,7 +32,7 @@ def waves(draw: st.DrawFn) -> Wave:
     return Wave(first, lasts, draw(st.none() | ticks.map(lambda more: lasts + more)) if lasts else None)
 
 
-def test_it_is_read_as_people_write_it_and_written_back() -> None:
+def test_background_is_read_and_written_back() -> None:
     reported = spec(**parse_yaml("{rails: [0, 1], load: 0.9, start: 500ms, duration: 2s, period: 8s}", "background"))  # type: ignore[arg-type]
     assert (reported.patterns, reported.load, reported.wave) == ({"rails": (0, 1)}, 0.9, Wave(0.5, 2, 8))
     assert spec(spine=True, load=0.5, start="0s").wave == Wave(0, None, None)
@@ -52,7 +52,7 @@ def test_it_is_read_as_people_write_it_and_written_back() -> None:
         ({"rails": [0], "load": 0.5, "duration": "2s", "period": "2s"}, "period: '2s' must be above duration, 2s"),
     ],
 )
-def test_what_is_wrong_in_itself_is_reported(keys: dict[str, Any], line: str) -> None:
+def test_inconsistent_background_is_reported(keys: dict[str, Any], line: str) -> None:
     with pytest.raises(ValidationError) as caught:
         spec(**keys)
     assert [str(BadInput(*each)) for each in find_problems(caught.value)] == [line]
@@ -66,7 +66,7 @@ def test_what_is_wrong_in_itself_is_reported(keys: dict[str, Any], line: str) ->
         ("single-switch", [{"spine": True}], "b.0.spine: True is not for kind single-switch, which has no spines"),
     ],
 )
-def test_what_the_fabric_has_not_got_is_reported(kind: Any, specs: list[dict[str, Any]], line: str) -> None:
+def test_background_on_a_missing_rail_is_reported(kind: Any, specs: list[dict[str, Any]], line: str) -> None:
     with pytest.raises(BadInput) as caught:
         check_background([spec(load=0.2, **keys) for keys in specs], FabricSpec(kind=kind, domains=2), "b")
     assert str(caught.value) == line
@@ -112,7 +112,7 @@ def test_a_hundred_waves_are_checked_in_bounds(monkeypatch: pytest.MonkeyPatch) 
 
 
 @given(domains=st.integers(2, 5), rails=st.integers(2, 5), thin=st.sampled_from([1.0, 2.0, 3.0]), data=st.data())
-def test_every_link_of_what_is_hot_has_its_share_both_ways(
+def test_every_hot_link_has_its_share_in_both_directions(
     domains: int, rails: int, thin: float, data: st.DataObject
 ) -> None:
     plan = plan_of("rail-optimized", domains, rails, oversubscription=thin, spines=3)
@@ -149,13 +149,13 @@ def test_each_flow_stays_where_its_load_is() -> None:
 
 
 @given(wave=waves(), until=st.integers(0, 2000))
-def test_the_clock_of_a_wave_runs_while_it_is_on(wave: Wave, until: int) -> None:
+def test_clock_of_a_wave_runs_only_during_its_load(wave: Wave, until: int) -> None:
     ran = sum(wave.is_on(n * TICK) for n in range(until)) * TICK
     assert wave.on_s(until * TICK) == pytest.approx(ran)
 
 
 @given(wave=waves(), on=st.integers(0, 2000).map(lambda n: (n + 0.5) * TICK))
-def test_moment_is_when_the_clock_shows_it(wave: Wave, on: float) -> None:
+def test_time_for_a_load_time_inverts_the_clock(wave: Wave, on: float) -> None:
     at = wave.time_for_on_s(on)
     if math.isinf(at):
         assert not wave.every
@@ -195,12 +195,12 @@ def test_a_wave_is_off_between_its_ends() -> None:
     assert len(sent) == pytest.approx(0.9 / 0.01, abs=1)
 
 
-def test_what_is_late_is_given_up() -> None:
+def test_late_bytes_are_given_up() -> None:
     pacer, sent = paced(Wave(), [0.1, 1.0, 1.01])
     assert sent == [0.1] * 5 + [1.0] * 5 + [1.01]
     assert pacer.frames_due_by(1.01) == 101
 
 
-def test_what_ends_asks_for_nothing_more() -> None:
+def test_ended_background_asks_for_no_bytes() -> None:
     pacer, sent = paced(Wave(0, 0.1), [0.05, 0.1, 0.15])
     assert (len(sent), pacer.next_due_s()) == (10, math.inf)

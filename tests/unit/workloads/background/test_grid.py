@@ -43,7 +43,7 @@ def test_every_combination_has_a_scene_by_its_loads() -> None:
         (ALL, "loads: nothing given, but this key is needed"),
     ],
 )
-def test_what_is_wrong_is_reported(keys: dict[str, Any], line: str) -> None:
+def test_wrong_grid_is_reported(keys: dict[str, Any], line: str) -> None:
     with pytest.raises(ValidationError) as caught:
         grid(**keys)
     assert [str(BadInput(*each)) for each in find_problems(caught.value)] == [line]

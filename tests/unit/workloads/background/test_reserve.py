@@ -37,7 +37,7 @@ def test_hot_rail_loads_its_own_links_in_both_directions() -> None:
     }
 
 
-def test_what_several_send_over_a_port_adds_up() -> None:
+def test_traffic_of_several_senders_adds_up_at_a_port() -> None:
     plan = plan_of(domains=2, rails=3)
     found = reserved_bps(plan, flows(plan, {"domains": [0], "load": 0.5}, {"domains": [0, 1], "load": 0.25}))
     for gpu in plan.gpus:
@@ -49,7 +49,7 @@ def test_what_several_send_over_a_port_adds_up() -> None:
     domains=st.integers(2, 5), rails=st.integers(2, 5), spines=st.integers(1, 3), oversubscription=st.integers(1, 4),
     load=st.floats(0.05, 0.95),
 )  # fmt: skip
-def test_what_crosses_the_spines_fills_every_uplink_alike(
+def test_traffic_across_spines_fills_uplinks_equally(
     domains: int, rails: int, spines: int, oversubscription: int, load: float
 ) -> None:
     plan = plan_of("rail-optimized", domains, rails, spines=spines, oversubscription=float(oversubscription))

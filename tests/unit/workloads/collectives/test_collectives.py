@@ -88,7 +88,7 @@ def test_all_reduce_is_reduce_scatter_and_all_gather(domains: int, rails: int, d
 
 
 @pytest.mark.parametrize("chunk", [1000, 2 * SLICE_BYTES + 1])
-def test_a_ring_hands_on_only_what_it_has_received(chunk: int) -> None:
+def test_ring_forwards_only_received_data(chunk: int) -> None:
     """0 -> 1 -> 2 -> 3 -> 0, five steps; a chunk of two slices is handed on slice by slice."""
     program = Program(1, 4)
     phase = program.phase(Phase("r", "TP", "all-gather-ring", 4, 1, 4 * chunk))

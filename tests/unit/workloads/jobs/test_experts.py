@@ -49,7 +49,7 @@ def test_shares_follow_the_law_and_add_up(experts: int, skew: float, seed: int) 
     assert shares == zipf_shares(experts, skew, seed)
 
 
-def test_the_seed_says_who_is_popular() -> None:
+def test_seed_decides_the_popular_experts() -> None:
     most = Counter(max(range(4), key=zipf_shares(4, 1, seed).__getitem__) for seed in range(400))
     assert all(60 <= count <= 140 for count in most.values())  # 100 each, give or take four deviations
     assert len(most) == 4

@@ -85,7 +85,7 @@ def test_computing_alone_takes_equations_7_and_9(p: int, m: int, v: int) -> None
 
 
 @pytest.mark.parametrize(("p", "m", "v"), [(2, 4, 1), (4, 8, 1), (2, 4, 2)])
-def test_tasks_take_equation_6_and_the_term_it_leaves_out(p: int, m: int, v: int) -> None:
+def test_tasks_take_equation_6_and_its_omitted_term(p: int, m: int, v: int) -> None:
     parallelism = Parallelism(tensor=4, pipeline=p, data=2, micro_batch=1, global_batch=m * 2, virtual_stages=v)
     job = GptJob("tensor", place(parallelism, 2 * p, 4), 1, 1e9, 1, 1e9, compute_s=0.05)
     predicted = predict_iteration(gpt_iteration(job), RATES, FABRIC)

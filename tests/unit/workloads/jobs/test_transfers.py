@@ -95,7 +95,7 @@ def test_pairs_that_cannot_be_are_reported(keys: dict[str, Any], line: str) -> N
         ({"pairs": []}, "must have 1 or more"),
     ],
 )
-def test_pairs_say_it_all_and_nobody_twice(keys: dict[str, Any], problem: str) -> None:
+def test_wrong_pairs_of_transfers_are_refused(keys: dict[str, Any], problem: str) -> None:
     with pytest.raises(BadInput, match=problem):
         spec_of(**{"pairs": [["d0g0", "d1g1"]], **keys})
 

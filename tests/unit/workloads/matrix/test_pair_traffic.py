@@ -103,7 +103,7 @@ def test_an_even_exchange_is_its_pairs_wherever_its_ranks_are(
     assert exchange.scaled(2).total == 2 * exchange.total
 
 
-def test_16384_experts_are_counted_without_listing_them() -> None:
+def test_16384_experts_are_counted_without_a_list() -> None:
     """268 million pairs: 255 each in its HB domain, 63 on its rail, the rest across rails."""
     n, rails = 16_384, 256
     model = MoeModel.load("moe-1.3b-128").model_copy(update={"experts": n, "gpus": n, "global_batch": 4 * n})
@@ -117,7 +117,7 @@ def test_16384_experts_are_counted_without_listing_them() -> None:
 
 
 @given(groups=st.integers(1, 3), experts=st.sampled_from([2, 4, 6]), data=st.data())
-def test_a_mixture_sends_what_the_formulas_say(groups: int, experts: int, data: st.DataObject) -> None:
+def test_mixture_sends_the_bytes_of_the_formulas(groups: int, experts: int, data: st.DataObject) -> None:
     n = groups * experts
     rails = data.draw(st.sampled_from([k for k in range(1, n + 1) if n % k == 0]))
     moe = {"moe_layers": 2, "experts": experts, "experts_per_token": 1, "gpus": n, "global_batch": 2 * n}
@@ -136,7 +136,7 @@ def test_gpus_hold_several_experts_or_the_count_is_refused() -> None:
         moe_traffic(model, data_parallel(192, 768, 8))
 
 
-def test_the_pairs_are_those_of_the_tasks() -> None:
+def test_pairs_equal_the_pairs_of_the_tasks() -> None:
     """t = 2, p = 2 in two chunks each, d = 4 as 2 x 2: nothing merged, nothing rounded."""
     p = Parallelism(tensor=2, pipeline=2, data=4, micro_batch=1, global_batch=8, virtual_stages=2)
     model = GptModel.model_validate({"kind": "gpt", "training": ONE, "layers": 8, **SHAPE})
@@ -147,7 +147,7 @@ def test_the_pairs_are_those_of_the_tasks() -> None:
         np.testing.assert_allclose(alone.dense(16), traffic_matrix(schedule, kind))
 
 
-def test_the_pairs_of_a_mixture_are_those_of_the_tasks() -> None:
+def test_pairs_of_a_mixture_equal_pairs_of_its_tasks() -> None:
     moe = {"moe_layers": 2, "experts": 4, "experts_per_token": 1, "gpus": 4, "global_batch": 8}
     model = MoeModel.model_validate({"kind": "moe", "layers": 4, **SHAPE, **moe})
     schedule = moe_schedule(moe_job(model, "small", 2, 2, "all-to-all", model.all_to_alls, 1e12))

@@ -190,7 +190,7 @@ def test_a_file_of_your_own(tmp_path: Path) -> None:
         (("kind: gpt", "kind: {"), "is not YAML"),
     ],
 )
-def test_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, edit: tuple[str, str], message: str) -> None:
+def test_bad_file_is_named_with_its_error(tmp_path: Path, edit: tuple[str, str], message: str) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text((CATALOGUE / "gpt-145.6b.yaml").read_text().replace(*edit))
     with pytest.raises(BadInput) as caught:

@@ -348,7 +348,7 @@ def test_every_field_has_a_row_or_a_reason_to_be_only_a_label(of: type) -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.of.__name__}-{row.field}-{row.direction}")
-def test_a_field_moves_what_it_should(row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_field_changes_its_results(row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     before: Any = row.read(dict(row.base))
     changed = {**row.base, row.field: row.change}

@@ -14,7 +14,7 @@ from tests.unit.workloads.volumes import gpt_volumes, moe_volumes
 SMALL = {"layers": 4, "hidden": 24, "heads": 2, "sequence": 12, "vocabulary": 50, "parameters": 1, "domain_gpus": 2}
 
 
-def test_a_small_gpt_at_full_size_sends_what_the_formula_says() -> None:
+def test_small_gpt_sends_the_bytes_of_the_formula() -> None:
     """t = 2, p = 2 with two chunks each, d = 3, four micro-batches, nothing merged."""
     training = Parallelism(tensor=2, pipeline=2, data=3, micro_batch=1, global_batch=12, virtual_stages=2)
     model = GptModel.model_validate({"kind": "gpt", "training": training, **SMALL})

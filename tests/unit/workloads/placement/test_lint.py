@@ -30,7 +30,7 @@ def test_tensor_group_over_a_domains_edge_is_named_with_its_gpus() -> None:
     assert [(f.kind, f.group) for f in found[1:3]] == [("TP", "stage 0, replica 2"), ("DP", "stage 0, tensor rank 0")]
 
 
-def test_two_ranks_swapped_are_found_in_the_pipeline_they_are_in() -> None:
+def test_two_swapped_ranks_are_found_in_their_pipeline() -> None:
     assert lint(layout_from_ranks(parallel(2, 2, 2), 2, 4, [0, 1, 2, 3, 4, 5, 6, 7])) == ()
     (found,) = lint(layout_from_ranks(parallel(2, 2, 2), 2, 4, [0, 1, 2, 3, 4, 6, 5, 7]))
     assert (found.kind, found.group) == ("PP", "stage 0 to 1")

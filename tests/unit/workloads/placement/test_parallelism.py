@@ -86,7 +86,7 @@ def test_micro_batches_divide_the_global_batch_by_pipelines() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_named(change: dict[str, int], message: str) -> None:
+def test_parallelism_that_does_not_fit_is_named(change: dict[str, int], message: str) -> None:
     with pytest.raises(BadInput) as caught:
         place(Parallelism(**{**GOOD, **change}), 4, 4, "w.parallelism")
     assert str(caught.value) == message

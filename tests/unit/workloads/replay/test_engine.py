@@ -122,7 +122,7 @@ def receive(wire: bytes, schedule: Schedule) -> Outcome:
 
 @settings(max_examples=40)
 @given(schedule=schedules(), workers=st.integers(1, 3))
-def test_a_schedule_is_played_as_it_is_written(schedule: Schedule, workers: int) -> None:
+def test_schedule_is_played_in_its_order(schedule: Schedule, workers: int) -> None:
     """All bytes, each verified, nothing before what it waits for, first come first served on each connection."""
     seen, reports = play(schedule, workers)
     assert (seen.broken, seen.corrupt) == ([], [])
@@ -236,7 +236,7 @@ def test_a_transfer_on_another_stripes_connection_is_refused() -> None:
 
 @settings(max_examples=40)
 @given(data=st.data(), size=st.integers(1, 600_000))
-def test_one_wrong_byte_is_found_wherever_it_is(data: st.DataObject, size: int) -> None:
+def test_wrong_byte_is_found_at_any_place(data: st.DataObject, size: int) -> None:
     schedule = of_tasks(Transfer(0, 1, 50, 0), Transfer(0, 1, size, 0), Transfer(0, 1, 50, 0))
     wire = bytearray(on_the_wire(1, size))
     wire[HEADER.size + data.draw(st.integers(0, size - 1))] ^= data.draw(st.integers(1, 255))
@@ -270,7 +270,7 @@ def test_a_header_that_no_sender_writes_breaks_the_connection(header: bytes, mes
 
 
 @pytest.mark.parametrize("cut", [0, 1, HEADER.size, HEADER.size + 1, HEADER.size + 99_999])
-def test_a_sender_that_hangs_up_ends_it_and_is_named(cut: int) -> None:
+def test_sender_that_hangs_up_ends_the_replay_and_is_named(cut: int) -> None:
     schedule = of_tasks(Transfer(0, 1, 10, 0), Transfer(0, 1, 100_000, 0), Transfer(2, 1, 10, 0))
     seen = receive(on_the_wire(0, 10) + on_the_wire(1, 100_000)[:cut], schedule)
     assert seen.broken == ["d0g0 -> d0g1: the sender hung up"]
@@ -278,7 +278,7 @@ def test_a_sender_that_hangs_up_ends_it_and_is_named(cut: int) -> None:
 
 
 @pytest.mark.parametrize("after", [(), (1,)])  # sends at the start, and while it takes in what came from another GPU
-def test_a_receiver_that_hangs_up_ends_it_and_is_named(
+def test_receiver_that_hangs_up_ends_the_replay_and_is_named(
     after: tuple[int, ...], pair: tuple[socket.socket, socket.socket]
 ) -> None:
     ours, theirs = pair
@@ -295,7 +295,7 @@ def test_a_receiver_that_hangs_up_ends_it_and_is_named(
     assert 2 not in seen.delivered
 
 
-def test_what_has_not_come_by_the_deadline_is_counted(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_bytes_missing_at_the_deadline_are_counted(pair: tuple[socket.socket, socket.socket]) -> None:
     schedule = of_tasks(Transfer(0, 1, 10, 0), Transfer(0, 1, 10, 0))
     ours, theirs = pair
     theirs.sendall(on_the_wire(0, 10))
@@ -305,7 +305,7 @@ def test_what_has_not_come_by_the_deadline_is_counted(pair: tuple[socket.socket,
     assert seen.delivered == {0: 10}
 
 
-def test_the_matrix_of_a_replay_holds_what_arrived_unharmed() -> None:
+def test_matrix_of_a_replay_holds_correctly_received_bytes() -> None:
     schedule = of_tasks(Transfer(0, 1, 10, 0), Transfer(0, 1, 20, 0), Transfer(2, 1, 40, 0))
     done = Replay(schedule, 1_000_000_000, 3_500_000_000, {}, delivered={1: 20}, corrupt=(0,), broken=())
     assert done.delivered_matrix == {(0, 1): 20}

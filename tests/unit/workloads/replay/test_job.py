@@ -154,7 +154,7 @@ def test_a_byte_waits_for_all_windows_at_both_ends_of_its_rail(
 
 
 @given(domains=st.integers(2, 4), rails=st.integers(2, 4), window=st.integers(1, 50_000))
-def test_who_forwards_or_crosses_spines_waits_in_more_queues(domains: int, rails: int, window: int) -> None:
+def test_forwarded_or_spine_traffic_waits_in_more_queues(domains: int, rails: int, window: int) -> None:
     """Direct all-to-all: y (x - 1) pairs cross a rail switch's uplinks, of which one may have all."""
     windows = Windows(window, window, 1)
     only, optimized = (FabricSpec(kind=kind, domains=domains, rails=rails) for kind in ("rail-only", "rail-optimized"))

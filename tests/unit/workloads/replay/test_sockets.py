@@ -9,7 +9,7 @@ import pytest
 from railyard.workloads.replay.worker import _configured
 
 
-def test_what_a_connection_has_yet_to_send_goes_with_it() -> None:
+def test_unsent_bytes_are_closed_with_their_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, _configured(socket.socket()) as sender:
         linger = sender.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.calcsize("ii"))
         assert struct.unpack("ii", linger) == (1, 0)

@@ -155,7 +155,7 @@ def test_work_before_a_collective_ends_before_work_after_it(what: str, group: tu
 
 
 @given(steps=STEPS, data=st.data())
-def test_an_operation_begins_when_all_it_waits_for_is_over(steps: list[tuple[str, int]], data: st.DataObject) -> None:
+def test_operation_begins_after_its_dependencies(steps: list[tuple[str, int]], data: st.DataObject) -> None:
     """Four ranks, random dependencies on earlier operations: what one waits for, those after it wait for too."""
     groups = [(0, 1), (2, 3), (0, 2), (1, 3), (0, 1, 2, 3), (3, 0, 1)]
     ranks: list[list[tuple[Action, tuple[int, ...]]]] = [[] for _ in range(4)]
@@ -280,7 +280,7 @@ A, B = (0, 1), (1, 0)
         ([[Recv(1, 9, 0), Send(1, 9, 0)], [Recv(0, 9, 0), Send(0, 9, 0)]], "is a cycle"),
     ],
 )
-def test_what_does_not_match_is_reported_where(ranks: list[list[Action]], message: str) -> None:
+def test_mismatch_is_reported_with_its_place(ranks: list[list[Action]], message: str) -> None:
     with pytest.raises(BadInput) as error:
         lower(trace_of(*ranks), 2, 2, 1.0, 1.0)
     assert message in str(error.value)

@@ -13,7 +13,7 @@ from tests.traces import make
 from tests.unit.traces import FABRIC, FORMATS, RANKS, TRACES, read, replayable, spec_of
 
 
-def test_the_files_are_what_their_maker_makes() -> None:
+def test_stored_traces_equal_their_makers_output() -> None:
     """Protobuf's JSON may be spaced otherwise by other versions."""
     for name, content in make.everything().items():
         kept = (TRACES / name).read_bytes()
@@ -38,7 +38,7 @@ def test_any_of_its_files_names_a_trace(path: str) -> None:
     assert len(read(TRACES / path).ranks) == RANKS[path.split(".")[0]]
 
 
-def test_a_folder_of_one_trace_names_it(tmp_path: Path) -> None:
+def test_folder_of_rank_files_is_a_trace(tmp_path: Path) -> None:
     for rank in range(8):
         (tmp_path / f"{rank}.json").write_bytes((TRACES / f"dlrm.{rank}.json").read_bytes())
     assert len(read(tmp_path).ranks) == 8
@@ -83,7 +83,7 @@ def test_param_splits_count_elements_and_reach_their_ranks() -> None:
     assert uneven == {(i, j): 2 * 4000 * ((i + j) % 5 + 1) for i in range(8) for j in range(8) if i != j}
 
 
-def test_a_wait_names_what_it_waits_for() -> None:
+def test_node_waits_for_its_named_requests() -> None:
     """The gemm runs beside the first exchange; the second goes on beside nothing but the AllReduce."""
     nodes = read(TRACES / "dlrm").ranks[0]
     assert [node.after for node in nodes] == [(), (0,), (0,), (2, 1), (3,), (3,), (3, 5), (6, 4), (7,)]
@@ -137,7 +137,7 @@ def test_groups_may_come_from_a_file_of_their_own(tmp_path: Path) -> None:
         ({"bytes": "1MB"}, "workload.bytes: '1MB' is not a known key"),
     ],
 )
-def test_what_a_spec_may_not_say(more: dict[str, Any], message: str) -> None:
+def test_forbidden_keys_of_a_spec_are_named(more: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput) as error:
         spec_of(TRACES / "dlrm", **more)
     assert message in str(error.value)

@@ -89,7 +89,7 @@ def client() -> Iterator[Client]:
 
 
 @given(st.lists(whole, min_size=2, max_size=8), st.lists(whole, min_size=2, max_size=8), whole, st.integers(0, 10**6))
-def test_a_document_is_read_as_it_was_written(rails: list[int], domains: list[int], spine: int, version: int) -> None:
+def test_document_survives_writing_and_reading(rails: list[int], domains: list[int], spine: int, version: int) -> None:
     reported = Scores(tuple(rails), tuple(domains), spine, version)
     document = decode(encode(Document(9, reported)))
     assert document == Document(9, reported)
@@ -105,7 +105,7 @@ def test_the_sorted_list_is_the_documents() -> None:
 @pytest.mark.parametrize(
     "line", [b"", b"{", b"[]", b"7", b"{}", b'{"writer": 1, "version": 1, "rails": [101], "domains": [1], "spine": 1}']
 )
-def test_what_is_no_document_is_refused(line: bytes) -> None:
+def test_invalid_document_is_refused(line: bytes) -> None:
     with pytest.raises(ValueError):
         decode(line)
 
@@ -171,7 +171,7 @@ def test_rubbish_is_no_word(client: Client) -> None:
     eventually(lambda: client.versions()[-1] == (2, False))
 
 
-def test_what_could_not_be_sent_is_sent_when_the_server_is_back(client: Client) -> None:
+def test_unsent_documents_are_sent_after_the_servers_return(client: Client) -> None:
     client.link.lost = True
     for version in range(3):
         client.registry.put(scores(version))
@@ -180,7 +180,7 @@ def test_what_could_not_be_sent_is_sent_when_the_server_is_back(client: Client) 
     eventually(lambda: client.registry.get() == View(scores(2), stale=False))
 
 
-def test_a_watch_begins_with_what_is_known(client: Client) -> None:
+def test_watch_begins_with_the_stored_documents(client: Client) -> None:
     client.link.say(1, scores(3))
     eventually(lambda: client.views)
     late: list[View] = []
@@ -203,7 +203,7 @@ def test_an_address_of_neither_kind_is_refused() -> None:
         connect("zookeeper:127.0.0.1:2181")
 
 
-def test_a_socket_server_takes_the_place_of_one_that_was_killed(tmp_path: Path) -> None:
+def test_socket_server_replaces_a_killed_server(tmp_path: Path) -> None:
     server = SocketServer(tmp_path / "registry")
     (tmp_path / "registry").touch()
     server.start()

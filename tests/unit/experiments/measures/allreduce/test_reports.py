@@ -102,7 +102,7 @@ def test_turns_are_merged_into_one_point() -> None:
         ([], None),
     ],
 )
-def test_shares_have_settled_when_they_no_longer_move(rows: list[tuple[float, ...]], after: int | None) -> None:
+def test_shares_settle_at_their_last_change(rows: list[tuple[float, ...]], after: int | None) -> None:
     assert settled_after(rows) == after
 
 

@@ -90,7 +90,7 @@ def test_policies_take_turns_both_ways_and_others_are_paused(runs: Runs) -> None
     ]
 
 
-def test_policies_get_new_processes_when_one_breaks_them(runs: Runs) -> None:
+def test_policies_get_new_processes_after_a_failure(runs: Runs) -> None:
     runs.breaking = {"equal"}
     alone: dict[str, Any] = {"repeats": 1, "faults": [], "trainings": [], "ddp": []}
     assert run_experiment(spec_of(policies=["nezha", "equal", "mrib"], **alone), NOWHERE, None) == 1

@@ -130,7 +130,7 @@ def training(model: str, **keys: Any) -> dict[str, Any]:
         ({"workloads": [training("vgg-11", volume=0)]}, "workloads.0.volume: 0 must be above 0.0"),
     ],
 )  # fmt: skip
-def test_invalid_spec_names_field_value_and_what_is_allowed(keys: dict[str, Any], message: str) -> None:
+def test_invalid_spec_names_field_value_and_allowed_values(keys: dict[str, Any], message: str) -> None:
     names = experiment_model().model_fields
     own = {key: value for key, value in keys.items() if key not in names}
     common = {key: value for key, value in keys.items() if key in names}
@@ -213,7 +213,7 @@ def test_every_named_one_is_predicted_at_every_size(name: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", MULTIRAIL)
-def test_a_dry_run_says_what_would_be_sent(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_prints_operations_and_bytes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["dry-run", name, "-o", "nodes=16"]) == 0
     reported = capsys.readouterr().out
     assert "16 nodes" in reported
@@ -248,7 +248,7 @@ def test_a_dry_run_says_how_often_processes_are_started(tmp_path: Path, capsys: 
 
 
 @pytest.mark.parametrize("command", ["lint", "search"])
-def test_what_is_not_for_them_says_so(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_for_gpu_fabrics_refuses_rail_fabrics(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     more = ["--gpus", "8", "--batch", "8"] if command == "search" else []
     assert cli.main([command, "multirail-quick", *more]) == 2
     assert capsys.readouterr().err.startswith("error: ")
@@ -267,7 +267,7 @@ RAILS = (Rail("tcp0", "tcp", 6e6, 1e-4), Rail("sharp1", "sharp", 7e6, 1e-6))
 
 
 @given(size=st.integers(1, 2**31), scale=st.floats(1, 1000))
-def test_what_is_sent_is_whole_elements_of_the_size_to_scale(size: int, scale: float) -> None:
+def test_bytes_sent_are_whole_elements_of_the_scaled_size(size: int, scale: float) -> None:
     sent = sent_bytes(size, scale)
     assert sent % ITEM == 0
     assert sent >= ITEM

@@ -1,6 +1,5 @@
 """Tables, figures and files of allreduces over several rails, from a sample of records."""
 
-import io
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -8,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from railyard.core.records import Recovered
 from railyard.experiments.measures.allreduce import plots as allreduce
@@ -111,12 +109,9 @@ def test_point_of_an_invalid_interval_is_marked(run: Run) -> None:
         run,
         loads=[replaced(run.loads[0], cpu_busy=0.99), replaced(run.loads[0], workload="allreduce 2KiB", policy="mrib")],
     )
-    console = Console(file=io.StringIO(), width=200)
-    shown.print_summary(busy, console)
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
-    assert "157.0\u00a0ms ?" in text
-    assert text.count(" ?") == 1
+    printed = "\n".join(shown.screen(busy, 200))
+    assert "157.0\u00a0ms ?" in printed
+    assert printed.count(" ?") == 1
     assert "157.0\u00a0ms ?" in shown.render(busy)
 
 
@@ -155,10 +150,8 @@ def test_slow_motion_has_a_column_and_a_note(run: Run) -> None:
     assert {len(row) for row in table.cells} == {len(table.columns)}
     speeds = tables.trainings_table(AllreduceResults.of(slow))
     assert {row[titles(speeds).index("slow motion")] for row in speeds.cells} == {"3x"}
-    console = Console(file=io.StringIO(), width=200)
-    shown.print_summary(slow, console)
-    assert isinstance(console.file, io.StringIO)
-    for text in (console.file.getvalue(), shown.render(slow)):
+    printed = "\n".join(shown.screen(slow, 200))
+    for text in (printed, shown.render(slow)):
         assert "measured while time passed that many times slower" in " ".join(text.split()).replace("&#39;", "'")
     assert "slow motion" not in shown.render(run)
 
@@ -179,10 +172,8 @@ def test_median_of_starts_is_shown_with_its_spread(run: Run) -> None:
     pair, unlike = map(tables.starts_text, by_fabric(found))
     assert pair == "to 2KiB medians of 3 starts, up to 4% apart"
     assert unlike == "to 2KiB medians of 3 starts, up to 12% apart"
-    console = Console(file=io.StringIO(), width=200)
-    shown.print_summary(often, console)
-    assert isinstance(console.file, io.StringIO)
-    for text in (console.file.getvalue(), shown.render(often)):
+    printed = "\n".join(shown.screen(often, 200))
+    for text in (printed, shown.render(often)):
         assert [text.count(note) for note in (pair, unlike)] == [1, 1]
     assert [tables.starts_text(m) for m in by_fabric(AllreduceResults.of(run))] == ["", ""]
     everywhere = [again for p in found.points for again in ([p] if p.size < MIB else started(p, 1.0, 1.0))]
@@ -193,10 +184,7 @@ def test_median_of_starts_is_shown_with_its_spread(run: Run) -> None:
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_no_cell_is_cut_on_a_narrow_screen(run: Run, width: int) -> None:
     for each in (run, slowed(run), restarted(run)):
-        console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
-        shown.print_summary(each, console)
-        assert isinstance(console.file, io.StringIO)
-        assert all(len(line) <= width for line in console.file.getvalue().splitlines())
+        assert max(map(len, shown.screen(each, width))) <= width
 
 
 def test_report_has_its_sections_and_valid_figures(run: Run) -> None:

@@ -53,7 +53,7 @@ def test_targets_are_met_or_marked_as_not_measured() -> None:
     assert all(passed for _, passed, _ in requirements(sample()))
 
 
-def test_what_is_invalid_is_in_no_figure_of_speed() -> None:
+def test_invalid_point_is_in_no_figure_of_speed() -> None:
     """A point that gives a gain which no rails have; a degraded one marks the target."""
     found = with_seconds(UNLIKE.label, "nezha", 1e-9, 1e-9)
     bad = {p.interval for p in found.points if (p.fabric, p.policy) == (UNLIKE.label, "nezha")}
@@ -277,7 +277,7 @@ def test_gain_is_over_the_better_rail() -> None:
     assert unlike.gain("unknown", SIZES[1]) is None
 
 
-def test_shares_are_those_of_the_start_of_median_time() -> None:
+def test_shares_belong_to_the_start_of_median_time() -> None:
     """And no mean of starts that split and such that didn't."""
     point = point_of(PAIR.label, "nezha", 64 * MIB, 0.1)
     slow, fast, middle = started(point, 0.3, 0.1, 0.2, shares=(1.0, 0.0))

@@ -194,7 +194,7 @@ def test_fabric_is_restored_after_the_last_fault(monkeypatch: pytest.MonkeyPatch
         scene.injector.check_restored(before)
 
 
-def test_what_breaks_the_registry_finds_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_of_the_registry_starts_a_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, script_of((fault_run(Fault("registry-crash", "registry")),)))
     did: list[str] = []
     scene.controller.start_health = lambda spec: did.append(spec.registry)
@@ -277,7 +277,7 @@ def test_script_waits_for_phases_of_its_workload(monkeypatch: pytest.MonkeyPatch
     assert {(f.workload, f.script) for f in run.flows} == {("moe", "cut")}
 
 
-def test_a_fault_after_the_workload_has_ended_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_after_the_workloads_end_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Beside(monkeypatch, script_of((fault_run(fault_ns=6 * SECOND),)))
     with pytest.raises(CheckFailed, match=r"link-down at d0g1 was injected after the end of moe, which took 4.0 s"):
         scene.play()

@@ -137,7 +137,7 @@ def scripts_of(text: str) -> ExperimentSpec:
         ),
     ],
 )  # fmt: skip
-def test_impossible_values_name_field_value_and_what_is_allowed(text: str, message: str) -> None:
+def test_impossible_values_name_field_and_allowed_values(text: str, message: str) -> None:
     with pytest.raises(BadInput) as caught:
         spec_of(text)
     assert str(caught.value) == message
@@ -268,7 +268,7 @@ def test_a_storm_whose_mix_breaks_a_registry_has_one() -> None:
 
 
 @pytest.mark.parametrize("where", ["faults: [%s]", "scripts: [{name: a, faults: [%s]}]"])
-def test_who_breaks_an_etcd_needs_one(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_of_etcd_needs_etcd(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "detect", lambda: FULL)
     monkeypatch.delitem(FULL.programs, "etcd")
     etcd = "{kind: registry-crash, target: registry, registry: etcd}"

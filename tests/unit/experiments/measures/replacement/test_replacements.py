@@ -53,7 +53,7 @@ def job(chosen: ReplacementSpec, on: FabricSpec) -> ReplacementJob:
         ("large-domain", (5, 4), ("rail", "hb"), {Gpu(1, 2): Gpu(4, 2)}),
     ],
 )
-def test_each_case_has_its_spares_and_who_they_stand_in_for(
+def test_each_case_has_spares_and_the_ranks_they_replace(
     case: str, size: tuple[int, int], optical: tuple[str, ...] | None, replaced: dict[Gpu, Gpu]
 ) -> None:
     chosen = takeover(case, **({"switching_time": "25ms"} if optical else {}))
@@ -98,7 +98,7 @@ def test_optical_spare_answers_at_the_failed_gpus_address() -> None:
         assert probed.address == Gpu(4, int(probed.responder[3:])).ip
 
 
-def test_a_substitute_in_another_domain_makes_it_as_slow_as_nics() -> None:
+def test_substitute_in_another_domain_is_as_slow_as_nics() -> None:
     """By hand: m micro-batches with 2 AllGather and 2 ReduceScatter of D in a ring of 4 at the rail's rate."""
     on = fabric("rail-optimized")
     found = job(takeover("large-domain", way="any-gpu"), on)
@@ -148,7 +148,7 @@ def test_a_resolved_experiment_is_the_same_when_read_back() -> None:
         ({"on": [1]}, "replacements.0.on: 1 is no fabric: the experiment has 1, counted from 0"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_one_line(wrong: dict[str, Any], message: str) -> None:
+def test_impossible_placement_is_one_line(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput) as caught:
         spec_of({"case": "idle-gpu", "failed": "d1g2", **wrong})
     assert str(caught.value).startswith(message)
@@ -166,7 +166,7 @@ def test_switching_time_needs_an_optical_replacement() -> None:
         spec_of({**one, "on": [0]}, fabrics=fabrics)
 
 
-def test_names_of_replacements_say_what_fails_if_that_differs() -> None:
+def test_names_of_replacements_have_the_failed_gpu_if_needed() -> None:
     one = {"case": "idle-gpu", "failed": "d1g2", "workload": SHORT}
     fabrics = [{"kind": "rail-only"}, {"kind": "rail-optimized"}]
     spec = spec_of(one, {**one, "failed": "d0g1", "on": [0]}, {**one, "case": "large-domain"}, fabrics=fabrics)

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from io import StringIO
 from math import inf
 from statistics import median
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.steering.analysis import (
@@ -27,7 +25,7 @@ from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import Event, Measurement, Run
 from tests.unit.sample_runs import PERIOD, SECOND, SETTLE, sample_run, steered_run
-from tests.unit.shown import policy_rows, print_summary, summarise
+from tests.unit.shown import policy_rows, screen, summarise
 
 POLICIES = ("dr", "health-drd", "oracle")
 LIMIT = "route changes stay under the dwell limit"
@@ -110,7 +108,7 @@ def test_first_choice_of_the_default_path_is_no_change() -> None:
 
 
 @pytest.mark.parametrize(("policy", "first"), [("rd", "rd by rail 0"), ("spine", "spine"), ("dr", "dr by rail 1")])
-def test_until_its_first_choice_a_pair_goes_as_its_fabric_has_it(policy: str, first: str) -> None:
+def test_pair_without_a_choice_takes_the_fabrics_path(policy: str, first: str) -> None:
     run = small()
     run.fabrics = [replace(fabric, policy=policy) for fabric in run.fabrics]
     (interval, *_) = intervals(run)
@@ -213,12 +211,6 @@ def test_the_summary_has_the_rows_as_plain_data() -> None:
     assert row["min"] <= row["median"] <= row["max"]
     assert (row["repeats"], row["most_changes_of_a_pair"], row["workload"]) == (2, 3, "transfers")
     assert summarise(sample_run(2, 2, 1))["headline"]["steering"] == []
-
-
-def screen(run: Run, width: int = 100) -> list[str]:
-    out = StringIO()
-    print_summary(run, Console(file=out, width=width, force_terminal=True, color_system=None))
-    return out.getvalue().splitlines()
 
 
 @pytest.mark.parametrize(("width", "most_lines"), [(80, 60), (100, 42)])

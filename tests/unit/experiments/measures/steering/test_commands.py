@@ -64,7 +64,7 @@ def test_there_is_a_row_for_each_policy_and_seed_in_their_order() -> None:
     assert len({row.predicted for row in rows if row.policy == "random"}) > 1, "the draw depends on the seed"
 
 
-def test_what_is_not_known_says_why() -> None:
+def test_unknown_prediction_has_a_reason() -> None:
     several = {row.policy: row for row in predictions(spec_of())}["ecmp"]
     assert (several.predicted, several.equation, several.why) == (None, "", WHY_NOT["several"])
     wave = HOT | {"duration": "1s", "period": "2s"}
@@ -97,7 +97,7 @@ def test_the_table_as_csv_has_nothing_where_nothing_is_known() -> None:
     assert {row["equation"] for row in rows if row["predicted"]} == {SHARES}
 
 
-def test_the_first_paths_are_those_that_the_scores_give() -> None:
+def test_first_paths_follow_from_the_scores() -> None:
     (_, _, begin), *_ = initial_states(spec_of(), seeds=1)
     assert begin.scores.rails == (20, 20, 100, 100)
     pair, back = begin.chosen("dr")
@@ -115,7 +115,7 @@ def test_paths_and_background_in_short() -> None:
 
 
 @pytest.mark.parametrize("name", STEERED)
-def test_what_is_described_is_the_experiment(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_describe_prints_the_whole_experiment(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """No key of it is lost, and none is shown that this experiment has no use for."""
     assert cli.main(["describe", name]) == 0
     wording = capsys.readouterr().out
@@ -128,7 +128,7 @@ def test_what_is_described_is_the_experiment(name: str, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("command", ["predict", "dry-run"])
 @pytest.mark.parametrize("change", ["routing.policies=[dr,rd]", "routing.health.registry=etcd", "background.0.load=.5"])
-def test_what_can_be_changed(
+def test_routing_and_background_can_be_changed(
     command: str, change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -163,7 +163,7 @@ def test_what_can_be_changed(
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("command", ["predict", "dry-run"])
-def test_what_is_wrong_is_one_line(
+def test_wrong_value_of_routing_is_one_line(
     command: str, change: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -182,7 +182,7 @@ def test_what_is_wrong_is_one_line(
         (None, None, "policy dr: dr by rail 1"),
     ],
 )
-def test_trace_takes_what_was_chosen_before_its_probes_and_after(
+def test_trace_shows_choices_before_and_after_its_probes(
     before: list[Way] | None, after: list[Way] | None, wording: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter([before, after])

@@ -53,7 +53,7 @@ def scores_of(plan: Plan, *specs: dict[str, Any]) -> tuple[tuple[int, ...], tupl
         ([{"rails": [0, 2], "load": 0.5}, {"rails": [0], "domains": [1], "load": 0.45}], (5, 100, 50), (100, 55)),
     ],
 )
-def test_a_score_is_what_the_background_leaves(
+def test_score_is_the_share_left_by_the_background(
     specs: list[dict[str, Any]], rails: tuple[int, ...], domains: tuple[int, ...]
 ) -> None:
     assert scores_of(plan_of(rails=3), *specs) == (rails, domains, 100)
@@ -121,7 +121,7 @@ def test_entries_on_at_a_change_stay_on_until_the_next(first: int, lasts: int, r
         assert found.at(at) == found.at(at + 0.0004)
 
 
-def test_what_never_changes_is_steady() -> None:
+def test_constant_background_is_steady() -> None:
     plan = plan_of()
     steady, late = pattern(plan, {"rails": [0], "load": 0.5}), pattern(plan, {"rails": [0], "load": 0.5, "start": "1s"})
     assert (steady.steady, late.steady) == (True, False)

@@ -78,7 +78,7 @@ def routing(**keys: Any) -> dict[str, Any]:
         (experiment(workloads=[]), "workloads: [] must have 1 or more"),
     ],
 )
-def test_errors_name_field_value_and_what_is_allowed(data: dict[str, Any], message: str) -> None:
+def test_errors_name_field_value_and_allowed_values(data: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse(data)
     assert str(caught.value).startswith(message)
@@ -90,13 +90,13 @@ def test_a_background_must_fit_every_fabric() -> None:
         parse(experiment(fabrics=[FABRIC, smaller], background=[{**HOT, "rails": [3]}]))
 
 
-def test_what_is_resolved_says_everything_and_reads_back() -> None:
+def test_resolved_settings_are_complete_and_read_back() -> None:
     spec = parse(experiment(background=[{**HOT, "duration": "300ms", "period": "600ms"}]))
     assert spec.resolved()["routing"]["policies"] == list(default_policies())
     assert parse(spec.resolved()) == spec
 
 
-def test_agents_are_reported_what_was_written() -> None:
+def test_agents_get_the_written_settings() -> None:
     spec = RoutingSpec.model_validate({"margin": 20, "dwell": "none", "delta": 30, "noise": 3})
     fabric = FabricSpec(kind="rail-optimized", domains=3, rails=4)
     steering = spec.steering("health-drd", fabric, 7, {})

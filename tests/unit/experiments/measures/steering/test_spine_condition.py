@@ -2,12 +2,10 @@
 
 import json
 from dataclasses import replace
-from io import StringIO
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from railyard.controller.health import policy as health
 from railyard.experiments.measures.steering.comparison_section import finding, reason_text, spine_table
@@ -25,7 +23,7 @@ from tests.unit.loaded_experiments import load
 from tests.unit.sample_runs import SCENE_HB as HB
 from tests.unit.sample_runs import SCENE_RAIL as RAIL
 from tests.unit.sample_runs import Found, scenes_run, steered_run
-from tests.unit.shown import cells, print_summary, summarise
+from tests.unit.shown import cells, screen, summarise
 
 pytestmark = pytest.mark.usefixtures("figures_as_text")
 
@@ -88,7 +86,7 @@ def test_repeats_count_together() -> None:
         (Found((100, 100, 10, 100), 260, 30), HB, "rail-only", "rail-only", "spine", "not known"),
     ],
 )  # fmt: skip
-def test_where_they_differ_a_rule_says_why(
+def test_difference_from_the_condition_has_a_reason(
     found: Found, hb_bps: int, predicted: str, slowest: str, measured: str, reason: str
 ) -> None:
     cell = one(found, hb_bps)
@@ -149,23 +147,21 @@ def mixed() -> Run:
     return scenes_run({**busy, (0.5, 0.0, 0.0): Found((50, 100, 100, 100), 30, 30)})
 
 
-def test_the_summary_counts_and_says_it_in_a_line_and_a_table() -> None:
+def test_summary_has_the_counts_in_a_line_and_a_table() -> None:
     run = mixed()
     headline = json.loads(json.dumps(summarise(run)["headline"]))["spine_condition"]
     assert (headline["cells"], headline["condition_agrees"], headline["slowest_link_agrees"]) == (27, 26, 27)
     (odd,) = (c for c in headline["cells_detail"] if not c["agrees"])
     assert (odd["predicted"], odd["measured"], odd["reason"]) == ("spine", "even", "HB rate")
     assert odd["loads"] == {"domain": 0.5, "rail": 0.0, "spine": 0.0}
-    out = StringIO()
-    print_summary(run, Console(file=out, width=100, force_terminal=True, color_system=None))
-    lines = out.getvalue().splitlines()
+    lines = screen(run)
     assert any(line.startswith(finding(cells(run))[:60]) for line in lines)
     assert len(lines) <= 70  # the table is in two parts
     assert max(map(len, lines)) <= 100
     assert sum(line.endswith("HB rate") for line in map(str.rstrip, lines)) == 1
 
 
-def test_the_report_has_every_cell_once_and_what_was_sent_once() -> None:
+def test_report_has_every_cell_and_the_traffic_once() -> None:
     run = mixed()
     page = shown.render(run)
     assert finding(cells(run)) in page.replace("&lt;", "<").replace("&#39;", "'")

@@ -63,7 +63,7 @@ def test_fig_1_agrees_or_says_why_not() -> None:
     assert all(claim.agrees or claim.note for claim in made.values())
 
 
-def test_what_explains_the_figures_that_differ() -> None:
+def test_notes_explain_the_differing_figures() -> None:
     """Each sum by hand: GPUs times ports, and transceivers, a GPU."""
     made = claims(FIGURES["fig1"]())
     assert made["65,536 GPUs", 6].ours == pytest.approx(65_536 * (5 * 18 + 6 * 9) / 1e6)

@@ -128,7 +128,7 @@ def test_many_outages_at_once_give_the_mean_over_all_states(wiring: Wiring) -> N
 
 
 @given(k=st.integers(1, 300), share=st.floats(0, 1), data=st.data())
-def test_what_a_domain_loses(k: int, share: float, data: st.DataObject) -> None:
+def test_lost_share_grows_with_cut_gpus_up_to_all(k: int, share: float, data: st.DataObject) -> None:
     out = np.arange(k + 1)
     off, on = (lost_share(out, k, share, rerouted) for rerouted in (False, True))
     for lost in (off, on):
@@ -167,7 +167,7 @@ def test_a_longer_repair_takes_more_and_fails_no_more(part: str) -> None:
     assert {name for name in short if long[name] < short[name]} == set()
 
 
-def test_what_waits_for_the_rails_counts_with_rerouting_alone() -> None:
+def test_wait_for_rails_counts_only_with_rerouting() -> None:
     none, some, all_of_it = (numbers(changed("rail_time_share", to=share)) for share in (0, 0.1, 1))
     assert none["lost"] == some["lost"] == all_of_it["lost"]
     assert 0 == none["lost_rerouted"] < some["lost_rerouted"] < all_of_it["lost_rerouted"]
@@ -211,7 +211,7 @@ def test_65536_gpus_take_seconds() -> None:
     assert time.process_time() - start < 5
 
 
-def test_rates_are_those_of_the_paper() -> None:
+def test_rates_equal_the_rates_of_the_paper() -> None:
     """Table 5's counts, over the GPU-days of the job."""
     components = read_components()
     years = 16_384 * 54 / 365.25

@@ -57,7 +57,7 @@ def plain(of: Job, rules: Rules) -> Iterator[Strategy[float]]:
     ),
     memory=st.sampled_from([5e7, 2e8, 5e8, 80e9]),
 )
-def test_the_search_finds_what_plain_loops_find(
+def test_search_agrees_with_plain_loops(
     shape: tuple[int, int], batch: int, layers: int, rules: Rules, memory: float
 ) -> None:
     base = job(*shape, global_batch=batch)

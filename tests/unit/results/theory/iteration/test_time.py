@@ -93,7 +93,7 @@ def test_memory_by_hand() -> None:
     assert activation_bytes(of, interleaved)[0] / activation_bytes(of, plain)[0] == pytest.approx(1 + 7 / 24)
 
 
-def test_the_constants_are_those_of_the_fit() -> None:
+def test_constants_equal_the_fit() -> None:
     """iteration_time.py holds what `python -m railyard.results.theory.iteration.fit` prints, to its four digits."""
     found = fitted_constants([row for row in measured() if row.fitted])
     assert found.matmul_efficiency == pytest.approx(A100.matmul_efficiency, rel=5e-4)

@@ -122,7 +122,7 @@ def test_the_balancers_of_all_nodes_learn_the_same() -> None:
     assert sum(part.length for part in plans[0]) == 20_000
 
 
-def test_policies_in_turn_keep_what_they_learned() -> None:
+def test_policies_in_turn_keep_their_learned_shares() -> None:
     def body(group: Group) -> Any:
         def turn(policy: str) -> Any:
             group.set_policy(policy)

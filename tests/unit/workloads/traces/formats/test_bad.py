@@ -62,7 +62,7 @@ def put(index: int, key: str, value: object) -> Any:
         ("ring", put(1, "NodeType", 7), "ring.1.json: node 11: None is no known collective: allowed as comm_type are"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_in_a_trace_is_reported_where(name: str, edit: Any, message: str, tmp_path: Path) -> None:
+def test_error_in_a_trace_is_reported_with_its_place(name: str, edit: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput) as error:
         replayable(edited(name, tmp_path, edit))
     assert message in str(error.value)
@@ -81,7 +81,7 @@ def test_a_missing_rank_is_named(tmp_path: Path) -> None:
         read(tmp_path)
 
 
-def test_a_rank_missing_at_the_end_is_one_that_others_speak_of(tmp_path: Path) -> None:
+def test_missing_last_rank_is_known_from_other_ranks(tmp_path: Path) -> None:
     (copied(tmp_path, "pipeline.*") / "pipeline.7.et").unlink()
     with pytest.raises(BadInput, match="7 is a rank that is missing: the trace has ranks 0 to 6"):
         read(tmp_path)

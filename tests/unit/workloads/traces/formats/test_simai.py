@@ -48,7 +48,7 @@ def test_layers_run_forward_and_back(tmp_path: Path) -> None:
         ),
     ],
 )  # fmt: skip
-def test_other_parallelisms_leave_out_what_theirs_do(policy: str, expected: list[str], tmp_path: Path) -> None:
+def test_each_parallelism_has_its_own_parts(policy: str, expected: list[str], tmp_path: Path) -> None:
     text = SIMAI.replace("HYBRID_TRANSFORMER model_parallel_NPU_group: 2", policy)
     found = [what.removeprefix("line ").replace(",", "") for what, _ in parts(text, tmp_path)]
     assert found == expected
@@ -78,7 +78,7 @@ def test_checkpointed_layers_run_forward_again(tmp_path: Path) -> None:
         (SIMAI.replace("ALLREDUCE", "NONE").replace("ALLGATHER", "NONE"), "sends nothing"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_in_a_workload_text_is_reported_where(text: str, message: str, tmp_path: Path) -> None:
+def test_error_in_a_workload_text_has_its_place(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "w.txt").write_text(text)
     with pytest.raises(BadInput) as error:
         replayable(tmp_path / "w.txt")

@@ -43,7 +43,7 @@ def test_unknown_fields_of_a_node_survive() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(RANKS))
-def test_what_was_measured_comes_back_in_the_traces_own_form(name: str, tmp_path: Path) -> None:
+def test_measured_times_return_in_the_traces_format(name: str, tmp_path: Path) -> None:
     """Task n takes 2 n + 1 us; a second reading finds the same trace, but for the times of gaps."""
     lowered = replayable(TRACES / name)
     spans = {n: (5_000_000, 5_000_000 + 1000 * (2 * n + 1)) for n in range(len(lowered.schedule.tasks))}
@@ -68,7 +68,7 @@ def test_what_was_measured_comes_back_in_the_traces_own_form(name: str, tmp_path
                 assert node.action == before.action
 
 
-def test_measured_times_are_where_others_look_for_them() -> None:
+def test_measured_times_are_in_the_usual_fields() -> None:
     measured = {(0, 1): Measured(0.5, 0.00123), (0, 3): Measured(1.0, 2.0)}
     (node,) = [n for n in pb.decode(read(TRACES / "pipeline").rewrite(measured)["pipeline.0.et"], "x")[1] if n.id == 3]
     assert (node.start_time_micros, node.duration_micros) == (1_000_000, 2_000_000)
