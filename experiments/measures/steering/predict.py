@@ -64,27 +64,52 @@ def predict(spec: ExperimentSpec) -> Predicted:
 
 def predictions(spec: ExperimentSpec) -> tuple[SteeredPrediction, ...]:
     """Return a row for each fabric, workload, policy and seed; none without health routing."""
-    return tuple(
-        SteeredPrediction(label, policy, name, initial.seed, "completion_time", *_predict(initial, policy))
-        for (label, name), group in groupby(initial_states(spec), key=lambda state: state[:2])
-        for states in [[initial for *_, initial in group]]
-        for policy in states[0].routing.policies
-        for initial in states
-    )
+    rows: list[SteeredPrediction] = []
+    for (label, name), group in groupby(initial_states(spec), key=lambda state: state[:2]):
+        states = [initial for _, _, initial in group]
+        for policy in states[0].routing.policies:
+            for initial in states:
+                known = _predict(initial, policy)
+                row = SteeredPrediction(
+                    fabric=label,
+                    policy=policy,
+                    workload=name,
+                    seed=initial.seed,
+                    metric="completion_time",
+                    predicted=known.seconds,
+                    unit="s",
+                    equation=known.equation,
+                    why=known.why,
+                )
+                rows.append(row)
+    return tuple(rows)
 
 
-def _predict(initial: InitialState, policy: str) -> tuple[float | None, str, str, str]:
-    plan = initial.plan
+class _Known(NamedTuple):
+    """A time, s, and what it follows from; without one, the reason `why`."""
+
+    seconds: float | None
+    equation: str = ""
+    why: str = ""
+
+
+def _predict(initial: InitialState, policy: str) -> _Known:
+    """Return the time of a workload under a policy."""
     if not initial.pattern.steady:
-        return None, "s", "", WHY_NOT["moving"]
+        return _Known(None, why=WHY_NOT["moving"])
     if initial.workload.is_independent:
-        known_s = completion_s(initial.pattern, initial.flows, initial.steering(policy))
-        return (known_s, "s", SHARES, "") if known_s is not None else (None, "s", "", WHY_NOT["several"])
+        seconds = completion_s(initial.pattern, initial.flows, initial.steering(policy))
+        if seconds is None:
+            return _Known(None, why=WHY_NOT["several"])
+        return _Known(seconds, SHARES)
+    plan = initial.plan
     if policy != plan.spec.chosen_policy or initial.background:
-        return None, "s", "", WHY_NOT["dependent"]
+        return _Known(None, why=WHY_NOT["dependent"])
     # the fabric's own policy and no other traffic: as on a fabric without health routing
-    times = predict_schedule(initial.schedule, payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu), plan.spec)
-    return times.get(WHOLE, next(iter(times.values()))), "s", EQUATIONS, ""
+    rates = payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu)
+    times = predict_schedule(initial.schedule, rates, plan.spec)
+    first_s = next(iter(times.values()))
+    return _Known(times.get(WHOLE, first_s), EQUATIONS)
 
 
 def _by_workload(rows: Sequence[SteeredPrediction]) -> Iterator[tuple[str, str, pd.DataFrame]]:
@@ -98,28 +123,30 @@ def _by_workload(rows: Sequence[SteeredPrediction]) -> Iterator[tuple[str, str, 
 def _panels(rows: Sequence[SteeredPrediction]) -> Figure:
     """Draw for each fabric and workload a bar a policy to the median of the seeds, and a dot for each seed."""
     workloads = list(_by_workload(rows))
-    heights = [len(times.columns) + 1.5 for *_, times in workloads]
+    heights = [len(times.columns) + 1.5 for _, _, times in workloads]
     figure = style.new_figure(style.WIDTH, 1.0 + 0.32 * sum(heights))
     panels = figure.subplots(len(workloads), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
     reasons = {(row.fabric, row.workload, row.policy): row.why for row in reversed(rows)}  # of each policy's first seed
     for axes, (fabric, workload, times) in zip(panels[:, 0], workloads, strict=True):
         for y, policy in enumerate(times.columns):
-            known_times = times[policy].dropna()
-            if len(known_times):
-                axes.barh(y, known_times.median(), height=0.62, color=POLICY_COLOURS.get(policy, style.SKY))
-                axes.plot(known_times, [y] * len(known_times), "o", ms=3.6, mfc=style.PAPER, mec=style.INK, mew=0.7)
-            text = (
-                fmt.seconds(known_times.median())
-                if len(known_times)
-                else f"{fmt.NOTHING} {reasons[fabric, workload, policy]}"
-            )
-            at = (max(known_times, default=0.0), y)
-            axes.annotate(text, at, xytext=(8, 0), textcoords="offset points", va="center", fontsize=9)
+            _draw_policy(axes, y, policy, times[policy].dropna(), reasons[fabric, workload, policy])
         axes.set_yticks(range(len(times.columns)), list(times.columns))
-        axes.set_xlim(0, 1.15 * (1.0 if times.isna().all(axis=None) else float(times.max().max())))
+        longest_s = 1.0 if times.isna().all(axis=None) else float(times.max().max())
+        axes.set_xlim(0, 1.15 * longest_s)
         axes.set_title(f"{workload} on {fabric}")
         _finish(axes)
     return figure
+
+
+def _draw_policy(axes: Axes, y: int, policy: str, times: pd.Series, why: str) -> None:
+    """Draw the times of a policy, those of all seeds that have one; the reason `why` if none has."""
+    text = f"{fmt.NOTHING} {why}"
+    if len(times):
+        axes.barh(y, times.median(), height=0.62, color=POLICY_COLOURS.get(policy, style.SKY))
+        axes.plot(times, [y] * len(times), "o", ms=3.6, mfc=style.PAPER, mec=style.INK, mew=0.7)
+        text = fmt.seconds(times.median())
+    end = (max(times, default=0.0), y)
+    axes.annotate(text, end, xytext=(8, 0), textcoords="offset points", va="center", fontsize=9)
 
 
 def _scenes(rows: Sequence[SteeredPrediction]) -> Figure:
@@ -146,35 +173,50 @@ def _finish(axes: Axes) -> None:
 
 def print_table(spec: ExperimentSpec, rows: Sequence[SteeredPrediction], console: Console) -> None:
     """Print a table for each fabric and workload; a single one for the scenes of a grid."""
-    title = f"{spec.name}: predicted times"
     if grid_of(spec):
-        policies = list(dict.fromkeys(row.policy for row in rows))
-        table = plain_table("fabric", "workload and scene", *policies, right=policies, title=f"{title}, scene by scene")
-        for fabric, workload, times in _by_workload(rows):
-            table.add_row(fabric, workload, *map(_seconds, times.median()))
-        console.print(table)
+        _print_scenes(spec, rows, console)
     else:
-        seeds = f"seed {spec.seed}" if spec.repeats == 1 else f"seeds {spec.seed} to {spec.seed + spec.repeats - 1}"
-        equations = {(row.fabric, row.workload, row.policy): row.equation for row in rows if row.equation}
-        numbers = ("median", "least", "most", f"{BASELINE_POLICY} / this", f"this / {ORACLE_POLICY}")
-        for fabric, workload, times in _by_workload(rows):
-            heading = f"{title} of {workload} on {fabric}, {seeds}"
-            table = plain_table("policy", *numbers, right=numbers, title=heading)
-            table.add_column("by", style="dim")
-            unknown = times[times.columns[0]] * float("nan")
-            for policy, policy_times in ((policy, times[policy]) for policy in map(str, times)):
-                # ratios are medians over the seeds that both have
-                over = (
-                    times.get(BASELINE_POLICY, unknown) / policy_times,
-                    policy_times / times.get(ORACLE_POLICY, unknown),
-                )
-                ratios = (fmt.NOTHING if ratio.isna().all() else f"{ratio.median():.2f}" for ratio in over)
-                figures = map(_seconds, (policy_times.median(), policy_times.min(), policy_times.max()))
-                table.add_row(policy, *figures, *ratios, equations.get((fabric, workload, policy)))
-            console.print(table)
+        _print_policies(spec, rows, console)
     for why in dict.fromkeys(row.why for row in rows if row.why):
         console.print(f"{fmt.NOTHING}: {why}", highlight=False)
     print_rates(spec, console)
+
+
+def _print_scenes(spec: ExperimentSpec, rows: Sequence[SteeredPrediction], console: Console) -> None:
+    """Print the medians of all policies, a line a scene."""
+    policies = list(dict.fromkeys(row.policy for row in rows))
+    title = f"{spec.name}: predicted times, scene by scene"
+    table = plain_table("fabric", "workload and scene", *policies, right=policies, title=title)
+    for fabric, workload, times in _by_workload(rows):
+        table.add_row(fabric, workload, *map(_seconds, times.median()))
+    console.print(table)
+
+
+def _print_policies(spec: ExperimentSpec, rows: Sequence[SteeredPrediction], console: Console) -> None:
+    """Print the times of a workload on a fabric over all seeds, a line a policy; ratios are medians over the seeds."""
+    seeds = f"seed {spec.seed}"
+    if spec.repeats > 1:
+        seeds = f"seeds {spec.seed} to {spec.seed + spec.repeats - 1}"
+    equations = {(row.fabric, row.workload, row.policy): row.equation for row in rows if row.equation}
+    numbers = ("median", "least", "most", f"{BASELINE_POLICY} / this", f"this / {ORACLE_POLICY}")
+    for fabric, workload, times in _by_workload(rows):
+        title = f"{spec.name}: predicted times of {workload} on {fabric}, {seeds}"
+        table = plain_table("policy", *numbers, right=numbers, title=title)
+        table.add_column("by", style="dim")
+        unknown = times[times.columns[0]] * float("nan")
+        baseline = times.get(BASELINE_POLICY, unknown)
+        oracle = times.get(ORACLE_POLICY, unknown)
+        for policy in map(str, times):
+            of_policy = times[policy]
+            figures = [_seconds(of_policy.median()), _seconds(of_policy.min()), _seconds(of_policy.max())]
+            figures += [_ratio(baseline / of_policy), _ratio(of_policy / oracle)]
+            table.add_row(policy, *figures, equations.get((fabric, workload, policy)))
+        console.print(table)
+
+
+def _ratio(ratios: pd.Series) -> str:
+    """Return the median over the seeds of which both times are known."""
+    return fmt.NOTHING if ratios.isna().all() else f"{ratios.median():.2f}"
 
 
 def _seconds(value: float) -> str:

@@ -34,7 +34,6 @@ def _forget_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 CAT = """
-from railyard.core.registry import REGISTRIES
 
 @REGISTRIES["animal"].register("cat")
 class Cat:
@@ -151,3 +150,12 @@ def test_registry_checks_base_and_required_parts(of_classes: bool, definition: o
     registry.add("square", Square if of_classes else Square())
     assert registry.names() == ("square",)
     del REGISTRIES["shape"]
+
+
+def test_definitions_with_an_order_are_sorted_by_it() -> None:
+    lengths = Registry[str]("length", order=len)
+    for name, text in (("long", "abc"), ("short", "a"), ("medium", "ab")):
+        lengths.add(name, text)
+    assert lengths.names() == ("short", "medium", "long")
+    assert list(lengths.values()) == ["a", "ab", "abc"]
+    del REGISTRIES["length"]

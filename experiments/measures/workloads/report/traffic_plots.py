@@ -15,10 +15,11 @@ from railyard.results.plots import style
 from railyard.results.plots.svg import mark
 from railyard.results.plots.traffic import byte_image, byte_limits
 from railyard.results.runs.records import Flow
-from railyard.topologies.addresses import gpu_of_name
+from railyard.topologies.addresses import Gpu, gpu_of_name
 
 _RAMP: Final = ("#d6e6f4", "#6aaed6", "#2070b4", "#083471")
 _EMPTY_COLOUR: Final = "#f6f8fa"  # light in the dark too: no traffic must not look like the most of it
+MIN_LABELLED: Final = 0.04  # share of a bar: narrower parts can't hold their percentage
 _OUTLINED: Final = 128  # GPUs up to which each same-rail cell has an outline of its own
 
 
@@ -84,48 +85,67 @@ def _outline(axes: Axes, grid: Grid) -> None:
             axes.add_patch(PathPatch(path, facecolor="none", edgecolor=colour, linewidth=width, clip_on=False))
 
 
+_LOCALITIES: Final = ("within HB domains", "within rails", "across both")
+
+
 def pair_shares(flows: Iterable[Flow], grid: Grid) -> str:
     """`HB domains carry 96.1% of the bytes, ...; 81.2% of GPU pairs carry none`, as Fig. 2b has it."""
-    parts: defaultdict[str, int] = defaultdict(int)
+    sizes: defaultdict[str, int] = defaultdict(int)
     pairs = set()
     for flow in one_repeat(flows):
-        a, b = gpu_of_name(flow.src), gpu_of_name(flow.dst)
-        locality = (
-            "within HB domains" if a.domain == b.domain else "within rails" if a.rank == b.rank else "across both"
-        )
-        parts[locality] += flow.delivered
+        src = gpu_of_name(flow.src)
+        dst = gpu_of_name(flow.dst)
+        sizes[_locality(src, dst)] += flow.delivered
         if flow.delivered:
-            pairs.add((a, b))
-    total = sum(parts.values())
+            pairs.add((src, dst))
+    total = sum(sizes.values())
     if not total:
         return "Nothing was delivered."
-    shares = [f"{percent(parts[p] / total)} {p}" for p in ("within HB domains", "within rails", "across both")]
+    shares = [f"{percent(sizes[locality] / total)} {locality}" for locality in _LOCALITIES]
     idle_share = 1 - len(pairs) / (grid.gpus * (grid.gpus - 1))
     return f"{size(total)} delivered: {', '.join(shares)}. {percent(idle_share)} of GPU pairs carry nothing."
 
 
+def _locality(src: Gpu, dst: Gpu) -> str:
+    """Return whether a pair is within an HB domain, within a rail, or neither."""
+    if src.domain == dst.domain:
+        return "within HB domains"
+    return "within rails" if src.rank == dst.rank else "across both"
+
+
 def volumes(by_workload: Mapping[str, Sequence[Flow]]) -> style.Plot:
     """Shares of the delivered bytes by kind, a bar a workload (Rail-only Fig. 2a and 5a)."""
+    totals = {name: kind_bytes(one_repeat(flows)) for name, flows in by_workload.items()}
+    kinds = style.kind_colours(kind for sizes in totals.values() for kind in sizes)
     with style.drawing(0.9 + 0.5 * len(by_workload)) as figure:
         axes = figure.subplots()
-        totals = {name: kind_bytes(one_repeat(flows)) for name, flows in by_workload.items()}
-        kinds = style.kind_colours(kind for total in totals.values() for kind in total)
-        for row, total in enumerate(totals.values()):
-            left, total_bytes = 0.0, sum(total.values()) or 1
-            for kind, colour in kinds.items():
-                share = total.get(kind, 0) / total_bytes
-                bar = axes.barh(row, share, left=left, height=0.6, color=colour, edgecolor=style.PAPER, linewidth=1)
-                tip = f"{list(totals)[row]}, {kind}: {size(total.get(kind, 0))}, {percent(share)}"
-                mark(bar, kind, tip)
-                if share >= 0.04:
-                    where: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9}
-                    axes.text(left + share / 2, row, percent(share), color=style.ink_on(colour), **where)
-                left += share
-        axes.set_yticks(range(len(totals)), [f"{n}\n{size(sum(t.values()))}" for n, t in totals.items()])
+        for row, (name, sizes) in enumerate(totals.items()):
+            _draw_shares(axes, row, name, sizes, kinds)
+        axes.set_yticks(range(len(totals)), [f"{name}\n{size(sum(sizes.values()))}" for name, sizes in totals.items()])
         axes.invert_yaxis()
         axes.set(xlim=(0, 1))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.0%}"))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}"))
         style.quiet(axes)
         style.top_legend(figure, [Patch(color=colour, label=kind) for kind, colour in kinds.items()])
-        alt_text = "; ".join(f"{n}: " + ", ".join(f"{k} {size(b)}" for k, b in t.items()) for n, t in totals.items())
+        alt_text = "; ".join(f"{name}: {_sizes_text(sizes)}" for name, sizes in totals.items())
         return style.finish(figure, "volumes", f"Traffic by kind. {alt_text}")
+
+
+def _sizes_text(sizes: Mapping[str, int]) -> str:
+    """Return the bytes of each kind in words."""
+    return ", ".join(f"{kind} {size(kind_size)}" for kind, kind_size in sizes.items())
+
+
+def _draw_shares(axes: Axes, row: int, name: str, sizes: Mapping[str, int], kinds: Mapping[str, str]) -> None:
+    """Draw a bar of the shares of all kinds. `sizes`: bytes by kind; `kinds`: the colour of each."""
+    total = sum(sizes.values()) or 1
+    begin = 0.0
+    for kind, colour in kinds.items():
+        kind_size = sizes.get(kind, 0)
+        share = kind_size / total
+        bar = axes.barh(row, share, left=begin, height=0.6, color=colour, edgecolor=style.PAPER, linewidth=1)
+        mark(bar, kind, f"{name}, {kind}: {size(kind_size)}, {percent(share)}")
+        if share >= MIN_LABELLED:
+            where: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9}
+            axes.text(begin + share / 2, row, percent(share), color=style.ink_on(colour), **where)
+        begin += share
