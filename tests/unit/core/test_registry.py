@@ -34,6 +34,7 @@ def _forget_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 CAT = """
+from railyard.core.registry import REGISTRIES
 
 @REGISTRIES["animal"].register("cat")
 class Cat:
