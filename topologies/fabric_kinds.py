@@ -93,6 +93,15 @@ class FabricPlan(Protocol):
     def switches(self) -> tuple[Switch, ...]:
         """All OpenFlow switches."""
 
+    def switches_of(self, *roles: str) -> tuple[Switch, ...]:
+        """Return the switches of these roles."""
+        return tuple(switch for switch in self.switches if switch.role in roles)
+
+    @cached_property
+    def dpids(self) -> Mapping[str, int]:
+        """Datapath ids of all switches, by name."""
+        return {switch.name: switch.dpid for switch in self.switches}
+
     @property
     def links(self) -> tuple[Link, ...]:
         """All cables."""

@@ -48,12 +48,14 @@ def find_disconnected_ranks(
     """Return the pairs of ranks whose rail switches no spine joins, given dead (datapath id, port) and switches."""
     if plan.spec.definition.is_graph:
         return frozenset()
-    dpids = {switch.name: switch.dpid for switch in plan.switches}
-    reach: dict[int, set[int]] = {dpid: set() for dpid in dpids.values() if role_of(dpid)[0] == "spine"}
-    for link in plan.uplinks:  # from rail to spine
-        ends = {(dpids[end.node], end.port) for end in (link.a, link.b)}
-        if not ends & down and dpids[link.b.node] not in disconnected:
-            reach[dpids[link.b.node]].add(role_of(dpids[link.a.node])[1])
+    reach: dict[int, set[int]] = {spine.dpid: set() for spine in plan.switches_of("spine")}
+    for link in plan.uplinks:
+        rail_dpid = plan.dpids[link.a.node]
+        spine_dpid = plan.dpids[link.b.node]
+        ends = {(rail_dpid, link.a.port), (spine_dpid, link.b.port)}
+        if not ends & down and spine_dpid not in disconnected:
+            _, rank = role_of(rail_dpid)
+            reach[spine_dpid].add(rank)
     if not reach:
         # the fabric has no spines
         return frozenset()

@@ -59,12 +59,11 @@ class FailureState:
         self._plan = plan
         self.roles = {switch.dpid: (switch.name, switch.role) for switch in plan.switches}
         self._hb_optics = frozenset(switch.dpid for switch in plan.optics.get("hb", ()))
-        self._dpids = {switch.name: switch.dpid for switch in plan.switches}
         self._ports: defaultdict[int, set[int]] = defaultdict(set)
         for link in plan.links:
             for end in (link.a, link.b):
                 if end.port is not None:
-                    self._ports[self._dpids[end.node]].add(end.port)
+                    self._ports[plan.dpids[end.node]].add(end.port)
         self.connected: set[int] = set()
         # (datapath id, port) at connected switches
         self.down: set[tuple[int, int]] = set()
@@ -149,7 +148,7 @@ class FailureState:
         dead = {self.roles[dpid][0] for dpid in self.disconnected}
         cut = set[frozenset[str]]()
         for link in self._plan.uplinks:
-            ends = {(self._dpids[end.node], end.port) for end in (link.a, link.b)}
+            ends = {(self._plan.dpids[end.node], end.port) for end in (link.a, link.b)}
             if ends & self.down:
                 cut.add(frozenset((link.a.node, link.b.node)))
         return self._plan.graph.islands(dead, cut)

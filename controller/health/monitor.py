@@ -95,7 +95,6 @@ class Healthd:
         self._bridges = frozenset(plan.hb_bridges)
         self._last = idle(plan.spec.domains, plan.spec.rails)
         self._last_ns: int | None = None
-        dpids = {switch.name: switch.dpid for switch in plan.switches}
         links: list[tuple[Element, Link]] = [(("spine", 0), link) for link in plan.uplinks]
         for gpu in plan.gpus:
             links += [(("rail", gpu.rank), link) for link in plan.cables(gpu, "rail")]
@@ -106,7 +105,7 @@ class Healthd:
             for end in (link.a, link.b):
                 self._by_end[end.node, end.interface] = cable, end
             if link.b.port is not None:
-                self._by_port[dpids[link.b.node]][link.b.port] = cable
+                self._by_port[plan.dpids[link.b.node]][link.b.port] = cable
 
     def on_event(self, event: SwitchEvent) -> None:
         """Take in a switch event; one that isn't of this fabric is ignored."""
@@ -176,8 +175,7 @@ class HealthLoop:
         nodes = [*plan.hb_bridges]
         if spec.estimator != "utilisation":
             # others look at queues, also of switches and GPUs
-            nodes += [switch.name for switch in plan.switches]
-            nodes += [gpu.name for gpu in plan.gpus]
+            nodes += [*plan.dpids, *plan.hosts]
         self._reader = PortReader(nodes)
         is_etcd = spec.registry == "etcd"
         self.server = EtcdServer(FOLDER / "etcd") if is_etcd else SocketServer(FOLDER / "registry.sock")

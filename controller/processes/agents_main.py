@@ -161,7 +161,7 @@ def main() -> None:
     parent = Parent(*messages.ToAgents.__subclasses__())
     plan: Plan = parent.receive().plan
     routes = RouteAgent(plan)
-    rates = TcpRates(gpu.name for gpu in plan.gpus)
+    rates = TcpRates(plan.hosts)
     routes.learn_interfaces()
     # none while no policy steers, else one
     steering = list[Agents]()

@@ -51,7 +51,7 @@ class Controller:
         if plan.spec.definition.is_graph:
             self._server.app.graph = plan.graph
         elif plan.uplinks:
-            rails = [switch for switch in plan.switches if switch.role == "rail"]
+            rails = plan.switches_of("rail")
             self._server.app.assigned_uplinks = {rail.dpid: plan.spec.uplinks(rail.index) for rail in rails}
         if command.resume:
             self._agent.learn_interfaces()

@@ -84,7 +84,7 @@ class Survivors:
         kind = self.plan.spec.definition
         # with several planes: no spines
         switches = [kind.rail_switch(g).name for g in range(self.plan.spec.rails)]
-        spines = [switch.name for switch in self.plan.switches if switch.role == "spine"]
+        spines = [spine.name for spine in self.plan.switches_of("spine")]
         uplinks = np.zeros((len(switches), len(spines)), dtype=np.bool_)
         for row, switch in enumerate(switches):
             uplinks[row] = [self._joins(switch, spine) for spine in spines]
@@ -96,7 +96,7 @@ class Survivors:
         """Whether living switches and cables between them join the rail links of two GPUs."""
         import networkx as nx
 
-        switches = self.links_bps.keys() & {switch.name for switch in self.plan.switches}
+        switches = self.links_bps.keys() & self.plan.dpids.keys()
         graph: nx.Graph[str] = nx.Graph()
         graph.add_nodes_from(switches)
         for switch in switches:

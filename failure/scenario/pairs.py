@@ -80,7 +80,7 @@ def broken_by(impact: Impact, plan: Plan) -> Broken:
     impaired_planes = Counter(gpu for gpu, _ in impaired)
     links = frozenset(gpu for gpu, number in impaired_planes.items() if number == kind.planes)
     # leaf switches don't count: the loss of one is in `islands`
-    rail_switches = [switch for switch in plan.switches if switch.role in ("rail", "single")]
+    rail_switches = plan.switches_of("rail", "single")
     rails = frozenset(switch.index for switch in rail_switches if switch.name in impact.nodes)
     islands = frozenset[frozenset[Gpu]]()
     if kind.is_graph:
@@ -97,16 +97,12 @@ def broken_by(impact: Impact, plan: Plan) -> Broken:
 
 def _disconnected_ranks(impact: Impact, plan: Plan) -> frozenset[tuple[int, int]]:
     """Return the pairs of ranks whose rail switches no spine joins any more."""
-    dpids = {switch.name: switch.dpid for switch in plan.switches}
-    dead_spines: set[int] = set()
-    for switch in plan.switches:
-        if switch.role == "spine" and switch.name in impact.nodes:
-            dead_spines.add(switch.dpid)
+    dead_spines = {spine.dpid for spine in plan.switches_of("spine") if spine.name in impact.nodes}
     down_ports: set[tuple[int, int]] = set()
     for link in plan.uplinks:
         if cable(link.a.node, link.b.node) in impact.cables:
             for end in (link.a, link.b):
-                down_ports.add((dpids[end.node], end.port or 0))
+                down_ports.add((plan.dpids[end.node], end.port or 0))
     if not (dead_spines or down_ports):
         return frozenset()
     return find_disconnected_ranks(plan, down_ports, dead_spines)
@@ -121,7 +117,7 @@ def affected_pairs(fault: Fault, plan: Plan) -> AffectedPairs:
     sources = impact.gpus_impaired_at("rail")
     hits_uplink = any(cable(link.a.node, link.b.node) in impact.impaired_cables for link in plan.uplinks)
     on_graph = hits_uplink or plan.spec.definition.is_graph
-    hits_spine = any(switch.role == "spine" and switch.name in impact.nodes for switch in plan.switches)
+    hits_spine = any(spine.name in impact.nodes for spine in plan.switches_of("spine"))
 
     def crosses(src: Gpu, dst: Gpu) -> bool:
         paths = [share.path for share in plan.spec.paths(src, dst)]

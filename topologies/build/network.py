@@ -98,11 +98,10 @@ class EmulatedNet(Mininet):
         for link in plan.links:
             for end in (link.a, link.b):
                 self._ends[end.node][end.interface] = (end.port, link.rate_bps)
-        switch_names = {switch.name for switch in plan.switches}
         # by node: its interfaces with links to switches
         self._nic_names = defaultdict[str, list[str]](list)
         for link in plan.links:
-            if link.b.node in switch_names and link.a.node not in switch_names:
+            if link.b.node in plan.dpids and link.a.node not in plan.dpids:
                 self._nic_names[link.a.node].append(link.a.interface)
         self._here = frozenset(self.node_names)
         self.ovs = {switch.name: self._make_switch(switch) for switch in plan.switches if self.has(switch.name)}

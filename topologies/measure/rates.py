@@ -105,7 +105,7 @@ def _settle(net: FabricNet, ends: Collection[str]) -> None:
 
     iperf3's server closes its connection before the last data comes, which its kernel answers with resets.
     """
-    with closing(PortReader([*ends, *(switch.name for switch in net.plan.switches)])) as reader:
+    with closing(PortReader([*ends, *net.plan.dpids])) as reader:
 
         def is_still() -> bool:
             for ports in reader.read().values():

@@ -120,8 +120,7 @@ def _is_port_down_of(impact: Impact, plan: Plan, switch: object, port: object) -
     for gpu, plane in impaired_links(impact, plan):
         links.add((plan.network_end(gpu, "rail", plane).node, gpu.name))
         gpu_names.add(gpu.name)
-    gpu_switches = [each.name for each in plan.switches if each.role in GPU_SWITCHES]
-    if switch in gpu_switches:
+    if any(switch == gpu_switch.name for gpu_switch in plan.switches_of(*GPU_SWITCHES)):
         return (switch, port) in links
     # an optical switch of the rails: its name doesn't tell to which switch the GPU's link leads
     return port in gpu_names
@@ -171,8 +170,8 @@ def impaired_links(impact: Impact, plan: Plan) -> frozenset[tuple[Gpu, int]]:
 
 def dead_rails(impact: Impact, plan: Plan) -> frozenset[str]:
     """Return the rails whose switch is dead, as heartbeats name them: the single switch is rail0."""
-    dead = [switch for switch in plan.switches if switch.name in impact.nodes]
-    return frozenset(rail_name(switch.index) for switch in dead if switch.role in GPU_SWITCHES)
+    switches = plan.switches_of(*GPU_SWITCHES)
+    return frozenset(rail_name(switch.index) for switch in switches if switch.name in impact.nodes)
 
 
 def rail_of(plan: Plan, gpu: Gpu, plane: int = 0) -> str:

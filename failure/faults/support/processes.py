@@ -129,12 +129,11 @@ class SwitchFault(FaultKind):
 
     def targets(self, plan: FabricPlan) -> Sequence[str]:
         """Return all switches of these roles."""
-        return [switch.name for switch in plan.switches if switch.role in self.roles]
+        return [switch.name for switch in plan.switches_of(*self.roles)]
 
     def target_sort_on(self, plan: FabricPlan) -> str:
         """Return what the fabric's switches of these roles are called."""
-        switches = [switch for switch in plan.switches if switch.role in self.roles]
-        titles = [switch_title(switch.role, switch.name) for switch in switches]
+        titles = [switch_title(switch.role, switch.name) for switch in plan.switches_of(*self.roles)]
         return " or ".join(dict.fromkeys(titles)) or self.target_sort
 
     def impact(self, plan: FabricPlan, target: str, p: Any) -> Impact:
