@@ -16,7 +16,7 @@ from railyard.controller.failover.detours import choose, usable
 from railyard.core.errors import RailyardError
 from railyard.core.records import IntervalId, Recovery
 from railyard.failure.faults import Fault
-from railyard.failure.scenario.pairs import broken_by
+from railyard.failure.pairs import broken_by
 from railyard.results.analysis.link_rates import fabric_specs
 from railyard.results.analysis.recovery import FROM_REPAIR, STEP_NAMES
 from railyard.results.analysis.recovery_states import first_packet

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
 
-from railyard.controller.agent.machines import RouteAgents
 from railyard.controller.agent.route_agent import RouteAgent
 from railyard.controller.failover.detours import DETOUR_METRIC
 from railyard.controller.failover.manager import FailoverManager, Phase
@@ -17,6 +16,7 @@ from railyard.controller.openflow.app import SwitchEvent
 from railyard.controller.openflow.optical import SETTLE_S, AffectedPorts, network_sides_in
 from railyard.controller.openflow.server import OpenFlowServer
 from railyard.controller.processes import messages
+from railyard.controller.processes.machines import RouteAgents
 from railyard.core.errors import RailyardError
 from railyard.core.remote import RemoteWorker
 from railyard.core.wait import poll

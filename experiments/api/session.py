@@ -28,9 +28,9 @@ from railyard.experiments.spec.heartbeats import HeartbeatsSpec
 from railyard.experiments.spec.parsing import parse
 from railyard.failure.active import ActiveFault
 from railyard.failure.analysis.evaluate import AFTER_S, WARM_UP_S, ScriptObservations, active_detours, evaluate_all
+from railyard.failure.pairs import PairSelection, monitored_pairs
 from railyard.failure.probes.traffic import ProbePorts, Traffic, TrafficJob, TrafficLog
-from railyard.failure.scenario.pairs import PairSelection, monitored_pairs
-from railyard.failure.scenario.script import Script
+from railyard.failure.script import Script
 from railyard.results.runs.records import LIVE, Event, LinkCheck, Run
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces

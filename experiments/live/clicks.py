@@ -16,7 +16,7 @@ from railyard.experiments.spec.faults import fault_dict
 from railyard.failure.active import ActiveFault
 from railyard.failure.faults import Fault, FaultScope
 from railyard.failure.scenario.random_faults import idle_s
-from railyard.failure.scenario.script import Timed
+from railyard.failure.script import Timed
 
 _KEPT_KEYS: Final = ("name", "title", "fabrics", "seed", "heartbeats")  # of the experiment, in the saved script
 _STEERED_KEYS: Final[dict[str, Any]] = {

@@ -15,15 +15,15 @@ import numpy.typing as npt
 
 from railyard.controller.failover.detours import Broken, choose
 from railyard.core.records import Recovery
-from railyard.failure.analysis.recovery_times import BIN_MS
 from railyard.failure.faults import FAULTS, Fault
-from railyard.failure.scenario.pairs import (
+from railyard.failure.pairs import (
     PairSelection,
     affected_pairs,
     broken_by,
     monitored_pairs,
     select_script_pairs,
 )
+from railyard.failure.recovery_times import BIN_MS
 from railyard.results.runs.records import GoodputTrace, Run
 from railyard.topologies.addresses import Pair
 from railyard.topologies.build.shaping import payload_fraction

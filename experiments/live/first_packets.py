@@ -9,12 +9,12 @@ from typing import Final, Protocol
 
 from railyard.core.errors import RailyardError
 from railyard.core.worker import Worker
-from railyard.failure.analysis.recovery_times import LATE_NS, first_packet_ms
 from railyard.failure.faults import Fault
+from railyard.failure.pairs import monitored_pairs
 from railyard.failure.probes import traffic
 from railyard.failure.probes.sites import Site
 from railyard.failure.probes.traffic import ProbePorts, Traffic, TrafficJob
-from railyard.failure.scenario.pairs import monitored_pairs
+from railyard.failure.recovery_times import LATE_NS, first_packet_ms
 from railyard.topologies.plan import Plan
 
 PORT: Final = 7600  # beside those of failure scripts (7100) and of replayed workloads (7000)

@@ -19,7 +19,7 @@ from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import Time, format_time, time_between
 from railyard.failure.faults import FAULTS, Fault
 from railyard.failure.faults.definition import NoParameters
-from railyard.failure.scenario.script import Script, Timed
+from railyard.failure.script import Script, Timed
 from railyard.topologies.fabric_kinds import FabricPlan
 from railyard.topologies.plan import Plan
 

@@ -9,7 +9,13 @@ from typing import Final
 import numpy as np
 
 from railyard.core.records import IN_FLIGHT_NS, IntervalId, ProbeLog, Recovered, Recovery
-from railyard.failure.analysis.recovery_times import (
+from railyard.failure.faults import Fault
+from railyard.failure.faults.definition import ControllerEvent
+from railyard.failure.faults.support.impact import SILENCE_KEYS, dead_rails, rail_of
+from railyard.failure.oracle.reachability import Bounds, above_max_flow, bounds
+from railyard.failure.pairs import PairSelection
+from railyard.failure.probes.traffic import TrafficLog
+from railyard.failure.recovery_times import (
     BIN_MS,
     LATE_NS,
     Trace,
@@ -19,13 +25,7 @@ from railyard.failure.analysis.recovery_times import (
     restored_ms,
     step_ms,
 )
-from railyard.failure.faults import Fault
-from railyard.failure.faults.definition import ControllerEvent
-from railyard.failure.faults.support.impact import SILENCE_KEYS, dead_rails, rail_of
-from railyard.failure.oracle.reachability import Bounds, above_max_flow, bounds
-from railyard.failure.probes.traffic import TrafficLog
-from railyard.failure.scenario.pairs import PairSelection
-from railyard.failure.scenario.script import SETTLE_S, Script
+from railyard.failure.script import SETTLE_S, Script
 from railyard.topologies.addresses import Pair, gpu_of_name, link_of_name
 from railyard.topologies.plan import Plan
 

@@ -15,7 +15,7 @@ from railyard.failure.connectivity.worker import PAIRS_PER_S, Answered, Open, Po
 from railyard.failure.faults import Cable, Fault, cable
 from railyard.failure.oracle.reachability import Bounds, bounds, part_name
 from railyard.failure.probes.sites import Site, SiteWorkers
-from railyard.failure.scenario.script import SETTLE_S, Action, QuietPeriod
+from railyard.failure.script import SETTLE_S, Action, QuietPeriod
 from railyard.topologies.addresses import Pair
 from railyard.topologies.build.network import FabricNet
 from railyard.topologies.build.shaping import HEARTBEAT_BPS, burst_bytes

@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from railyard.failure.analysis.recovery_times import STEADY_BINS, Trace
 from railyard.failure.faults import Cable, Fault, Impact, cable
+from railyard.failure.recovery_times import STEADY_BINS, Trace
 from railyard.topologies.addresses import Gpu, Pair
 from railyard.topologies.plan import Plan
 

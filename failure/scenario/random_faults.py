@@ -18,7 +18,7 @@ from railyard.core.errors import unknown_name_hint
 from railyard.core.units import Time, format_time, time_between
 from railyard.failure.connectivity.check import duration_s
 from railyard.failure.faults import FAULTS, Fault, FaultScope, fault_kinds
-from railyard.failure.scenario.script import SETTLE_S, Script, Timed
+from railyard.failure.script import SETTLE_S, Script, Timed
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.fabric_kinds import Layer
 from railyard.topologies.plan import Plan

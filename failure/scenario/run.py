@@ -21,10 +21,10 @@ from railyard.failure.analysis.evaluate import (
 )
 from railyard.failure.connectivity.check import ConnectivityChecker, duration_s, missed_checks
 from railyard.failure.faults.definition import ControllerEvent
+from railyard.failure.pairs import PairSelection
 from railyard.failure.probes.sites import Site
 from railyard.failure.probes.traffic import Traffic, TrafficJob
-from railyard.failure.scenario.pairs import PairSelection
-from railyard.failure.scenario.script import NO_PHASES, Action, PhaseEnds, Player, Script
+from railyard.failure.script import NO_PHASES, Action, PhaseEnds, Player, Script
 from railyard.topologies.addresses import Pair
 from railyard.topologies.build.network import FabricNet
 

@@ -15,7 +15,7 @@ import pytest
 from railyard.core.records import ConnectivityCheck
 from railyard.failure.connectivity.check import ConnectivityChecker
 from railyard.failure.faults import Fault
-from railyard.failure.scenario.script import NO_DEADLINE_NS, Action, QuietPeriod
+from railyard.failure.script import NO_DEADLINE_NS, Action, QuietPeriod
 from railyard.topologies.addresses import Gpu
 from tests.emulation.fabrics import build, eventually, inject, repair
 

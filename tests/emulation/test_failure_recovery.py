@@ -13,10 +13,10 @@ from railyard.failure import active
 from railyard.failure.active import is_active
 from railyard.failure.analysis.evaluate import FaultRun
 from railyard.failure.faults import FAULTS, Fault
+from railyard.failure.pairs import monitored_pairs
 from railyard.failure.probes.traffic import Traffic, TrafficJob
-from railyard.failure.scenario.pairs import monitored_pairs
 from railyard.failure.scenario.run import run_script
-from railyard.failure.scenario.script import Script, Timed
+from railyard.failure.script import Script, Timed
 from railyard.results.runs.records import Run
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import make_plan

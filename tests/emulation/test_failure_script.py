@@ -11,9 +11,9 @@ from railyard.core.errors import CheckFailed
 from railyard.experiments.run.session import FabricSession, built
 from railyard.failure.connectivity.check import ConnectivityChecker
 from railyard.failure.faults import FAULTS, Fault
-from railyard.failure.scenario.pairs import affected_pairs, select_script_pairs
+from railyard.failure.pairs import affected_pairs, select_script_pairs
 from railyard.failure.scenario.run import ScriptRun, run_script
-from railyard.failure.scenario.script import Script, Timed
+from railyard.failure.script import Script, Timed
 from railyard.results.runs.records import Run
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import parse_fabric

@@ -32,14 +32,14 @@ from railyard.experiments.run.session import (
 )
 from railyard.experiments.spec.faults import FaultSpec, fault_dict
 from railyard.failure.active import Operator
-from railyard.failure.analysis.recovery_times import BIN_MS
 from railyard.failure.analysis.state_snapshot import StateSnapshot, snapshot_state, state_differences, summarize
 from railyard.failure.connectivity.check import ConnectivityChecker
 from railyard.failure.faults import Fault
+from railyard.failure.pairs import PairSelection, affected_pairs, monitored_pairs, select_script_pairs
 from railyard.failure.probes.sites import Site
-from railyard.failure.scenario.pairs import PairSelection, affected_pairs, monitored_pairs, select_script_pairs
+from railyard.failure.recovery_times import BIN_MS
 from railyard.failure.scenario.run import ScriptRun, run_script
-from railyard.failure.scenario.script import Action, Script
+from railyard.failure.script import Action, Script
 from railyard.results.runs.records import CLOCK_UNCERTAINTY, LATE_S, Event, GoodputTrace, Measurement, Run
 from railyard.topologies.build.machine_part import PartNet
 from railyard.topologies.prediction import WHOLE

@@ -13,7 +13,7 @@ from railyard.core.units import format_time
 from railyard.experiments.spec.faults import FaultSpec, Repeats, ScriptFaultSpec
 from railyard.failure.faults import FAULTS
 from railyard.failure.scenario.random_faults import MAX_FAULTS, REPAIRED_IDLE_S, RandomFaults, idle_s
-from railyard.failure.scenario.script import Script, Timed
+from railyard.failure.script import Script, Timed
 from railyard.topologies.plan import Plan
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.schedule import Schedule, check_gpus, payload_rates

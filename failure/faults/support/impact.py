@@ -1,6 +1,6 @@
 """Effect of a fault on a fabric, as data: the one statement from which everything else about it is derived.
 
-Dead and degraded parts for the oracle (failure/oracle), affected pairs (failure/scenario/pairs.py), controller events
+Dead and degraded parts for the oracle (failure/oracle), affected pairs (failure/pairs.py), controller events
 that announce the fault (`is_signal_of`), and faults that it can't be combined with (`FaultScope`).
 """
 

@@ -17,7 +17,7 @@ from typing import ClassVar, Final
 from railyard.workloads.allreduce.balancing import costs as model
 from railyard.workloads.allreduce.balancing.costs import Cost, CostEstimator, size_class, spread, without_rail
 from railyard.workloads.allreduce.balancing.policy import Planner
-from railyard.workloads.allreduce.engine.tasks import Segment, partition
+from railyard.workloads.allreduce.tasks import Segment, partition
 
 LEARNING_WINDOW: Final = 5
 """Operations: with the paper's windows of 100 shares can't converge "within the first 100 iterations"."""

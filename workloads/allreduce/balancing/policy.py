@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.registry import Registry
 from railyard.workloads.allreduce.balancing.costs import Cost, Rail, allreduce_cost, fastest_rail, size_class
-from railyard.workloads.allreduce.engine.tasks import Segment, partition
+from railyard.workloads.allreduce.tasks import Segment, partition
 
 _MAX_REPORTED: Final = 10  # operations of a window: a hundred would fill a slow rail's control lane
 ITEM_BYTES: Final = 4  # of an element of a predicted allreduce: float32

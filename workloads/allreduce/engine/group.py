@@ -13,7 +13,7 @@ from railyard.workloads.allreduce.balancing.policy import make_planner
 from railyard.workloads.allreduce.engine.jobs import GroupBroken, Layout, Migration, SocketMaker, Timeouts, plain_socket
 from railyard.workloads.allreduce.engine.node import Node
 from railyard.workloads.allreduce.engine.operation import Call, Record
-from railyard.workloads.allreduce.engine.tasks import Array, Copies, flat
+from railyard.workloads.allreduce.tasks import Array, Copies, flat
 
 _GOODBYE_S = 5.0
 

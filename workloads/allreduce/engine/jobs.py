@@ -16,7 +16,7 @@ from railyard.core.errors import BadInput, CheckFailed, unknown_name_hint
 from railyard.core.worker import Message
 from railyard.topologies.build import namespaces
 from railyard.workloads.allreduce.balancing.costs import Rail
-from railyard.workloads.allreduce.engine.tasks import PIECE_BYTES, dtype_code
+from railyard.workloads.allreduce.tasks import PIECE_BYTES, dtype_code
 
 Collective = Literal["allreduce", "reduce_scatter", "all_gather", "broadcast"]
 COLLECTIVES: Final = get_args(Collective)

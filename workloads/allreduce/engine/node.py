@@ -15,7 +15,7 @@ from railyard.workloads.allreduce.balancing.policy import PlannerSet
 from railyard.workloads.allreduce.engine.jobs import GroupBroken, Layout, Migration, SocketMaker, Timeouts
 from railyard.workloads.allreduce.engine.operation import Call, Operation, PieceRouter, Record, jobs_of
 from railyard.workloads.allreduce.engine.recovery import Coordinator, Heartbeat, Job, LivenessMonitor
-from railyard.workloads.allreduce.engine.tasks import Array
+from railyard.workloads.allreduce.tasks import Array
 from railyard.workloads.allreduce.transport.links import Message
 from railyard.workloads.allreduce.transport.transport import Transport
 

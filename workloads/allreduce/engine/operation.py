@@ -7,10 +7,10 @@ from zlib import crc32
 
 import numpy as np
 
-from railyard.workloads.allreduce.engine import tasks
+from railyard.workloads.allreduce import tasks
 from railyard.workloads.allreduce.engine.jobs import Collective, Layout
 from railyard.workloads.allreduce.engine.recovery import BARRIER, DATA, IDLE, Job, JobState
-from railyard.workloads.allreduce.engine.tasks import Array, Copies, Piece, Segment, Task, dtype_code, scratch
+from railyard.workloads.allreduce.tasks import Array, Copies, Piece, Segment, Task, dtype_code, scratch
 from railyard.workloads.allreduce.transport import links
 from railyard.workloads.allreduce.transport.links import Header
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from railyard.workloads.allreduce.balancing.policy import PlannerSet, rail_seconds
 from railyard.workloads.allreduce.engine.jobs import Collective, Layout, Timeouts
-from railyard.workloads.allreduce.engine.tasks import Span, merged, missing
+from railyard.workloads.allreduce.tasks import Span, merged, missing
 from railyard.workloads.allreduce.transport.links import Message
 
 Action = Collective | Literal["barrier"]

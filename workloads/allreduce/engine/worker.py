@@ -30,7 +30,7 @@ from railyard.core.worker import Failed, Message, Parent, Ready
 from railyard.topologies.multirail.spec import Nic
 from railyard.workloads.allreduce.engine import jobs
 from railyard.workloads.allreduce.engine.group import Group
-from railyard.workloads.allreduce.engine.tasks import Array
+from railyard.workloads.allreduce.tasks import Array
 from railyard.workloads.allreduce.transport.aggregator import Aggregator
 
 ROOT: Final = 0  # root of a broadcast

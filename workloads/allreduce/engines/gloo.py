@@ -7,9 +7,9 @@ from datetime import timedelta
 from railyard.core.errors import MissingRequirement
 from railyard.core.installation import python_extra
 from railyard.workloads.allreduce.engine.jobs import RankConfig
-from railyard.workloads.allreduce.engine.tasks import Array
 from railyard.workloads.allreduce.engine.worker import Program, result_array
 from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, AllreduceEngine, PeerRanks
+from railyard.workloads.allreduce.tasks import Array
 
 
 class GlooRanks(PeerRanks):

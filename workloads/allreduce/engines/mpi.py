@@ -15,9 +15,9 @@ from railyard.core.installation import data_file, python_extra
 from railyard.topologies.build import namespaces
 from railyard.topologies.multirail.spec import Nic
 from railyard.workloads.allreduce.engine.jobs import RankConfig
-from railyard.workloads.allreduce.engine.tasks import Array
 from railyard.workloads.allreduce.engine.worker import Program, result_array
 from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, AllreduceEngine, PeerRanks
+from railyard.workloads.allreduce.tasks import Array
 
 ENTER: Final = data_file("workloads/allreduce/peers/enter")
 

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from railyard.core.errors import BadInput
 from railyard.workloads.allreduce.engine.group import Group
 from railyard.workloads.allreduce.engine.jobs import Layout, SocketMaker, Timeouts, plain_socket
-from railyard.workloads.allreduce.engine.tasks import DTYPES, Array
+from railyard.workloads.allreduce.tasks import DTYPES, Array
 
 NAME: Final = "railyard"
 

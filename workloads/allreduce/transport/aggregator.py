@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from railyard.workloads.allreduce.engine.jobs import Layout, SocketMaker
-from railyard.workloads.allreduce.engine.tasks import DTYPES, Array, scratch
+from railyard.workloads.allreduce.tasks import DTYPES, Array, scratch
 from railyard.workloads.allreduce.transport.links import DATA, Framed, Header, Links, Pacer
 from railyard.workloads.allreduce.transport.rendezvous import ACK, Hello, HelloListener
 

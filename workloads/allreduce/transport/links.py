@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from railyard.workloads.allreduce.engine.tasks import Copies
+from railyard.workloads.allreduce.tasks import Copies
 
 Message = dict[str, Any]  # control message, as JSON on the wire
 CATCH_UP_S: Final = 0.005  # that a sender which ran late may catch up: a rail's own processor would not have been late

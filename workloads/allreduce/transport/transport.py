@@ -15,7 +15,7 @@ from typing import Final
 
 from railyard.workloads.allreduce.engine.jobs import Layout, SocketMaker
 from railyard.workloads.allreduce.engine.operation import PieceRouter
-from railyard.workloads.allreduce.engine.tasks import scratch
+from railyard.workloads.allreduce.tasks import scratch
 from railyard.workloads.allreduce.transport.links import CONTROL, Broken, Framed, Header, Links, Message, Pacer
 from railyard.workloads.allreduce.transport.rendezvous import AGGREGATOR, Rendezvous
 

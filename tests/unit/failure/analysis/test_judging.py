@@ -10,9 +10,9 @@ from railyard.experiments.spec.experiment import nominal_plan
 from railyard.failure.analysis.evaluate import AFTER_S, FaultRun, ScriptObservations, evaluate_all
 from railyard.failure.faults import Fault
 from railyard.failure.faults.definition import ControllerEvent
+from railyard.failure.pairs import PairSelection, affected_pairs, select_script_pairs
 from railyard.failure.probes.traffic import TrafficLog
-from railyard.failure.scenario.pairs import PairSelection, affected_pairs, select_script_pairs
-from railyard.failure.scenario.script import Script, Timed
+from railyard.failure.script import Script, Timed
 from railyard.topologies.addresses import Pair
 from railyard.topologies.spec import parse_fabric
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.records import ProbeLog
-from railyard.failure.analysis.recovery_times import (
+from railyard.failure.recovery_times import (
     BIN_MS,
     RESTORED,
     SAME_OUTAGE,

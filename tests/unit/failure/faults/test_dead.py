@@ -17,7 +17,7 @@ from railyard.failure.connectivity.check import (
 )
 from railyard.failure.faults import FAULTS, Fault, Impact, cable, fault_kinds
 from railyard.failure.oracle.reachability import bounds
-from railyard.failure.scenario.script import NO_DEADLINE_NS, SETTLE_S, Action, ActionLog, Script, Timed
+from railyard.failure.script import NO_DEADLINE_NS, SETTLE_S, Action, ActionLog, Script, Timed
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.measure.counters import TRAFFIC, PortStats
 from railyard.topologies.plan import Plan

@@ -6,7 +6,7 @@ from railyard.core.records import ConnectivityCheck, IntervalId
 from railyard.failure.active import Operation
 from railyard.failure.connectivity.check import missed_checks
 from railyard.failure.faults import Fault
-from railyard.failure.scenario.script import Action
+from railyard.failure.script import Action
 
 S = 1_000_000_000
 CUT, CRASH, AWAY = Fault("link-down", "d0g1"), Fault("gpu-crash", "d1g1"), Fault("controller-crash", "controller")

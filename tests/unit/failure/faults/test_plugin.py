@@ -14,7 +14,7 @@ from railyard.experiments.spec.experiment import nominal_plan
 from railyard.experiments.spec.parsing import parse
 from railyard.failure.faults import FAULTS, Fault, cable, fault_kinds
 from railyard.failure.oracle.reachability import bounds
-from railyard.failure.scenario.pairs import affected_pairs
+from railyard.failure.pairs import affected_pairs
 from railyard.failure.scenario.random_faults import RandomFaults
 from railyard.results.analysis.targets import first_packet_target
 from railyard.topologies.addresses import Gpu

@@ -12,7 +12,7 @@ from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.parsing import parse
 from railyard.failure.faults import Fault
 from railyard.failure.faults.support.links import loss_rules
-from railyard.failure.scenario.pairs import broken_by, monitored_pairs
+from railyard.failure.pairs import broken_by, monitored_pairs
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import parse_fabric

@@ -11,7 +11,7 @@ import pytest
 from railyard.core.errors import CheckFailed
 from railyard.failure import active
 from railyard.failure.faults import FAULTS, Fault
-from railyard.failure.scenario.script import Player, Script, Timed
+from railyard.failure.script import Player, Script, Timed
 
 NET: Any = None
 S = 1_000_000_000

@@ -18,7 +18,7 @@ from railyard.failure.scenario.random_faults import (
     REQUIRED_IDLE_S,
     RandomFaults,
 )
-from railyard.failure.scenario.script import SETTLE_S, Script, Timed
+from railyard.failure.script import SETTLE_S, Script, Timed
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import parse_fabric
 

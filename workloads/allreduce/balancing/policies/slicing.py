@@ -10,7 +10,7 @@ from typing import Final
 from railyard.workloads.allreduce.balancing.balancer import LEARNING_WINDOW, LONG_WINDOW
 from railyard.workloads.allreduce.balancing.costs import Cost, Rail, size_class
 from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, AllreducePolicy, Planner
-from railyard.workloads.allreduce.engine.tasks import MIN_PIECE_BYTES, Segment, split_evenly
+from railyard.workloads.allreduce.tasks import MIN_PIECE_BYTES, Segment, split_evenly
 
 QUARTERS: Final = 4
 MAX_SLICE_BYTES: Final = 256 * 1024  # as sent, as MIN_PIECE_BYTES is

@@ -18,7 +18,7 @@ from railyard.experiments.spec.faults import FaultSpec, fault_dict
 from railyard.failure.analysis.evaluate import FaultRun, recovered
 from railyard.failure.faults import Fault
 from railyard.failure.scenario.run import ScriptRun
-from railyard.failure.scenario.script import Script, Timed
+from railyard.failure.script import Script, Timed
 from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.limits import FAULT_LATE
 from railyard.results.runs.records import Run

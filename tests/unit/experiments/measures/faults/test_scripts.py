@@ -14,7 +14,7 @@ from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.experiments.spec.faults import fault_dict
 from railyard.experiments.spec.parsing import parse
 from railyard.failure.faults import Fault
-from railyard.failure.scenario.script import Script, Timed
+from railyard.failure.script import Script, Timed
 from tests.unit.core.test_machine import FULL
 
 BOTH = """

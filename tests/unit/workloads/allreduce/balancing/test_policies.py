@@ -12,7 +12,7 @@ from railyard.workloads.allreduce.balancing.balancer import LEARNING_WINDOW, LON
 from railyard.workloads.allreduce.balancing.costs import Rail
 from railyard.workloads.allreduce.balancing.policies.slicing import MAX_SLICE_BYTES, slice_count
 from railyard.workloads.allreduce.balancing.policy import Planner, make_planner
-from railyard.workloads.allreduce.engine.tasks import merged, missing, partition, pieces
+from railyard.workloads.allreduce.tasks import merged, missing, partition, pieces
 
 NAMES = ("nezha", "mrib", "slicing", "single", "equal", "single:r0")
 RAILS = st.lists(

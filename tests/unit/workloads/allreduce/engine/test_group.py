@@ -16,7 +16,7 @@ from railyard.core.errors import BadInput
 from railyard.workloads.allreduce.balancing.costs import Rail, allreduce_cost
 from railyard.workloads.allreduce.engine.group import Group
 from railyard.workloads.allreduce.engine.jobs import GroupBroken, Layout, Timeouts, loopback
-from railyard.workloads.allreduce.engine.tasks import DTYPES, PIECE_BYTES
+from railyard.workloads.allreduce.tasks import DTYPES, PIECE_BYTES
 from tests.unit.workloads.allreduce.multirail_net import Net, free_port, on_all, rails_of
 
 KINDS = ("tcp", "tcp tcp", "sharp", "tcp sharp", "glex sharp tcp")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.workloads.allreduce.engine.recovery import Action, Job, JobState, replacements
-from railyard.workloads.allreduce.engine.tasks import merged
+from railyard.workloads.allreduce.tasks import merged
 
 LENGTH = 20
 SPANS = st.lists(st.tuples(st.integers(0, LENGTH), st.integers(0, LENGTH)).map(lambda p: (min(p), max(p))), max_size=4)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from railyard.controller.failover.detours import Broken, usable
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.failure.faults import Fault
-from railyard.failure.scenario.pairs import (
+from railyard.failure.pairs import (
     PROBES,
     SHARED_PROBES,
     AffectedPairs,

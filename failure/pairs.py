@@ -1,4 +1,4 @@
-"""Which pairs of GPUs stream and are probed during a fault: pure choices, the same for every run of a spec."""
+"""Choice of the pairs of GPUs that stream and are probed during a fault: pure, the same for every run of a spec."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
