@@ -48,7 +48,7 @@ def measure_undisturbed(run: Run, measure: Callable[[], bool | None]) -> None:
     The records of a repeated interval are removed; an event has the reason. An interval that is invalid for any other
     reason is kept as it is, and so is one for which `measure` returns False.
     """
-    attempts = run.spec.get("attempts", ATTEMPTS)
+    attempts = run.experiment.attempts or ATTEMPTS
     for attempt in range(1, attempts + 1):
         if Steps.current:
             Steps.current.begin_attempt(attempt, attempts)

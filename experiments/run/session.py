@@ -311,7 +311,7 @@ def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -
         controller = ClusterController(cluster, plan, reroute, note)
         net = cluster.network(datapath, controller, backups=reroute)
     else:
-        controller = ControllerProcess(reroute, note, user_app=run.spec.get("controller") or "")
+        controller = ControllerProcess(reroute, note, user_app=run.experiment.controller)
         net = FabricNet(plan, datapath, controller, backups=reroute)
     with ExitStack() as stack:
         stack.callback(_record_stop, label, net, run)
@@ -398,7 +398,7 @@ def check_links(session: FabricSession, run: Run) -> None:
 
     The machine may have stood still meanwhile; a link that is shaped wrongly stays off. An event has the reason.
     """
-    attempts = run.spec.get("attempts", ATTEMPTS)
+    attempts = run.experiment.attempts or ATTEMPTS
     for attempt in range(1, attempts + 1):
         links = [
             LinkCheck(

@@ -61,7 +61,7 @@ def link_rates(flows: Sequence[Flow], fabric: FabricSpec) -> Iterator[tuple[str,
 
 def fabric_specs(run: Run) -> dict[str, FabricSpec]:
     """Return the specification of each fabric of GPUs that was built, by label; none if its plugin isn't loaded."""
-    given = [part for part in run.spec.get("fabrics") or () if part.get("kind") != "multi-rail"]
+    given = [part for part in run.experiment.fabrics if part.get("kind") != "multi-rail"]
     found = dict[str, FabricSpec]()
     for fabric, part in zip(run.fabrics, given, strict=False):
         with suppress(BadInput):

@@ -4,7 +4,7 @@ Times are seconds unless the name says otherwise; `*_ns` is CLOCK_MONOTONIC, one
 identity of a record's interval is flattened: its fields are columns as the record's own.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Final, Literal, TypeVar, cast, get_args
@@ -238,6 +238,61 @@ class FabricRun:
     cables: tuple[tuple[str, str], ...] = ()
 
 
+@dataclass(frozen=True)
+class RecordedExperiment:
+    """The experiment of a run as its records have it, of which results use a few keys.
+
+    `data`: the resolved specification as plain data; empty for a run of a Python script. A key that is not there is
+    None, or empty.
+    """
+
+    data: Mapping[str, Any]
+
+    @property
+    def title(self) -> str | None:
+        """The title, which may be empty."""
+        return self.data.get("title")
+
+    @property
+    def description(self) -> str:
+        """The description."""
+        return self.data.get("description") or ""
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of its first repeat."""
+        return self.data.get("seed")
+
+    @property
+    def repeats(self) -> int | None:
+        """The number of repeats of each workload."""
+        return self.data.get("repeats")
+
+    @property
+    def attempts(self) -> int | None:
+        """Limit of how often an interval is measured, while other programs keep the machine busy."""
+        return self.data.get("attempts")
+
+    @property
+    def controller(self) -> str:
+        """The file of the user's app that decides how switches forward; empty without one."""
+        return self.data.get("controller") or ""
+
+    @property
+    def fabrics(self) -> Sequence[Mapping[str, Any]]:
+        """The specifications of its fabrics."""
+        return self.data.get("fabrics") or ()
+
+    @property
+    def workloads(self) -> Sequence[Mapping[str, Any]]:
+        """The specifications of its workloads."""
+        return self.data.get("workloads") or ()
+
+    def item_count(self, key: str) -> int:
+        """Return the number of items of a section, by its key."""
+        return len(self.data.get(key) or ())
+
+
 @dataclass
 class Run:
     """Everything of one run. `spec`: the resolved experiment as plain data. `scale`: what was scaled down, by workload
@@ -289,6 +344,11 @@ class Run:
             changed: dict[str, Any] = {kind.name: rows}
             return replace(self, **changed)
         return replace(self, records={**self.records, kind.name: rows})
+
+    @property
+    def experiment(self) -> RecordedExperiment:
+        """Its experiment."""
+        return RecordedExperiment(self.spec)
 
     @property
     def is_interactive(self) -> bool:

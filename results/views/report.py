@@ -157,15 +157,16 @@ def render(analysis: Analysis) -> str:
         ("run", run.name),
         ("started", run.started_utc),
         ("took", fmt.seconds(run.duration_s)),
-        *((name, str(run.spec.get(name, fmt.NOTHING))) for name in ("seed", "repeats")),
+        ("seed", _number_text(run.experiment.seed)),
+        ("repeats", _number_text(run.experiment.repeats)),
         ("fabrics", str(len(_fabric_labels(run)))),
         *((("policies", str(len(policies))),) if policies else ()),
-        *((key, str(len(run.spec[key]))) for key in _fact_keys() if run.spec.get(key)),
+        *((key, str(run.experiment.item_count(key))) for key in _fact_keys() if run.experiment.item_count(key)),
     ]
     script = Markup(environment.get_template("report.js.j2").render())
     return environment.get_template("report.html.j2").render(
         run=run,
-        title=run.spec.get("title") or run.name,
+        title=run.experiment.title or run.name,
         command={"changed": [], "repeat": ""} | (run.provenance.get("command") or {}),
         cards=_first_cards(cards),
         agreement=analysis.agreement,
@@ -173,7 +174,7 @@ def render(analysis: Analysis) -> str:
         script=script,
         live_page=LIVE_PAGE,
         script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
-        description=run.spec.get("description") or "",
+        description=run.experiment.description,
         facts=facts,
         judgement=analysis.judgement,
         repeated=repeated_lines(analysis),
@@ -183,6 +184,10 @@ def render(analysis: Analysis) -> str:
         sections=parts,
         links=links,
     )
+
+
+def _number_text(number: int | None) -> str:
+    return fmt.NOTHING if number is None else str(number)
 
 
 def _fabric_labels(run: Run) -> set[str]:
@@ -224,10 +229,10 @@ def summarise(analysis: Analysis) -> dict[str, Any]:
         headline |= section.summary(analysis)
     return {
         "name": run.name,
-        "title": run.spec.get("title", run.name),
+        "title": run.name if run.experiment.title is None else run.experiment.title,
         "started_utc": run.started_utc,
         "duration_s": run.duration_s,
-        "seed": run.spec.get("seed"),
+        "seed": run.experiment.seed,
         "interrupted": run.interrupted,
         "failed": run.failed,
         "interactive": run.is_interactive,

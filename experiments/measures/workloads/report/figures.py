@@ -102,8 +102,7 @@ def sweeps(analysis: Analysis) -> list[Plot]:
     another kind, so that a curve is one policy's.
     """
     run = analysis.run
-    specs: Sequence[Mapping[str, Any]] = run.spec.get("fabrics") or []
-    traits = {fabric.label: part for fabric, part in zip(run.fabrics, specs, strict=False)}
+    traits = {fabric.label: part for fabric, part in zip(run.fabrics, run.experiment.fabrics, strict=False)}
     fabrics: list[tuple[str, dict[str, Any]]] = []
     if policies_in_turn(run):
         for (fabric, policy), label in analysis.labels.items():
@@ -114,7 +113,7 @@ def sweeps(analysis: Analysis) -> list[Plot]:
         built = [fabric for fabric in run.fabrics if fabric.label in traits]
         fabrics = [(analysis.labels[fabric.label, fabric.policy], {**traits[fabric.label]}) for fabric in built]
     names = dict.fromkeys(row.workload for row in analysis.times)
-    workloads = list(zip(names, run.spec.get("workloads") or [], strict=False))
+    workloads = list(zip(names, run.experiment.workloads, strict=False))
     spreads = {}
     for row in analysis.times:
         for label, spread in row.by_fabric.items():
