@@ -16,16 +16,17 @@ from railyard.core import watch, worker
 from railyard.core.crash import WorkerCrashed
 from railyard.core.errors import RailyardError
 from railyard.core.wait import poll
-from railyard.core.worker import Message, Pipe, Ready, Worker
+from railyard.core.worker import Pipe, Ready, Worker
 from railyard.topologies.multirail.plan import make_multirail_plan
 from railyard.topologies.multirail.spec import parse_multirail
 from railyard.workloads.allreduce import engine_kind
 from railyard.workloads.allreduce.engine.jobs import RankReport, Report, Timeouts
 from railyard.workloads.allreduce.engines.railyard import Ranks
+from tests.unit.core.echo_messages import Do, Echo
 
 ECHO = """
 import os, sys, threading, time
-from tests.unit.core.test_worker import Do, Echo
+from tests.unit.core.echo_messages import Do, Echo
 from railyard.core.worker import Failed, Parent, Ready
 parent = Parent(Do)
 for command in parent:
@@ -48,26 +49,6 @@ for command in parent:
     if command.busy_s:
         time.sleep(command.busy_s)
 """
-
-
-class Do(Message):
-    """What the child of these tests is to do."""
-
-    send: Any = None
-    raw: bool = False
-    partial: bool = False
-    fail: str = ""
-    end: bool = False
-    crash: str = ""
-    lacks: str = ""
-    busy_s: float = 0
-    events: tuple[str, ...] = ()
-
-
-class Echo(Message):
-    """Its answer."""
-
-    value: Any
 
 
 Start = Callable[..., Worker]

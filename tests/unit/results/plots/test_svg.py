@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from railyard.results.plots import style
 from railyard.results.plots.svg import mark, path_data
-from tests.unit import shown
-from tests.unit.sample_runs import sample_run
 
 _COORDINATE = st.floats(-800, 800).map(lambda value: round(value, 6))
 _POINTS = st.lists(st.tuples(_COORDINATE, _COORDINATE), min_size=8, max_size=40)
@@ -59,7 +57,3 @@ def test_marked_shapes_have_a_series_and_tooltips() -> None:
     titles = [element.text for element in root.iter("{http://www.w3.org/2000/svg}title")]
     assert titles == ["a bar", "first & last", "second"]
     assert [e.get("data-series") for e in root.iter() if e.get("data-series")] == ["rail <only>"]
-
-
-def test_report_of_16_gpus_is_under_400_kilobytes() -> None:
-    assert len(shown.render(sample_run(4, 4, 2)).encode()) < 400_000

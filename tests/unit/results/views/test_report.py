@@ -30,7 +30,11 @@ from tests.unit.sample_runs import sample_run, steered_run
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return shown.render(sample_run(2, 2, 2))
+    return shown.render(sample_run(4, 4, 2))
+
+
+def test_page_of_16_gpus_is_under_400_kilobytes(page: str) -> None:
+    assert len(page.encode()) < 400_000
 
 
 class Tags(HTMLParser):
