@@ -1,6 +1,5 @@
 """Multi-rail experiments: specification, prediction and dry run, without running anything."""
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -195,30 +194,9 @@ def test_gloo_runs_on_the_first_tcp_rail() -> None:
 
 
 @pytest.mark.parametrize("name", MULTIRAIL)
-def test_every_named_one_is_predicted_at_every_size(name: str, tmp_path: Path) -> None:
+def test_resolved_experiment_reads_back(name: str) -> None:
     spec = load_any(name)
     assert parse(yaml.safe_load(yaml.safe_dump(spec.resolved()))) == spec
-    assert cli.main(["predict", name, "--out", str(tmp_path)]) == 0
-    rows = list(csv.DictReader((tmp_path / f"{name}.csv").read_text().splitlines()))
-    expected = 0
-    for number, fabric in enumerate(spec.rail_fabrics):
-        for workload in workloads_on(spec, number):
-            if isinstance(workload, AllreduceSpec):
-                expected += len(workload.policies_on(number, fabric)) * len(workload.sizes)
-            elif isinstance(workload, TrainingSpec):
-                expected += len(workload.policies_on(number, fabric))
-    assert len(rows) == expected
-    assert all(float(row["predicted"]) > 0 and row["equation"] for row in rows)
-    assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("name", MULTIRAIL)
-def test_dry_run_prints_operations_and_bytes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["dry-run", name, "-o", "nodes=16"]) == 0
-    reported = capsys.readouterr().out
-    assert "16 nodes" in reported
-    assert ": 50 times slower than the paper's" in reported
-    assert "64MiB" in reported
 
 
 def test_a_dry_run_says_what_is_measured_in_slow_motion(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
