@@ -21,7 +21,8 @@ class RecordKind(Generic[Row]):
 
     `name`: of its list in a run, in run.json and in the journal. `row`: the dataclass of a record. `file`: the CSV or
     Parquet file; "" for a list in run.json. `before`: the kind whose records follow in the folder. `in_every_run`: the
-    file is written without records too. `is_linked`: the report links the file.
+    file is written without records too. `is_linked`: the report links the file. `has_labels`: tables have rows of its
+    fabrics and policies, beside those of measurements.
     `columns`: those of a CSV file, in their order, where they differ from the fields of `row`. `to_plain` returns the
     values of a record by column; `from_plain` gives a row that was read the values of the fields, in place.
     """
@@ -32,6 +33,7 @@ class RecordKind(Generic[Row]):
     before: str = "events"
     in_every_run: bool = False
     is_linked: bool = True
+    has_labels: bool = False
     columns: tuple[str, ...] = ()
     to_plain: Callable[[Row], dict[str, Any]] | None = None
     from_plain: Callable[[dict[str, Any]], None] | None = None
@@ -40,6 +42,20 @@ class RecordKind(Generic[Row]):
     def place(self) -> str:
         """The file, and for a list in run.json its name there, for messages."""
         return self.file or f"run.json: {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedValue:
+    """A value that `compare` sets beside that of another run: None if it never came.
+
+    `interval`: in which it was measured. `phase`: what tells it from others of its `metric` in the interval.
+    """
+
+    interval: IntervalId
+    phase: str
+    metric: str
+    unit: str
+    value: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +141,14 @@ class MeasuredResults:
 
     def targets(self, analysis: Any) -> Iterable[Any]:
         """Return an Outcome for each target of the measure and fabric; one without samples if nothing was measured."""
+        return ()
+
+    def event_arrows(self, run: Any) -> Mapping[tuple[str, int], list[int]]:
+        """Return the numbers of the timeline's arrows through events of controllers, by fabric and time (ns)."""
+        return {}
+
+    def compared_values(self, run: Any) -> Iterable[ComparedValue]:
+        """Return the values of a Run, beside its measurements, that `compare` sets beside those of another run."""
         return ()
 
     def add_tracks(self, root: Any, run: Any) -> None:

@@ -17,10 +17,8 @@ from rich.console import Console
 from railyard.core import crash
 from railyard.core.config import dump_yaml, parse_yaml
 from railyard.core.errors import BadInput, RailyardError
-from railyard.core.records import Recovery
 from railyard.core.safe_files import Folder
 from railyard.results.analysis.fidelity import Judgement
-from railyard.results.analysis.recovery_states import csv_row, read_csv_row
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.measured import RecordKind
 from railyard.results.runs import journal
@@ -53,13 +51,6 @@ RESULT_COLUMNS: Final = (
     "fabric", "policy", "workload", "phase", "metric", "value", "unit", "predicted", "ratio", "repeat",
     "scene", "script", "reroute", "predicted_by_uplink", "frames", "credit_share", "shares_links_with",
     "predicted_with_latency", "verdict", "formula", "not_compared",
-)  # fmt: skip
-RECOVERY_COLUMNS: Final = (
-    "fault", "target", "t_fault", "detect_ms", "reroute_ms", "first_packet_ms", "goodput_ms", "lost_bytes", "recovered",
-    "fabric", "policy", "reroute", "repeat", "goodput_after_repair_ms", "probes_lost", "connections_lost",
-    "t_repair", "decided_ms", "source_side_ms", "far_side_ms", "probes_lost_after_repair", "script", "primary_path_ms",
-    "source_side_probed", "far_side_probed", "above_max_flow", "workload", "part", "first_packet", "goodput",
-    "goodput_after_repair",
 )  # fmt: skip
 
 
@@ -163,8 +154,6 @@ def _table(kind: RecordKind[Any], records: Sequence[Any]) -> bytes:
     if not kind.file.endswith(".csv"):
         return rows.to_parquet(kind.row, records)
     columns = kind.columns or tuple(rows.columns_of(kind.row))
-    if kind.row is Recovery:
-        return rows.to_csv(RECOVERY_COLUMNS, [csv_row(record) for record in records])
     if kind.to_plain:
         records = [SimpleNamespace(**kind.to_plain(record)) for record in records]
     return rows.to_csv(columns, records)
@@ -282,8 +271,7 @@ def _rows(reader: RecordReader, kind: RecordKind[Any]) -> list[rows.Plain]:
     if kind.file.endswith(".csv"):
         parse = partial(rows.from_csv, file=kind.file, kind=kind.row)
     table: list[rows.Plain] = reader.get(kind.file, parse, [], required=kind.in_every_run)
-    from_plain = read_csv_row if kind.row is Recovery else kind.from_plain
-    if from_plain:
+    if kind.from_plain:
         for row in table:
-            from_plain(row)
+            kind.from_plain(row)
     return table

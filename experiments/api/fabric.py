@@ -20,6 +20,7 @@ from railyard.experiments.api.connection import Connection
 from railyard.experiments.api.machine import CAPACITY, TURN
 from railyard.experiments.api.processes import PORT, Process, Processes, arguments_of
 from railyard.experiments.api.results import Results
+from railyard.experiments.measures.faults.records import RECOVERIES
 from railyard.results.runs.records import Run
 from railyard.topologies.spec import FabricSpec as BaseSpec
 from railyard.workloads.spec import Workload
@@ -236,7 +237,7 @@ class Fault:
     @property
     def recovery(self) -> Recovery:
         """Times of the recovery, ms: `detect_ms`, `reroute_ms`, `first_packet_ms`, ...; None for what never came."""
-        return self.results.analysis.run.recoveries[0]
+        return self.results.analysis.run.rows(RECOVERIES)[0]
 
     def repair(self) -> Results:
         """Repair it, wait until its detours are withdrawn, and return its records."""

@@ -11,9 +11,10 @@ import pandas as pd
 from railyard.core.errors import BadInput, CheckFailed
 from railyard.experiments.api import inconclusive
 from railyard.experiments.api.messages import path_text
+from railyard.experiments.measures.faults.records import RECOVERIES, RECOVERY_COLUMNS
+from railyard.experiments.measures.faults.states import csv_row
 from railyard.results import run_folder
 from railyard.results.analysis.aggregate import TIME_METRICS
-from railyard.results.analysis.recovery_states import csv_row
 from railyard.results.analysis.run_analysis import BELIEVABLE, Analysis
 from railyard.results.measured import Check
 from railyard.results.runs.record_files import to_plain
@@ -46,8 +47,8 @@ class Results:
     @cached_property
     def recoveries(self) -> pd.DataFrame:
         """A row for each fault that was injected, with the columns of recovery.csv (docs/results.md)."""
-        rows = [to_plain(csv_row(row), run_folder.RECOVERY_COLUMNS) for row in self.analysis.run.recoveries]
-        return pd.DataFrame(rows, columns=list(run_folder.RECOVERY_COLUMNS))
+        rows = [csv_row(row) for row in self.analysis.run.rows(RECOVERIES)]
+        return pd.DataFrame(rows, columns=list(RECOVERY_COLUMNS))
 
     @property
     def verdict(self) -> Verdict:
@@ -109,7 +110,9 @@ class Results:
         return [row for row in rows if row.interval.work == rows[0].interval.work and row.fabric == rows[0].fabric]
 
     def __repr__(self) -> str:
-        counts = f"{len(self.analysis.run.measurements)} measurements, {len(self.analysis.run.recoveries)} recoveries"
+        counts = (
+            f"{len(self.analysis.run.measurements)} measurements, {len(self.analysis.run.rows(RECOVERIES))} recoveries"
+        )
         return f"<Results {self.analysis.run.name}: {counts}, verdict {self.verdict}>"
 
     def _repr_html_(self) -> str:

@@ -15,6 +15,7 @@ from railyard.core.records import IN_FLIGHT_NS, Recovered, Recovery
 from railyard.core.wait import poll
 from railyard.experiments.api.messages import FabricInfo, Ping
 from railyard.experiments.measures.faults.measure import FaultsMeasure
+from railyard.experiments.measures.faults.records import RECOVERIES
 from railyard.experiments.measures.workloads.replay import run_faulted_workload, run_workload
 from railyard.experiments.measures.workloads.run import make_workloads
 from railyard.experiments.measures.workloads.turn import Turn
@@ -226,7 +227,7 @@ class LiveFabric:
             fault.has_recovered = True
         fault.load.close()
         interval = fault.run.loads[0].interval if fault.run.loads else row.interval
-        fault.run.recoveries[:] = [replace(row, interval=interval)]
+        fault.run.rows(RECOVERIES)[:] = [replace(row, interval=interval)]
         fault.run.events.clear()
         if repaired_ns:
             self._session.record_fault(fault.run, interval, fault.spec.fault, row.t_fault, repaired_ns)

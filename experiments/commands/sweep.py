@@ -25,6 +25,7 @@ from railyard.experiments.sweep.access import LOCAL
 from railyard.experiments.sweep.driver import Driver, Machines
 from railyard.experiments.sweep.folder import FAILED, MACHINES, SweepFolder
 from railyard.experiments.sweep.local import Local
+from railyard.experiments.sweep.recovery_table import recoveries_table
 from railyard.experiments.sweep.spec import Cell, Sweep
 from railyard.results import format as fmt
 from railyard.results.analysis.limits import LINK_RATE
@@ -151,7 +152,9 @@ def write(sweep: Sweep, folder: SweepFolder) -> tuple[list[Table], list[str]]:
     axes = list(sweep.axes)
     machines = folder.machines()
     results, recoveries = folder.write_results()
-    shown = views.tables(results, recoveries, axes)
+    shown = views.tables(results, axes)
+    if len(recoveries):
+        shown.append(recoveries_table(recoveries, axes))
     notes = list(_differences(machines))
     runs = [
         {

@@ -23,6 +23,7 @@ from railyard.core.installation import RUN
 from railyard.core.records import Recovery
 from railyard.core.registry import Registry
 from railyard.core.safe_files import Folder
+from railyard.experiments.measures.faults.records import RECOVERIES
 from railyard.experiments.spec import loading
 from railyard.results import run_folder
 from railyard.results.analysis.run_analysis import Analysis
@@ -238,7 +239,7 @@ class Setting:
 
     def recovery(self, run: str, **keys: Any) -> Recovery:
         """Return the student's first record of a fault with these fields. NotDone if there is none."""
-        return _first(self.records(run).run.recoveries, keys)
+        return _first(self.records(run).run.rows(RECOVERIES), keys)
 
 
 def _first(rows: Iterable[T], keys: Mapping[str, Any]) -> T:

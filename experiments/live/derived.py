@@ -22,6 +22,7 @@ from railyard.experiments.live.paths import ALL_PAIRS_GPUS, Links
 from railyard.experiments.live.phases import MAX_NAMED
 from railyard.experiments.live.recorded import PAGE, page_of
 from railyard.experiments.live.sampler import structure
+from railyard.experiments.measures.faults.records import RECOVERIES
 from railyard.experiments.measures.steering.records import HEALTH
 from railyard.experiments.run.observers import FIRST_PACKET
 from railyard.experiments.run.words import sentences_of_measures
@@ -145,7 +146,7 @@ class _Fabric:
                     injected[target] = event.what
                 kind = injected.get(target, "fault")
                 yield {"ns": event.monotonic_ns, "what": action, "detail": {"kind": kind, "target": target}}
-        for row in self.run.recoveries:
+        for row in self.run.rows(RECOVERIES):
             if row.fabric == self.label and row.first_packet_ms is not None:
                 detail = {"kind": row.fault, "target": row.target, "ms": round(row.first_packet_ms, 1)}
                 yield {"ns": row.t_fault + round(row.first_packet_ms * 1e6), "what": FIRST_PACKET, "detail": detail}

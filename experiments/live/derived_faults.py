@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from railyard.controller.failover.detours import Broken, choose
 from railyard.core.records import Recovery
+from railyard.experiments.measures.faults.records import GOODPUT, RECOVERIES
 from railyard.failure.faults import FAULTS, Fault
 from railyard.failure.pairs import (
     PairSelection,
@@ -57,8 +58,8 @@ class LinkTraffic:
 
 def traffic_of(run: Run, label: str, plan: FabricPlan, crossed: Crossed) -> Iterator[LinkTraffic]:
     """Yield the traffic around each fault, or script of faults, of a fabric."""
-    for trace in run.goodput:
-        rows = [row for row in run.recoveries if row.interval == trace.interval]
+    for trace in run.rows(GOODPUT):
+        rows = [row for row in run.rows(RECOVERIES) if row.interval == trace.interval]
         rows = [row for row in rows if row.fault in FAULTS]
         first = next((row for row in rows if (row.fault, row.target) == (trace.fault, trace.target)), None)
         if trace.fabric != label or first is None or not trace.bps:

@@ -264,6 +264,10 @@ def _key_problems(measure: Measure[Any], earlier: Mapping[str, MeasuredResults])
             yield f"{key!r} is taken: it is {taken[key]}"
 
 
+def _is_record(row: object) -> bool:
+    return isinstance(row, type) and issubclass(row, Record) and dataclasses.is_dataclass(row)
+
+
 def _record_problems(kinds: Iterable[RecordKind[Any]], earlier: Iterable[MeasuredResults]) -> Iterator[str]:
     """Yield what is wrong with the kinds of records of a measure. `earlier`: the measures before it."""
     names = {field.name for field in dataclasses.fields(Run)}

@@ -19,7 +19,6 @@ from railyard.experiments.spec.faults import ATTEMPTS
 from railyard.results.analysis.aggregate import TIME_METRICS
 from railyard.results.analysis.fidelity import Judgement, disturbance, judge
 from railyard.results.analysis.findings import load_findings
-from railyard.results.analysis.recovery_states import first_packets_text
 from railyard.results.format import digits, how_often, percent, rate, seconds
 from railyard.results.measured import MEASURED
 from railyard.results.runs.records import (
@@ -79,8 +78,6 @@ def outcome(run: Run, measured: Run) -> tuple[str, str]:
         if verdict != "ok":
             reasons = [finding.text for finding in judgement.evidence if finding.verdict == verdict]
     parts += _times_texts(measured, judgement)
-    if measured.recoveries:
-        parts.append(first_packets_text(measured.recoveries))
     measure_texts = (measure.outcome_text(measured) for measure in MEASURED.values())
     parts += filter(None, measure_texts)
     if measured.links and not measured.loads:

@@ -21,12 +21,13 @@ import pandas as pd
 from railyard.core.config import dump_yaml, parse_yaml
 from railyard.core.errors import BadInput, RailyardError
 from railyard.core.safe_files import Folder
+from railyard.experiments.measures.faults import records as fault_records
+from railyard.experiments.measures.faults.states import csv_row as recovery_row
 from railyard.experiments.run.folder import IN_USE
 from railyard.experiments.sweep.answers import BadAnswer, Outcome, files
 from railyard.experiments.sweep.spec import Sweep
 from railyard.results import run_folder
 from railyard.results.analysis.aggregate import TIME_METRICS
-from railyard.results.analysis.recovery_states import csv_row
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.record_files import from_json, text_of, to_json, to_plain
 from railyard.results.sources import RUNS, SWEEP_FILE
@@ -44,7 +45,7 @@ _OUTCOME: Final = ("machine", "kernel", "cores")  # columns of the table, beside
 
 
 _MEASURED: Final = run_folder.RESULT_COLUMNS
-_RECOVERED: Final = (*run_folder.RECOVERY_COLUMNS, "verdict")
+_RECOVERED: Final = (*fault_records.RECOVERY_COLUMNS, "verdict")
 
 
 class _Rows(NamedTuple):
@@ -191,10 +192,10 @@ class SweepFolder:
         measured = [
             to_plain(run_folder.judged_row(m, judgement.of_row(m)), run_folder.RESULT_COLUMNS) for m in run.measurements
         ]
-        recovered = [
-            {**to_plain(csv_row(r), run_folder.RECOVERY_COLUMNS), "verdict": judgement.intervals.get(r.interval, "ok")}
-            for r in run.recoveries
-        ]
+        recovered: list[dict[str, Any]] = []
+        for recovery in run.rows(fault_records.RECOVERIES):
+            verdict = judgement.intervals.get(recovery.interval, "ok")
+            recovered.append({**recovery_row(recovery), "verdict": verdict})
         return _Rows(frame(measured), frame(recovered))
 
     def _write_table(self, name: str, frames: list[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:

@@ -65,7 +65,8 @@ class FaultKind:
     spans_machines: ClassVar[bool] = False
     """On a fabric over several machines, each operation does what concerns the namespaces of its machine."""
     is_rerouted: ClassVar[bool] = True  # the controller moves traffic away from what breaks
-    first_packet_targets: ClassVar[tuple[FirstPacketTarget, ...]] = ()  # recovery targets (results/analysis/targets.py)
+    first_packet_targets: ClassVar[tuple[FirstPacketTarget, ...]] = ()
+    """Targets of recovery: experiments/measures/faults/targets.py."""
 
     def targets(self, plan: Any) -> Sequence[str]:
         """Return the names of all possible targets on a fabric."""

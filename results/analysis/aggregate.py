@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import pandas as pd
 
-from railyard.core.records import IntervalId
+from railyard.core.records import IntervalId, Record
 from railyard.results.format import ratio, workload_label
 from railyard.results.measured import policies_in_turn
 from railyard.results.runs.records import (
@@ -22,6 +22,7 @@ from railyard.results.runs.records import (
     Measurement,
     Run,
     Verdict,
+    record_kinds,
     worst_verdict,
 )
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
@@ -195,7 +196,11 @@ def unexplained(ratio: float, least: float, most: float) -> float:
 def labels(run: Run) -> dict[tuple[str, str], str]:
     """Return labels by (fabric, policy): the fabric, and the policy too where one fabric ran with several."""
     built = [] if policies_in_turn(run) else [(f.label, f.policy) for f in run.fabrics]
-    pairs = dict.fromkeys([*built, *((r.fabric, r.policy) for r in (*run.measurements, *run.recoveries))])
+    records: list[Record] = list(run.measurements)
+    for kind in record_kinds().values():
+        if kind.has_labels:
+            records += run.rows(kind)
+    pairs = dict.fromkeys([*built, *((record.fabric, record.policy) for record in records)])
     count = Counter(fabric for fabric, _ in pairs)
     return {(fabric, policy): fabric if count[fabric] == 1 else f"{fabric} {policy}" for fabric, policy in pairs}
 

@@ -20,9 +20,10 @@ from railyard.core.records import IntervalId, Record
 from railyard.results.analysis.aggregate import FULL_SIZE, SAME_SHAPE
 from railyard.results.analysis.fidelity import Judgement, judge
 from railyard.results.analysis.limits import LAG
-from railyard.results.analysis.recovery import MIN_REPEATS_FOR_MEDIAN, STEPS
+from railyard.results.analysis.repeats import MIN_REPEATS_FOR_MEDIAN
 from railyard.results.analysis.thresholds import CONFIDENCE, LIMIT
 from railyard.results.format import workload_label
+from railyard.results.measured import MEASURED
 from railyard.results.runs.records import Run, Verdict
 
 Change = Literal["slower", "not enough data", "faster", "same"]
@@ -60,7 +61,7 @@ class Values:
 
 
 def values_of(run: Run, axes: str = "") -> dict[RowKey, Values]:
-    """Return the values of each row of results.csv and recovery.csv of a run. A step that never came is infinite."""
+    """Return the values of each row of results.csv, and those of measures. A value that never came is infinite."""
     judgement = judge(run)
     found: defaultdict[RowKey, Values] = defaultdict(Values)
     for key, value, verdict in _rows(run, judgement):
@@ -79,12 +80,11 @@ def _rows(run: Run, judgement: Judgement) -> Iterator[tuple[RowKey, float, Verdi
     for m in run.measurements:
         if m.metric not in _PROJECTED:
             yield RowKey(where(m), m.phase, m.metric, m.unit), m.value, judgement.of_row(m)
-    for r in run.recoveries:
-        verdict = judgement.intervals.get(r.interval, "ok")
-        for step in STEPS:
-            value = getattr(r, step)
-            fault = "" if r.interval.part else f"{r.fault} {r.target}"
-            yield RowKey(where(r), fault, step, "ms"), inf if value is None else value, verdict
+    for measure in MEASURED.values():
+        for compared in measure.compared_values(run):
+            verdict = judgement.intervals.get(compared.interval, "ok")
+            key = RowKey(replace(compared.interval, repeat=0), compared.phase, compared.metric, compared.unit)
+            yield key, inf if compared.value is None else compared.value, verdict
 
 
 @dataclass(frozen=True, slots=True)

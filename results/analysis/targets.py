@@ -6,22 +6,19 @@ switch served unavailable until the repair.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from railyard.core.records import IntervalId, Recovered, Recovery
-from railyard.failure.faults import FAULTS, definition_of, fault_kinds
+from railyard.core.records import IntervalId
 from railyard.results import format as fmt
-from railyard.results.analysis import recovery as stats
+from railyard.results.analysis import repeats as stats
 from railyard.results.analysis.fidelity import Judgement
-from railyard.results.analysis.recovery import Figure, RecoveryRow, ScriptRow, Side
+from railyard.results.analysis.repeats import Figure
 from railyard.results.runs.records import Verdict, worst_verdict
 
-MAX_RETURN_MS: Final = 500
 _STATISTICS: Final = ("median", "p95", "most", "least")
 
 
@@ -169,79 +166,8 @@ class Outcome:
         }
 
 
-def first_packet_targets() -> dict[tuple[str, Side | None], Target]:
-    """Return the targets to the first packet that fault kinds state, by kind and side (None: whichever is slower)."""
-    return {
-        (kind, t.side): Target(quantity=t.what, median=t.median_ms, p95=t.p95_ms, source=t.why)
-        for kind in fault_kinds()
-        for t in FAULTS[kind].first_packet_targets
-    }
-
-
-def first_packet_target(fault: str, side: Side | None) -> Target | None:
-    """Return a fault's target for the first packet; `side` None where it is the same for both."""
-    targets = first_packet_targets()
-    return targets.get((fault, side)) or targets.get((fault, None))
-
-
-NO_LOSS_WITHOUT_CONTROLLER: Final = Target(
-    quantity="controller crash, probes lost",
-    unit="probes",
-    most=0,
-    claim="a controller crash loses no packet",
-    source="the data plane goes on without it",
-)
-RECOVERY_AFTER_CONTROLLER_RESTART: Final = Target(
-    quantity="fault while the controller is away, far side, from when it listens again",
-    most=MAX_RETURN_MS,
-    source="its connections, the states of switch ports and heartbeats; its start isn't in it",
-)
-SOURCE_SIDE_WITHOUT_CONTROLLER: Final = Target(
-    quantity="link down while the controller is away, source side",
-    median=5,
-    p95=20,
-    source="the kernel's own backup route: no controller",
-)
-TRAFFIC_RESTORED: Final = Target(
-    quantity="traffic back on its best path",
-    most=1000,
-    source="from the repair until the last detour is withdrawn and goodput is back, whichever is later",
-)
-NO_LOSS_ON_RETURN: Final = Target(
-    quantity="probes lost after repair",
-    unit="probes",
-    most=0,
-    claim="no packet is lost while traffic returns",
-    source="traffic moves back to what forwards already",
-)
 Found = Iterator[tuple[str, str, Sample]]
 """Samples with their fabric, and the fault's target where the fabric had several of that kind."""
-
-
-def recovery_outcomes(
-    rows: Sequence[RecoveryRow],
-    scripts: Sequence[ScriptRow],
-    judgement: Judgement,
-) -> tuple[Outcome, ...]:
-    """Return every target of recovery from faults, of those with rerouting on."""
-    rows = [row for row in rows if row.reroute == "on"]
-    alone = [(row.fabric, r) for row in sorted(rows, key=lambda row: row.fabric) for r in row.repeats]
-    in_scripts = [(script.fabric, r) for script in scripts if script.reroute == "on" for r in script.repaired_alone]
-    returned = [*(found for found in alone if stats.traffic_returns(found[1])), *in_scripts]
-    moved = [(fabric, r) for fabric, r in alone if not (r.recovered is Recovered.UNAFFECTED and _restored_ms(r) == 0)]
-    crashes = ((fabric, r) for fabric, r in alone if definition_of(r.fault).stops_controller)
-    measured: list[tuple[Target, Found]] = [
-        *((target, _first_packets(rows, *key)) for key, target in first_packet_targets().items()),
-        (NO_LOSS_WITHOUT_CONTROLLER, ((fabric, "", _sample(r.probes_lost, r)) for fabric, r in crashes)),
-        (RECOVERY_AFTER_CONTROLLER_RESTART, _without_controller(scripts, "far")),
-        (SOURCE_SIDE_WITHOUT_CONTROLLER, _without_controller(scripts, "source")),
-        (TRAFFIC_RESTORED, ((fabric, "", _sample(_restored_ms(r), r)) for fabric, r in moved)),
-        (NO_LOSS_ON_RETURN, ((fabric, "", _sample(r.probes_lost_after_repair, r)) for fabric, r in returned)),
-    ]
-    outcomes: list[Outcome] = []
-    for target, samples in measured:
-        outcomes += outcomes_of(target, samples, judgement)
-    return tuple(outcomes)
 
 
 def outcomes_of(target: Target, samples: Found, judgement: Judgement) -> list[Outcome]:
@@ -266,55 +192,6 @@ def outcomes_by_fabric(target: Target, samples: Iterable[Sample], judgement: Jud
     return [outcome for outcome in outcomes_of(target, iter(placed), judgement) if outcome.fabric]
 
 
-def _first_packets(rows: Sequence[RecoveryRow], fault: str, side: Side | None) -> Found:
-    """Yield samples of faults that affected another GPU: of the others there was nothing to recover."""
-    for row in rows:
-        if row.fault == fault and not row.unaffected:
-            for r in row.repeats:
-                if stats.pairs_probed(r, side) if side else r.is_probed:
-                    value = getattr(r, f"{side}_side_ms") if side else r.first_packet_ms
-                    yield row.fabric, row.target if row.is_one_of_several else "", _sample(value, r)
-
-
-def _restored_ms(recovery: Recovery) -> float | None:
-    """Return the later of goodput and the withdrawal of detours: a detour that stays may carry all goodput.
-
-    Faults of the control plane move no traffic, so their goodput varies with the machine's load alone.
-    """
-    if definition_of(recovery.fault).is_control_plane:
-        return recovery.primary_path_ms
-    if recovery.goodput_after_repair_ms is None or recovery.primary_path_ms is None:
-        return None
-    return max(recovery.goodput_after_repair_ms, recovery.primary_path_ms)
-
-
-def _without_controller(scripts: Sequence[ScriptRow], side: Side) -> Found:
-    """Yield samples of faults in scripts while the controller was down, of sides with probed pairs.
-
-    Far: ms from its restart, 0 if before that, of faults that were repaired long enough after it. Source: ms from the
-    fault, of links that went down, since the kernel doesn't notice a silent one.
-    """
-    for script in scripts:
-        stops = {r: definition_of(r.fault).stops_controller for r in script.faults}
-        outages = [r for r in script.faults if stops[r] and r.reroute == "on"]
-        faults = [r for r in script.faults if not stops[r] and stats.pairs_probed(r, side)]
-        for outage, r in product(outages, faults):
-            if not outage.t_fault <= r.t_fault < outage.t_repair:
-                continue
-            value = getattr(r, f"{side}_side_ms")
-            targets = definition_of(r.fault).first_packet_targets
-            if side == "far" and value is not None:
-                value = max(0.0, value + (r.t_fault - outage.t_repair) / 1e6)
-            is_long = r.t_repair > outage.t_repair + MAX_RETURN_MS * 10**6
-            if is_long if side == "far" else any(target.side == "source" for target in targets):
-                yield script.fabric, "", _sample(value, r)
-
-
-def _sample(value: float | None, r: Recovery) -> Sample:
-    what = f"{r.script} {r.fault} {r.target}, repeat {r.repeat}".lstrip()
-    return Sample(value, what, r.interval, stats.pairs_probed(r))
-
-
 def measured_targets(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """Return the targets of which anything was measured: the rows of tables, and those that are counted."""
     return [o for o in outcomes if o.samples or o.not_judged]
@@ -323,32 +200,3 @@ def measured_targets(outcomes: Iterable[Outcome]) -> list[Outcome]:
 def missed_targets(outcomes: Iterable[Outcome]) -> list[str]:
     """Return the targets that were missed, by name and fabric; those with a claim are checks, and not among them."""
     return [f"{o.name}, on {o.fabric}" for o in outcomes if o.met is False and not o.target.claim]
-
-
-class Published(NamedTuple):
-    """Published time of another system, in ms, with its source."""
-
-    name: str
-    ms: float
-    source: str
-
-
-PUBLISHED_SYSTEMS: Final = (
-    Published(
-        "Nezha",
-        200,
-        "Nezha, 4.4 and abstract: from the detection of a NIC's failure until its tasks have moved to the other rails, "
-        "on average, under 200 ms",
-    ),
-    Published(
-        "NCCL",
-        500,
-        "NCCL, src/transport/net_ib/p2p_resiliency_recovery.cc: a failed NIC is tried again every 500 ms "
-        "(NCCL_IB_RESILIENCY_PORT_RECOVERY_ALIVE_MSG_BATCH_INTERVAL)",
-    ),
-)
-
-
-def times_slower(other_system: Published, ms: float | None) -> float | None:
-    """Return how many times as long the other takes; None where ours never came, or took no time."""
-    return other_system.ms / ms if ms else None

@@ -10,7 +10,7 @@ from math import inf
 from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 from railyard.core.host_load import PAUSE_S
-from railyard.core.records import ConnectivityCheck, IntervalId, Record, Recovery
+from railyard.core.records import IntervalId, Record
 from railyard.results.measured import MEASURED, RecordKind
 
 Row = TypeVar("Row")
@@ -311,9 +311,6 @@ class Run:
     fabrics: list[FabricRun] = field(default_factory=list)
     measurements: list[Measurement] = field(default_factory=list)
     flows: list[Flow] = field(default_factory=list)
-    recoveries: list[Recovery] = field(default_factory=list)
-    connectivity_checks: list[ConnectivityCheck] = field(default_factory=list)
-    goodput: list[GoodputTrace] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     links: list[LinkCheck] = field(default_factory=list)
     loads: list[Load] = field(default_factory=list)
@@ -328,9 +325,9 @@ class Run:
     verified: bool = True
 
     def __post_init__(self) -> None:
-        for kind in record_kinds().values():
-            if kind not in KERNEL_KINDS:
-                self.records.setdefault(kind.name, [])
+        # a copy: runs that are made of one another have lists of their own
+        lists: dict[str, list[Any]] = {kind.name: [] for kind in record_kinds().values() if kind not in KERNEL_KINDS}
+        self.records = lists | self.records
 
     def rows(self, kind: RecordKind[Row]) -> list[Row]:
         """Return the list of the records of a kind, to which more can be added."""
@@ -388,12 +385,9 @@ MEASUREMENTS: Final = RecordKind("measurements", Measurement, "results.parquet",
 EVENTS: Final = RecordKind("events", Event, "events.jsonl", is_linked=False)
 KERNEL_KINDS: Final[tuple[RecordKind[Any], ...]] = (
     RecordKind("fabrics", FabricRun),
-    RecordKind("goodput", GoodputTrace),
     RecordKind("links", LinkCheck),
     RecordKind("loads", Load),
     RecordKind("bytes", ByteCheck),
-    RecordKind("recoveries", Recovery, "recovery.csv", in_every_run=True),
-    RecordKind("connectivity_checks", ConnectivityCheck, "connectivity.csv"),
     MEASUREMENTS,
     RecordKind("flows", Flow, "flows.parquet", in_every_run=True),
     RecordKind("machine", MachineSample, "machine.parquet", is_linked=False),

@@ -245,7 +245,7 @@ def summarise(analysis: Analysis) -> dict[str, Any]:
         "agreement": analysis.agreement.as_dict(),
         "passed": analysis.passed,
         "checks": [check.as_dict() for check in analysis.checks],
-        "targets_missed": missed_targets((*analysis.target_outcomes, *_outcomes_of_measures(analysis))),
+        "targets_missed": missed_targets((*analysis.outcomes, *_outcomes_of_measures(analysis))),
         "headline": headline,
     }
 
@@ -328,7 +328,7 @@ def print_summary(analysis: Analysis, console: Console) -> None:
         print_line(Text.assemble(mark, check.name, (f": {check.detail}", "dim")))
     if analysis.agreement.compared or analysis.agreement.invalid:
         print_line(Text.assemble(("agreement with theory: ", "dim"), analysis.agreement.text))
-    if any(o.samples for o in analysis.target_outcomes):
-        print_line(_targets_line(measured_targets(analysis.target_outcomes), "recovery"))
+    if any(o.samples for o in analysis.outcomes):
+        print_line(_targets_line(measured_targets(analysis.outcomes), "recovery"))
     for name, outcomes in analysis.shown_outcomes.items():
         print_line(_targets_line(measured_targets(outcomes), name))

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from math import inf, isinf
 from operator import itemgetter
 from statistics import median
 from typing import Any, Final, cast
@@ -16,7 +15,6 @@ from markupsafe import Markup
 
 from railyard.results import format as fmt
 from railyard.results.analysis.aggregate import TIME_METRICS, Spread
-from railyard.results.analysis.recovery import STEP_NAMES, STEPS
 from railyard.results.plots import sweep_axes
 from railyard.results.plots.style import Plot
 from railyard.results.runs.records import VERDICTS, Verdict
@@ -25,7 +23,6 @@ from railyard.results.views.table import Column, Table, text
 
 SEED: Final = "seed"
 MISSING: Final = "missing"  # the state of a run that isn't there
-_FAULT_KEYS: Final = ("fabric", "policy", "script", "fault", "target", "reroute")
 _KEYS: Final = ("fabric", "policy", "workload", "scene", "script", "reroute", "metric", "unit")
 
 
@@ -51,7 +48,8 @@ class Figure:
     plot: Plot
 
 
-def _groups(frame: pd.DataFrame, keys: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
+def groups(frame: pd.DataFrame, keys: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
+    """Yield the rows that have the same values of `keys`, with these values."""
     for values, group in frame.groupby(list(keys), sort=False, dropna=False):
         yield cast(tuple[Any, ...], values), group
 
@@ -61,7 +59,7 @@ def rows_of(results: pd.DataFrame, axes: Sequence[str]) -> list[SweepRow]:
     times = results[results.metric.isin(TIME_METRICS) & (results.phase.fillna("") == "")]
     keys = [*(axis for axis in axes if axis != SEED), *_KEYS]
     rows = []
-    for values, group in _groups(times, keys):
+    for values, group in groups(times, keys):
         named = dict(zip(keys, values, strict=True))
         ratios = group.ratio.dropna()
         predicted = group.predicted.dropna()
@@ -105,31 +103,6 @@ def table(rows: Sequence[SweepRow]) -> Table:
     return Table(columns, rows).without_empty(("median", "n", "verdict"))
 
 
-def recoveries_table(recoveries: pd.DataFrame, axes: Sequence[str]) -> Table:
-    """Return medians of the steps of the recovery from each fault, by the axes apart from the seed; None is never."""
-    keys = [*(axis for axis in axes if axis != SEED), *_FAULT_KEYS]
-    steps = recoveries[list(STEPS)].astype(float).fillna(inf)
-    table_rows = [
-        {
-            **dict(zip(keys, values, strict=True)),
-            **steps.loc[group.index].median().to_dict(),
-            "n": len(group),
-            "verdict": max(group.verdict, key=VERDICTS.index),
-        }
-        for values, group in _groups(recoveries, keys)
-    ]
-
-    def shown(value: float) -> str:
-        return fmt.milliseconds(None if isinf(value) else value)
-
-    columns = [text(key.rpartition(".")[2], itemgetter(key), str) for key in keys]
-    columns += [Column("n", itemgetter("n"), str)]
-    columns += [Column(STEP_NAMES[step], itemgetter(step), shown) for step in STEPS]
-    columns += [text("verdict", itemgetter("verdict"))]
-    table = Table(columns, table_rows, is_never_bad=lambda row: bool(row["reroute"] == "on"))
-    return table.without_empty(("n", "verdict"))
-
-
 def runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
     """Return the runs of a sweep; each that is there is a link to its report."""
 
@@ -167,10 +140,9 @@ def machines_table(machines: Sequence[Mapping[str, Any]]) -> Table:
     return Table(columns, machines)
 
 
-def tables(results: pd.DataFrame, recoveries: pd.DataFrame, axes: Sequence[str]) -> list[Table]:
-    """Return the tables of a sweep that have rows."""
+def tables(results: pd.DataFrame, axes: Sequence[str]) -> list[Table]:
+    """Return the tables of a sweep's measurements that have rows."""
     tables = [table(rows_of(results, axes))] if len(results) else []
-    tables += [recoveries_table(recoveries, axes)] if len(recoveries) else []
     return [each for each in tables if each.rows]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from railyard.experiments.measures.faults.records import CONNECTIVITY_CHECKS, RECOVERIES
 from railyard.results import run_folder
 from railyard.results.runs.records import Run
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT, finished
@@ -40,9 +41,9 @@ def run_with_plugin(plugin: str, spec: dict[str, Any], folder: Path, slow: float
 
 def assert_recovered(run: Run, faults: int) -> None:
     """Every pair that has a path left is answered after each step, and no byte is lost."""
-    assert len(run.recoveries) == faults
-    assert all(fault.lost_bytes == 0 for fault in run.recoveries)
-    checks = [check for check in run.connectivity_checks if check.done]
+    assert len(run.rows(RECOVERIES)) == faults
+    assert all(fault.lost_bytes == 0 for fault in run.rows(RECOVERIES))
+    checks = [check for check in run.rows(CONNECTIVITY_CHECKS) if check.done]
     assert checks
     assert [check.mismatches for check in checks if check.not_recovered or check.unexpected_answers] == []
     assert all(flow.delivered == flow.bytes for flow in run.flows)

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from railyard.core.records import Recovered
+from railyard.experiments.measures.faults.records import RECOVERIES
 from railyard.results import run_folder
 from railyard.results.analysis.comparison import MIN_VALUES, values_of
 from railyard.results.analysis.fidelity import judge
@@ -60,7 +61,7 @@ def check_bytes(out: Path) -> None:
 def check_recovered(run: Run) -> None:
     """Every fault has recovered, unless its interval is invalid because of the machine; TCP lost nothing at any."""
     disturbed = judge(run).disturbed
-    for row in run.recoveries:
+    for row in run.rows(RECOVERIES):
         assert row.recovered is not Recovered.NO or row.interval in disturbed, row
         assert row.lost_bytes == row.connections_lost == 0, row
 

@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+from railyard.experiments.measures.faults.records import RECOVERIES
 from railyard.results import run_folder
 from railyard.results.runs import journal
 from railyard.results.runs.records import STEP
@@ -68,8 +69,8 @@ def assert_finished(out: Path, printed: list[str]) -> None:
     # the journal has a step before or just after its line is printed
     assert [what.startswith(step) for what, step in zip(printed, steps, strict=False)] == [True] * len(printed)
     replayed = [step for step in steps if "all-to-all" in step]
-    assert len(run.bytes) == len(run.loads) - len(run.recoveries) == len(replayed)
-    assert len(run.recoveries) == sum("link-down" in step for step in steps)
+    assert len(run.bytes) == len(run.loads) - len(run.rows(RECOVERIES)) == len(replayed)
+    assert len(run.rows(RECOVERIES)) == sum("link-down" in step for step in steps)
     names = [case.attrib["name"] for case in ElementTree.parse(out.with_suffix(".xml")).iter("testcase")]
     assert names[len(names) - len(steps) :] == steps
 

@@ -6,6 +6,7 @@ from statistics import median
 import pytest
 import yaml
 
+from railyard.experiments.measures.faults.records import CONNECTIVITY_CHECKS, GOODPUT, RECOVERIES
 from railyard.results import run_folder
 from railyard.results.runs.records import GoodputTrace
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT, finished
@@ -35,18 +36,18 @@ def test_plugin_slows_a_rail_down_until_its_repair(tmp_path: Path, slow: float) 
     done = finished(argv, 240 * slow)
     assert (out / "recovery.csv").exists(), done.stdout + done.stderr
     run = run_folder.load(out)
-    assert [(r.fault, r.script) for r in run.recoveries] == [
+    assert [(r.fault, r.script) for r in run.rows(RECOVERIES)] == [
         ("rail-brownout", ""),
         *[("rail-brownout", "random")] * 2,
     ]
-    alone = run.recoveries[0]
+    alone = run.rows(RECOVERIES)[0]
     assert (alone.target, alone.lost_bytes, alone.connections_lost) == ("rail1", 0, 0)
-    trace = next(trace for trace in run.goodput if not trace.script)
+    trace = next(trace for trace in run.rows(GOODPUT) if not trace.script)
     before, during = goodput(trace, -400, 0), goodput(trace, 1000, trace.repair_ms)
     assert during < before / 2
     assert goodput(trace, trace.repair_ms + 500, trace.repair_ms + 1200) > during
     assert not any(
         check.not_recovered + check.unexpected_answers + check.forwarding_failed_parts
-        for check in run.connectivity_checks
+        for check in run.rows(CONNECTIVITY_CHECKS)
     )
     assert (out / "plugins/rail_brownout.py").read_bytes() == PLUGIN.read_bytes()

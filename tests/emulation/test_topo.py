@@ -9,6 +9,7 @@
 
 from pathlib import Path
 
+from railyard.experiments.measures.faults.records import CONNECTIVITY_CHECKS, RECOVERIES
 from railyard.results import run_folder
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT, Program, finished
 
@@ -25,9 +26,9 @@ def test_topology_carries_the_default_experiment(tmp_path: Path, slow: float) ->
     assert (fabric.kind, fabric.switches, fabric.rail_bps) == ("TwoRacks", ("s1", "s2", "s3"), 10_000_000)
     assert run.flows
     assert all(flow.delivered == flow.bytes for flow in run.flows)
-    (check, *_) = run.connectivity_checks
+    (check, *_) = run.rows(CONNECTIVITY_CHECKS)
     assert not check.mismatches
-    assert len(run.recoveries) == 1
+    assert len(run.rows(RECOVERIES)) == 1
     assert (tmp_path / "out/plugins/TwoRacks.py").exists()
     predicted = finished([*RUN_EXPERIMENT, "predict", str(tmp_path / "out/spec.yaml"), "--json"], 60.0 * slow)
     assert predicted.returncode == 0, predicted.stderr

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from railyard.core.records import ConnectivityCheck, IntervalId, Recovered, Recovery
+from railyard.experiments.measures.faults.records import CONNECTIVITY_CHECKS, GOODPUT, RECOVERIES
 from railyard.experiments.measures.replacement.records import REPLACEMENTS, Replacement
 from railyard.experiments.measures.steering.records import CHOICES, HEALTH, Choice, HealthSample
 from railyard.results.runs.records import (
@@ -183,8 +184,10 @@ def add_faults(run: Run, s: Sample, kind: str, repeat: int, clock: int) -> int:
             source = s.dice.uniform(1.0, 3.0) if fault == "link-down" else None
             steps = (ms * 0.5, decided, rerouted, first, source, first, good, back)
             watched = (back / 2, 0 if source is None else 2, 2, 0)  # primary_path_ms, probed pairs, above_max_flow
-            run.recoveries.append(Recovery(*where, *steps, *watched, lost, probes, 0, broken, Recovered.of(healed)))
-            run.goodput.append(trace(s, identity, fault, target, ms + 18 if healed else None))
+            run.rows(RECOVERIES).append(
+                Recovery(*where, *steps, *watched, lost, probes, 0, broken, Recovered.of(healed))
+            )
+            run.rows(GOODPUT).append(trace(s, identity, fault, target, ms + 18 if healed else None))
             run.events.append(Event(at, "fault", f"{fault} {target}", {"repeat": repeat}))
             run.events.append(Event(at + round(ms * 5e5), "controller", f"port down at {target}"))
             clock = at + SECOND * 3 // 4
@@ -234,16 +237,16 @@ def add_random_faults(run: Run, dice: random.Random, faults: int, repeat: int, c
     for number in range(faults):
         fault, target = KINDS[number % len(KINDS)]
         down = round(dice.uniform(0.3, 1.5) * SECOND)
-        run.recoveries.append(row(fault, target, repeat, clock, clock + down, dice.uniform(5, 90), "storm"))
+        run.rows(RECOVERIES).append(row(fault, target, repeat, clock, clock + down, dice.uniform(5, 90), "storm"))
         acts += [(clock, f"inject {fault} {target}"), (clock + down, f"repair {fault} {target}")]
         clock += round(dice.uniform(0.4, 1.8) * SECOND)
     for at, act in sorted(acts):
-        run.connectivity_checks.append(connectivity_check(at + SECOND // 2, act, repeat))
+        run.rows(CONNECTIVITY_CHECKS).append(connectivity_check(at + SECOND // 2, act, repeat))
     count = (acts[-1][0] - begun) // (20 * 10**6)
     bps = tuple(RAIL * dice.uniform(0.9, 1.0) for _ in range(count))
-    zero = run.recoveries[-faults]
+    zero = run.rows(RECOVERIES)[-faults]
     where = (zero.interval, zero.fault, zero.target)
-    run.goodput.append(GoodputTrace(*where, tuple(20.0 * i for i in range(count)), bps, bps, 500.0))
+    run.rows(GOODPUT).append(GoodputTrace(*where, tuple(20.0 * i for i in range(count)), bps, bps, 500.0))
     run.loads.append(Load(zero.interval, 0.4, 0.01, 1.5, 900, 20_000, 700, transfers_faulted=True))
     return acts[-1][0]
 
@@ -251,9 +254,9 @@ def add_random_faults(run: Run, dice: random.Random, faults: int, repeat: int, c
 def add_away(run: Run, clock: int, far_side_ms: float | None) -> None:
     """A cable that is cut 100 ms after the controller died, which is back 500 ms later."""
     back = clock + 600 * 10**6
-    run.recoveries.append(row("controller-crash", "controller", 0, clock, back, 0.0, "controller-away"))
+    run.rows(RECOVERIES).append(row("controller-crash", "controller", 0, clock, back, 0.0, "controller-away"))
     cut = row("link-down", "d0g1", 0, clock + SECOND // 10, clock + 2 * SECOND, far_side_ms, "controller-away", 2.5)
-    run.recoveries.append(cut)
+    run.rows(RECOVERIES).append(cut)
 
 
 def row(

@@ -18,7 +18,6 @@ PACKAGES = ("core", "topologies", "controller", "workloads", "failure", "experim
 MAX_COMPLEXITY = 15
 ALLOWED: dict[str, int] = {
     "_gather_parameters": 18,
-    "check_script": 20,
     "is_over": 21,
     "outcome": 19,
     "sections": 18,

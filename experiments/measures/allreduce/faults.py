@@ -12,6 +12,7 @@ from railyard.experiments.measures.allreduce.records import allreduce_interval
 from railyard.experiments.measures.allreduce.reports import InjectedFault, cut, nic_rates
 from railyard.experiments.measures.allreduce.session import AllreduceSession
 from railyard.experiments.measures.allreduce.spec import RailFaultSpec
+from railyard.experiments.measures.faults.records import GOODPUT
 from railyard.experiments.run import observers
 from railyard.experiments.run.progress import measure_undisturbed
 from railyard.experiments.run.session import record_late_injection
@@ -72,7 +73,8 @@ class RepeatedFault:
             injected, reports = inject_and_repair(session, self._ranks, self._fault, self._injected, self._seed)
         session.show_lost_rails(reports)
         cut(injected, reports).add_to(session.run)
-        session.run.goodput += nic_rates(injected, reports[self._node], [rail.name for rail in session.rails])
+        rates = nic_rates(injected, reports[self._node], [rail.name for rail in session.rails])
+        session.run.rows(GOODPUT).extend(rates)
         self.has_ended_operations = any(report.errors for report in reports)
         return not any(report.errors or report.wrong for report in reports)
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Self, TypeVar
 
 from railyard.core.records import IntervalId, Record, Recovered, Recovery
 from railyard.core.units import size_name
+from railyard.experiments.measures.faults.records import GOODPUT, RECOVERIES
 from railyard.results.measured import RecordKind
 from railyard.results.runs.records import THROUGHPUT, Event, GoodputTrace, Measurement, Run
 
@@ -198,7 +199,7 @@ class Cut(_Row):
 
     def add_to(self, run: Run) -> None:
         """Add its recovery, its measurements, and the error that ended its operations early."""
-        run.recoveries.append(
+        run.rows(RECOVERIES).append(
             Recovery(
                 self.interval, self.fault, self.target, self.t_fault, self.t_repair,
                 detect_ms=self.detect_ms, decided_ms=None, reroute_ms=self.migrate_ms, first_packet_ms=None,
@@ -355,12 +356,12 @@ class AllreduceResults:
                 metrics[measurement.interval][measurement.metric] = measurement
         results = cls(
             fabrics=run.rows(RAILS),
-            rates=[trace for trace in run.goodput if trace.link],
+            rates=[trace for trace in run.rows(GOODPUT) if trace.link],
             skipped=[Skipped(**detail) for detail in _details(run.events, _SKIPPED)],
             lost=lost_rails(run.events),
             cuts=_cuts(run, metrics),
         )
-        fault_intervals = {recovery.interval for recovery in run.recoveries}
+        fault_intervals = {recovery.interval for recovery in run.rows(RECOVERIES)}
         for interval, values in metrics.items():
             if interval in fault_intervals:
                 continue
@@ -386,7 +387,7 @@ def _cuts(run: Run, metrics: Mapping[IntervalId, Mapping[str, Measurement]]) -> 
     """Return a row for each fault. `metrics`: the measurements of each interval by metric."""
     errors = {IntervalId.of(detail): detail["error"] for detail in _details(run.events, _FAILED)}
     cuts: list[Cut] = []
-    for recovery in run.recoveries:
+    for recovery in run.rows(RECOVERIES):
         cut = Cut.read(
             recovery.interval,
             metrics.get(recovery.interval, {}),

@@ -14,8 +14,8 @@ from railyard.experiments.measures.allreduce.records import AllreduceResults
 from railyard.experiments.measures.allreduce.targets import performance
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.views.report import Card, Section, spread_text
-from railyard.results.views.sections.faults import targets_table
 from railyard.results.views.table import Table
+from railyard.results.views.targets import targets_table
 
 SLOW_MOTION_NOTE: Final = (
     "figures with a factor under slow motion were measured while time passed that many times slower, and are given in "

@@ -1,6 +1,6 @@
 """Faults that are injected alone, and failure scripts: how soon traffic recovers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -15,6 +15,7 @@ from railyard.experiments.measures.definition import (
     SpecSection,
     shared_reroutes,
 )
+from railyard.experiments.measures.faults.records import CONNECTIVITY_CHECKS, GOODPUT, RECOVERIES
 from railyard.experiments.measures.faults.spec import Faults, Scripts, ScriptSpec
 from railyard.experiments.options import plain_table
 from railyard.experiments.spec.experiment import ExperimentSpec, Reroute, nominal_plan
@@ -23,6 +24,12 @@ from railyard.failure.faults import FAULTS
 from railyard.topologies.fabric_kinds import FabricPlan
 
 if TYPE_CHECKING:
+    from railyard.results.analysis.run_analysis import Analysis
+    from railyard.results.analysis.targets import Outcome
+    from railyard.results.measured import Check, ComparedValue
+    from railyard.results.runs.records import Run
+    from railyard.results.views.report import Section
+    from railyard.results.views.tracks import Track
     from railyard.topologies.spec import FabricSpec
 
 SCRIPTS = "scripts"
@@ -50,6 +57,8 @@ class FaultsMeasure(Measure[FaultSpec | ScriptSpec]):
     excludes = frozenset({"routing"})
     spans_machines = True
     injects_faults = True
+    has_recovery_targets = True
+    records = (RECOVERIES, CONNECTIVITY_CHECKS, GOODPUT)
     shares_fabric = True
     fact_keys = ("faults",)
 
@@ -162,6 +171,50 @@ class FaultsMeasure(Measure[FaultSpec | ScriptSpec]):
                     faults = item.script(plan, spec.seed + repeat).faults
                     total_s += max(timed.at_s + timed.repair_s for timed in faults) + AFTER_S
         return total_s * len(spec.reroute)
+
+    def checks(self, analysis: "Analysis") -> "Iterable[Check]":
+        """Check that traffic recovers and returns, that nothing is lost, and that the oracle is right."""
+        from railyard.experiments.measures.faults.checks import checks
+
+        return checks(analysis)
+
+    def targets(self, analysis: "Analysis") -> "Iterable[Outcome]":
+        """Return the targets of recovery, measured or not."""
+        from railyard.experiments.measures.faults.targets import outcomes
+
+        return outcomes(analysis)
+
+    def outcome_text(self, measured: "Run") -> str:
+        """Return when packets flowed again after the faults of a step."""
+        from railyard.experiments.measures.faults.texts import first_packets_text
+
+        recoveries = measured.rows(RECOVERIES)
+        return first_packets_text(recoveries) if recoveries else ""
+
+    def compared_values(self, run: "Run") -> "Iterator[ComparedValue]":
+        """Yield the times of the steps of each recovery."""
+        from railyard.experiments.measures.faults.analysis import compared_values
+
+        return compared_values(run)
+
+    def event_arrows(self, run: "Run") -> dict[tuple[str, int], list[int]]:
+        """Return the arrows that go from faults through events of controllers."""
+        from railyard.experiments.measures.faults.tracks import event_arrows
+
+        return event_arrows(run)
+
+    def add_tracks(self, root: "Track", run: "Run") -> None:
+        """Add faults, connectivity checks, detours, and goodput around faults."""
+        from railyard.experiments.measures.faults.tracks import add_tracks
+
+        add_tracks(root, run)
+
+    def sections(self) -> "Mapping[str, type[Section]]":
+        """Return its sections of the report."""
+        from railyard.experiments.measures.faults.script_section import ScriptsSection
+        from railyard.experiments.measures.faults.section import FailuresSection
+
+        return {"failures": FailuresSection, "scripts": ScriptsSection}
 
     def run_on(self, shared: SharedFabric) -> None:
         """Inject the faults of a fabric, then run its scripts."""

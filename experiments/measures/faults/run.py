@@ -16,6 +16,7 @@ from railyard.experiments.machines.faults import ClusterOperator
 from railyard.experiments.machines.faults import sites as cluster_sites
 from railyard.experiments.machines.faults import snapshot as cluster_snapshot
 from railyard.experiments.measures.definition import SharedFabric
+from railyard.experiments.measures.faults.records import CONNECTIVITY_CHECKS, GOODPUT, RECOVERIES
 from railyard.experiments.measures.faults.spec import ScriptSpec
 from railyard.experiments.measures.workloads.replay import record_faulted, replay_faulted
 from railyard.experiments.measures.workloads.run import make_workloads
@@ -170,7 +171,7 @@ class FaultInjector:
             row = replace(fault.recovery, interval=interval)
             injected = Fault(row.fault, row.target)
             self.session.record_fault(self.run, interval, injected, row.t_fault, row.t_repair)
-            self.run.recoveries.append(row)
+            self.run.rows(RECOVERIES).append(row)
             observers.show_first_packet(row)
         for fault, late_s in zip(seen.faults, seen.late_s, strict=False):
             t_fault = fault.recovery.t_fault
@@ -183,8 +184,9 @@ class FaultInjector:
             trace = (tuple(n * BIN_MS - zero_ms for n in range(len(seen.bps))), seen.bps, seen.bps)
         repair_ms = (row.t_repair - row.t_fault) / 1e6
         if any(seen.bps):
-            self.run.goodput.append(GoodputTrace(interval, row.fault, row.target, *trace, repair_ms))
-        self.run.connectivity_checks += [replace(check, interval=interval) for check in seen.connectivity_checks]
+            self.run.rows(GOODPUT).append(GoodputTrace(interval, row.fault, row.target, *trace, repair_ms))
+        for check in seen.connectivity_checks:
+            self.run.rows(CONNECTIVITY_CHECKS).append(replace(check, interval=interval))
 
 
 def _show(action: Action) -> None:

@@ -1,6 +1,7 @@
 """Sections `faults` and `scripts` of an experiment's file: single faults, and scripts of given or random faults."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import combinations
 from typing import Annotated, Final
 
@@ -106,15 +107,7 @@ def check_script(
     for number, plan in enumerate(plans):
         if not script.is_on(number):
             continue
-        for i, fault in enumerate(script.faults):
-            if problem := FAULTS[fault.kind].target_problem(plan, fault.target):
-                raise BadInput(f"{field}.faults.{i}.target", fault.target, problem)
-            if fault.after is not None and during is not None:
-                schedule = schedules(during)[number]
-                known = {schedule.phases[transfer.phase].name for _, transfer in schedule.transfers}
-                if fault.after not in known:
-                    allowed = unknown_name_hint(fault.after, known).replace("known", f"a phase of {during}", 1)
-                    raise BadInput(f"{field}.faults.{i}.after", fault.after, allowed)
+        _check_listed_faults(script, field, plan, partial(_schedule_of, schedules, during, number))
         _check_not_hidden(script, f"{field}.faults", plan)
         if not random_faults:
             continue
@@ -124,13 +117,43 @@ def check_script(
             allowed = f"can't break: {plan.title} has nothing of these kinds"
             raise BadInput(f"{field}.random_faults.mix", kinds, allowed)
         if during is not None:
-            rates = payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu)
-            lasts_s = line_rate_duration_s(schedules(during)[number], rates, plan.spec)
-            over_s = max(timed.at_s + timed.repair_s for seed in seeds for timed in script.script(plan, seed).faults)
-            if over_s > lasts_s:
-                label = f"on fabric {number} takes {lasts_s:.1f} s, and the random faults {over_s:.1f} s"
-                allowed = f"{label}: make it longer, or {field}.random_faults.count less"
-                raise BadInput(f"{field}.during", during, allowed)
+            _check_outlasts(script, field, number, plan, schedules(during)[number], seeds)
+
+
+def _schedule_of(schedules: Callable[[str], Sequence[Schedule]], workload: str | None, number: int) -> Schedule:
+    """Return the schedule of a workload, by its label, on a fabric, by its number."""
+    return schedules(str(workload))[number]
+
+
+def _check_listed_faults(script: ScriptSpec, field: str, plan: Plan, schedule: Callable[[], Schedule]) -> None:
+    """Raise BadInput for a fault whose target the fabric lacks, or whose phase the workload lacks.
+
+    `schedule`: returns that of the workload on the fabric.
+    """
+    for i, fault in enumerate(script.faults):
+        problem = FAULTS[fault.kind].target_problem(plan, fault.target)
+        if problem:
+            raise BadInput(f"{field}.faults.{i}.target", fault.target, problem)
+        if fault.after is None or script.during is None:
+            continue
+        phases = schedule().phases
+        names = {phases[transfer.phase].name for _, transfer in schedule().transfers}
+        if fault.after not in names:
+            allowed = unknown_name_hint(fault.after, names).replace("known", f"a phase of {script.during}", 1)
+            raise BadInput(f"{field}.faults.{i}.after", fault.after, allowed)
+
+
+def _check_outlasts(
+    script: ScriptSpec, field: str, number: int, plan: Plan, schedule: Schedule, seeds: Iterable[int]
+) -> None:
+    """Raise BadInput for random faults that outlast the workload on a fabric, by its number."""
+    rates = payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu)
+    lasts_s = line_rate_duration_s(schedule, rates, plan.spec)
+    over_s = max(timed.at_s + timed.repair_s for seed in seeds for timed in script.script(plan, seed).faults)
+    if over_s > lasts_s:
+        label = f"on fabric {number} takes {lasts_s:.1f} s, and the random faults {over_s:.1f} s"
+        allowed = f"{label}: make it longer, or {field}.random_faults.count less"
+        raise BadInput(f"{field}.during", script.during, allowed)
 
 
 def _check_not_hidden(script: ScriptSpec, field: str, plan: Plan) -> None:

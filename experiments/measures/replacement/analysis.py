@@ -9,7 +9,7 @@ import pandas as pd
 from railyard.experiments.measures.replacement.records import REPLACEMENTS, Replacement
 from railyard.results.analysis.aggregate import grouped, labels, none_if_nan
 from railyard.results.analysis.fidelity import Judgement
-from railyard.results.analysis.recovery import Figure, figure
+from railyard.results.analysis.repeats import Figure, figure
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.analysis.targets import Outcome, Sample, Target, outcomes_of
 from railyard.results.runs.record_files import columns_of

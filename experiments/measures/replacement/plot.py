@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from railyard.experiments.measures.faults.plot import REPEAT_MARKS, STEP_LINE, annotate_time, step_axes
 from railyard.results.format import milliseconds
 from railyard.results.plots import style
-from railyard.results.plots.recovery import REPEAT_MARKS, STEP_LINE, annotate_time, step_axes
 from railyard.results.runs.records import Event
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from rich.console import Console
 from railyard.experiments.measures.replacement.analysis import SPREAD_COLUMNS, ReplacementRow, rows_of
 from railyard.experiments.measures.replacement.plot import replacement_plots
 from railyard.results import format as fmt
-from railyard.results.analysis.recovery import median_and_p95, median_p95_ms
+from railyard.results.analysis.repeats import median_and_p95, median_p95_ms
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.views.report import SPREAD_UNKNOWN, Card, Section
 from railyard.results.views.table import Column, Table, text, texts

@@ -12,7 +12,7 @@ from railyard.results.analysis.limits import LIMITS
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.format import workload_label
 from railyard.results.plots import evidence
-from railyard.results.runs.records import LinkCheck
+from railyard.results.runs.records import LinkCheck, record_kinds
 from railyard.results.views.report import Section, section, sections
 from railyard.results.views.table import Column, Table, text, text_table
 
@@ -215,6 +215,6 @@ class _Reading(Section):
             "metrics": {row.metric for row in timed},
             "operations": {operation for row in timed for operation in row.operations},
             "has_slowdowns": any(s.is_all_to_all for s in analysis.slowdowns),
-            "has_faults": bool(analysis.run.recoveries),
+            "has_faults": any(analysis.run.rows(kind) for kind in record_kinds().values() if kind.has_labels),
             "explanations": list(filter(None, (section.explanation(analysis) for _, section in sections()))),
         }

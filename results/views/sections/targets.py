@@ -4,8 +4,8 @@ from typing import Any
 
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.views.report import Section, section
-from railyard.results.views.sections.faults import targets_table
 from railyard.results.views.table import Table
+from railyard.results.views.targets import targets_table
 
 
 @section("measure-targets")

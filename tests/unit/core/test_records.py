@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.records import IntervalId
-from railyard.experiments.measures.replacement.records import REPLACEMENTS
+from railyard.experiments.measures.faults.analysis import verdict
+from railyard.experiments.measures.faults.records import RECOVERIES
 from railyard.experiments.run import session
 from railyard.experiments.run.session import built
 from railyard.results import run_folder
 from railyard.results.analysis.fidelity import judge
-from railyard.results.analysis.recovery import verdict
 from railyard.results.runs import record_files
-from railyard.results.runs.records import Load
+from railyard.results.runs.records import Load, record_kinds
 from tests.unit.experiments.run.test_stage import Controller, Net
 from tests.unit.replaced import replaced
 from tests.unit.sample_runs import recovery_run
@@ -30,7 +30,7 @@ IDENTITIES = st.builds(IntervalId, TEXT, TEXT, TEXT, TEXT, TEXT, st.integers(0, 
 def test_invalid_interval_of_label_with_with_is_shown() -> None:
     """A workload called `gpt with experts` beside a script: its invalid verdict was lost, and shown as `ok`."""
     run = recovery_run()
-    faults = [replaced(r, workload="gpt with experts") for r in run.recoveries if r.script == "storm"]
+    faults = [replaced(r, workload="gpt with experts") for r in run.rows(RECOVERIES) if r.script == "storm"]
     run.loads = [Load(r.interval, 0.99, 0.0, 1.0, 0, 1, 0, transfers_faulted=True) for r in faults]
     assert verdict(faults, judge(run)) == "invalid"
 
@@ -55,9 +55,8 @@ def test_identity_survives_events_and_rows(interval: IntervalId) -> None:
 
 def test_identity_survives_the_run_folder(tmp_path: Path) -> None:
     run = recovery_run()
-    run.recoveries = [replaced(r, workload="gpt, with a comma") for r in run.recoveries]
+    run.records[RECOVERIES.name] = [replaced(r, workload="gpt, with a comma") for r in run.rows(RECOVERIES)]
     run_folder.save(replace(run, files={}), tmp_path)
     found = run_folder.load(tmp_path)
-    for name in ("measurements", "recoveries", "connectivity_checks", "goodput", "loads", "bytes"):
-        assert getattr(found, name) == getattr(run, name), name
-    assert found.rows(REPLACEMENTS) == run.rows(REPLACEMENTS)
+    for name, kind in record_kinds().items():
+        assert found.rows(kind) == run.rows(kind), name

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from railyard.core.errors import BadInput
 from railyard.core.safe_files import Folder
+from railyard.experiments.measures.faults.records import CONNECTIVITY_CHECKS
 from railyard.experiments.measures.replacement.records import REPLACEMENTS
 from railyard.results import run_folder
 from railyard.results.runs import manifest
@@ -38,7 +39,7 @@ GRID = ("spec.yaml", "provenance.json", "results.csv", "results.parquet", "flows
 
 def _grid() -> Run:
     run, beside = sample_run(2, 2, 1), recovery_run()
-    run.connectivity_checks = beside.connectivity_checks
+    run.records[CONNECTIVITY_CHECKS.name] = beside.rows(CONNECTIVITY_CHECKS)
     run.rows(REPLACEMENTS).extend(beside.rows(REPLACEMENTS))
     run.files["traces/0.json"] = b'{"nodes": []}'
     return run
@@ -234,7 +235,7 @@ def test_an_added_record_is_named_and_left_out(saved: Mapping[str, Path], tmp_pa
     (folder / "notes.txt").write_text("mine")
     names = [line.split()[0] for line in _damage_found(folder)]
     assert names == ["connectivity.csv", "replacement.csv"]
-    assert not run_folder.load(folder).connectivity_checks
+    assert not run_folder.load(folder).rows(CONNECTIVITY_CHECKS)
 
 
 def test_a_deleted_manifest_is_noticed(saved: Mapping[str, Path], tmp_path: Path) -> None:

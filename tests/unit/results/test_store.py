@@ -15,6 +15,7 @@ from rich.console import Console
 from railyard.core import safe_files
 from railyard.core.errors import BadInput
 from railyard.core.safe_files import Folder
+from railyard.experiments.measures.faults.records import RECOVERIES
 from railyard.results import run_folder
 from railyard.results.runs.records import Event, Run
 from railyard.results.views import report
@@ -41,7 +42,7 @@ def redraw(folder: Path) -> None:
 
 def test_a_saved_run_reads_back_the_same(tmp_path: Path) -> None:
     run = sample_run(2, 3, 2)
-    run.recoveries[0] = replace(run.recoveries[0], detect_ms=None, target='rail0, "quoted"\nand split')
+    run.rows(RECOVERIES)[0] = replace(run.rows(RECOVERIES)[0], detect_ms=None, target='rail0, "quoted"\nand split')
     run.failed = "link-down at d0g1 had no effect"
     run_folder.save(run, tmp_path / "run")
     assert run_folder.load(tmp_path / "run") == run

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.records import IntervalId
+from railyard.experiments.measures.faults.records import RECOVERIES
 from railyard.experiments.measures.steering.records import CHOICES, HEALTH
 from railyard.results.analysis.link_rates import delivered, link_rates
 from railyard.results.runs.records import Event, Flow, MachineSample, Run
@@ -121,7 +122,7 @@ def _count(each: Slice) -> int:
 
 def test_steps_of_a_recovery_are_nested_in_its_fault() -> None:
     run = sample_run(2, 2, 1)
-    r = next(r for r in run.recoveries if r.recovered and r.detect_ms and r.reroute == "on")
+    r = next(r for r in run.rows(RECOVERIES) if r.recovered and r.detect_ms and r.reroute == "on")
     faults = timeline(run).children["faults"].children[f"{r.fabric}, reroute on"].slices
     each: Slice | None = next(s for s in faults if s.start_ns == r.t_fault)
     ends = dict[str, int]()
@@ -137,10 +138,10 @@ def test_steps_of_a_recovery_are_nested_in_its_fault() -> None:
 
 def test_arrow_leads_from_the_fault_to_the_routes() -> None:
     run = sample_run(2, 2, 1)
-    r = next(r for r in run.recoveries if r.recovered and r.detect_ms and r.decided_ms and r.reroute_ms)
+    r = next(r for r in run.rows(RECOVERIES) if r.recovered and r.detect_ms and r.decided_ms and r.reroute_ms)
     times = {"port-down": r.detect_ms, "decided": r.decided_ms, "rerouted": r.reroute_ms}
     detail = {"fabric": r.fabric, "routes": 24}
-    run.recoveries = [r]
+    run.records[RECOVERIES.name] = [r]
     run.events = [Event(r.t_fault + round(1e6 * (ms or 0)), "controller", what, detail) for what, ms in times.items()]
     found = Decoded(perfetto.encode(timeline(run)))
     through = [(at, path[1]) for uuid, path in found.paths.items() for at, _, _, e in found.events[uuid] if e.flow_ids]
@@ -203,7 +204,7 @@ def test_links_are_drawn_with_constant_paths() -> None:
 def test_a_pair_has_its_detour_from_new_routes_to_the_old_path() -> None:
     run = sample_run(3, 3, 1)
     run.spec["fabrics"] = [{"kind": fabric.kind, "domains": 3, "rails": 3} for fabric in run.fabrics]
-    fault = next(r for r in run.recoveries if (r.fabric, r.fault, r.reroute) == ("rail-only", "link-down", "on"))
+    fault = next(r for r in run.rows(RECOVERIES) if (r.fabric, r.fault, r.reroute) == ("rail-only", "link-down", "on"))
     pairs = timeline(run).child("detours").child("rail-only")
     hit = {name for name, track in pairs.children.items() for s in track.slices if s.start_ns < fault.t_repair}
     gpus = [(domain, rank) for domain in range(3) for rank in range(3)]

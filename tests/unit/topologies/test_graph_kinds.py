@@ -14,10 +14,10 @@ from railyard.controller.openflow.flows import graph_tables
 from railyard.core import plugins
 from railyard.core.errors import BadInput
 from railyard.core.plugins import BadDefinition
+from railyard.experiments.measures.faults.plot import component_kind, component_title
 from railyard.failure.faults import FAULTS, Fault
 from railyard.failure.oracle.reachability import bounds
 from railyard.failure.pairs import affected_pairs, broken_by
-from railyard.results.plots.recovery import component_kind, component_title
 from railyard.results.theory.bottleneck import bottleneck_s
 from railyard.results.theory.predict import explained_ratios, predict_phase
 from railyard.topologies.addresses import Gpu, gpu_at, role_of

@@ -13,6 +13,7 @@ from railyard.core.errors import BadInput
 from railyard.core.records import IntervalId
 from railyard.experiments.commands import report
 from railyard.experiments.live import derived, recorded
+from railyard.experiments.measures.faults.records import GOODPUT, RECOVERIES
 from railyard.results import run_folder
 from railyard.results.runs.records import Event, Flow, GoodputTrace, Run
 from railyard.topologies.build.shaping import payload_fraction
@@ -42,8 +43,8 @@ def run_of(*flows: tuple[str, str, float, float], phase: str = "a") -> Run:
         Event(4 * SECOND, "fault", "repair", OF),
         Event(4 * SECOND + 1, "controller", "port-up", {"fabric": "rail-only", "switch": "rail1", "port": "d0g1"}),
     ]
-    run.recoveries[1:] = []
-    run.goodput.clear()
+    run.rows(RECOVERIES)[1:] = []
+    run.rows(GOODPUT).clear()
     return run
 
 
@@ -103,12 +104,14 @@ def rates_of(run: Run, direction: int) -> dict[tuple[str, str], list[float]]:
 def test_traffic_around_a_fault_is_on_its_detours() -> None:
     """Streams are recorded as sums alone: their pairs and paths follow from the fault."""
     run = run_of()
-    row = replace(run.recoveries[0], t_fault=3 * SECOND, t_repair=4 * SECOND, reroute_ms=10.0, primary_path_ms=10.0)
-    run.recoveries[:] = [row]
+    row = replace(
+        run.rows(RECOVERIES)[0], t_fault=3 * SECOND, t_repair=4 * SECOND, reroute_ms=10.0, primary_path_ms=10.0
+    )
+    run.rows(RECOVERIES)[:] = [row]
     times = tuple(20.0 * n for n in range(-75, 110))
     affected, others = 4e6, 2e6
     sums = tuple(0.0 if 0 <= t < 20 else affected for t in times)
-    run.goodput[:] = [
+    run.rows(GOODPUT)[:] = [
         GoodputTrace(row.interval, row.fault, row.target, times, tuple(s + others for s in sums), sums, 1e3)
     ]
     sent, wire = rates_of(run, 1), 1 / payload_fraction(1500)
@@ -126,11 +129,11 @@ def test_traffic_around_a_fault_is_on_its_detours() -> None:
 @pytest.mark.parametrize("reroute_ms", [None, 10.0])
 def test_streams_of_a_script_share_its_goodput(reroute_ms: float | None) -> None:
     run = run_of()
-    row = replace(run.recoveries[0], interval=IntervalId("rail-only", script="one", reroute="on"))
+    row = replace(run.rows(RECOVERIES)[0], interval=IntervalId("rail-only", script="one", reroute="on"))
     row = replace(row, t_fault=3 * SECOND, t_repair=4 * SECOND, reroute_ms=reroute_ms)
-    run.recoveries[:] = [row]
+    run.rows(RECOVERIES)[:] = [row]
     times, bps = tuple(20.0 * n for n in range(-75, 110)), (4e6,) * 185
-    run.goodput[:] = [GoodputTrace(row.interval, row.fault, row.target, times, bps, bps, 1e3)]
+    run.rows(GOODPUT)[:] = [GoodputTrace(row.interval, row.fault, row.target, times, bps, bps, 1e3)]
     dead = rates_of(run, 1)["d0g1", "rail0"]
     assert (max(dead[9:12]) == 0) == (reroute_ms is not None)
     assert min(dead[2:5]) > 0

@@ -20,6 +20,7 @@ from railyard.experiments.api import specs
 from railyard.experiments.commands.describe import shown
 from railyard.experiments.commands.list import command as list_command
 from railyard.experiments.measures.definition import MEASURES, Measure, RunContext
+from railyard.experiments.measures.faults.records import GOODPUT, RECOVERIES
 from railyard.experiments.run.progress import event_text, outcome
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.parsing import parse, restored
@@ -62,7 +63,7 @@ def latency(monkeypatch: pytest.MonkeyPatch) -> Iterator[Measure[Any]]:
 def run_with_latencies(lost: int = 0, milliseconds: Sequence[float] = (1.0, 2.0)) -> Run:
     """Return a sample run that has round trips, too, of two repeats."""
     run = sample_run(2, 2, 1)
-    run.recoveries, run.goodput = [], []
+    run.records[RECOVERIES.name], run.records[GOODPUT.name] = [], []
     fabric = run.fabrics[0].label
     for repeat, value in enumerate(milliseconds):
         interval = IntervalId(fabric, "latency from d0g0", "dr", repeat=repeat)

@@ -41,7 +41,7 @@ def results(fabrics: Sequence[str] = ("rail-only", "rail-optimized")) -> pd.Data
 
 
 def page(frame: pd.DataFrame, axes: Sequence[str] = AXES) -> bytes:
-    shown = views.tables(frame, pd.DataFrame(), axes)
+    shown = views.tables(frame, axes)
     return views.render(
         "two", shown, views.figures(frame, axes), views.csv_of(frame, axes), RUNS, MACHINES, ["a note of <b>it</b>"]
     )

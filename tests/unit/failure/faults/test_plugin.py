@@ -10,13 +10,13 @@ import yaml
 from railyard.core import plugins
 from railyard.core.errors import BadInput
 from railyard.experiments import cli
+from railyard.experiments.measures.faults.targets import first_packet_target
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.experiments.spec.parsing import parse
 from railyard.failure.faults import FAULTS, Fault, cable, fault_kinds
 from railyard.failure.oracle.reachability import bounds
 from railyard.failure.pairs import affected_pairs
 from railyard.failure.scenario.random_faults import RandomFaults
-from railyard.results.analysis.targets import first_packet_target
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.spec import parse_fabric
 from tests.emulation.programs import ROOT

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from railyard.core.records import IntervalId
+from railyard.experiments.measures.faults.records import GOODPUT, RECOVERIES
 from railyard.experiments.measures.workloads.predict import predict
 from railyard.results.analysis.aggregate import Spread
 from railyard.results.plots import style, sweep
@@ -130,7 +131,7 @@ def test_the_report_has_the_curve_as_measured() -> None:
     run.measurements = [
         Measurement(IntervalId(f"f{k}", "gpt", only.policy), "", "iteration_time", k / 4, "s", k / 5) for k in (2, 4, 8)
     ]
-    run.flows, run.recoveries, run.goodput = [], [], []
+    run.flows, run.records[RECOVERIES.name], run.records[GOODPUT.name] = [], [], []
     page = shown.render(run)
     assert "Over what is varied" in page
     message = re.search(r"gpt over GPUs in an HB domain \(domains x rails\)\. ([^;\"]*)", page)

@@ -10,18 +10,21 @@ import numpy as np
 import pytest
 
 from railyard.core.records import IntervalId, Recovered
+from railyard.experiments.measures.faults import plot as recovery
+from railyard.experiments.measures.faults import section as faults
+from railyard.experiments.measures.faults.analysis import rows_of_faults
+from railyard.experiments.measures.faults.records import GOODPUT, RECOVERIES
 from railyard.experiments.measures.steering.records import CHOICES, HEALTH
 from railyard.experiments.measures.workloads.report import plots as plot_times
 from railyard.experiments.measures.workloads.report import traffic_plots
 from railyard.experiments.measures.workloads.report.tables import others_table
 from railyard.experiments.measures.workloads.report.traffic import Grid, matrix
 from railyard.results.analysis.fidelity import judge
-from railyard.results.analysis.recovery import recovery_rows
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import fabric as plot_fabric
-from railyard.results.plots import recovery, style
+from railyard.results.plots import style
 from railyard.results.runs.records import FabricRun, Flow, Measurement, Run
-from railyard.results.views.sections import conditions, faults
+from railyard.results.views.sections import conditions
 from tests.figures import as_text
 from tests.unit import shown
 from tests.unit.replaced import replaced
@@ -77,7 +80,7 @@ def test_every_figure_is_valid_xml_with_a_text_alternative(page: str) -> None:
 
 def test_names_from_users_are_text_and_not_html() -> None:
     run = sample_run(2, 2, 1)
-    run.goodput = []
+    run.records[GOODPUT.name] = []
     run.spec["title"] = "<script>alert(1)</script>"
     run.measurements = [replaced(m, workload="a<b>&'\"\\1") for m in run.measurements]
     run.flows = [replaced(f, workload="a<b>&'\"\\1") for f in run.flows]
@@ -123,7 +126,7 @@ def test_same_data_give_the_same_figure() -> None:
 @pytest.mark.usefixtures("figures_as_text")
 def test_several_pairs_of_fabrics_have_a_slowdown_table() -> None:
     run = sample_run(2, 2, 1)
-    run.flows, run.goodput = list({(f.interval, f.phase): f for f in run.flows}.values()), []
+    run.flows, run.records[GOODPUT.name] = list({(f.interval, f.phase): f for f in run.flows}.values()), []
     run.fabrics += [replace(f, label=f"{f.label}-h100", hb_bps=9 * f.rail_bps) for f in run.fabrics]
     run.measurements += [replaced(m, fabric=f"{m.fabric}-h100") for m in run.measurements]
     html = shown.render(run)
@@ -172,7 +175,7 @@ def test_a_heatmap_of_equal_bytes_or_none_is_drawn() -> None:
 @pytest.mark.usefixtures("figures_as_text")
 def test_fabrics_that_delivered_alike_share_a_heatmap() -> None:
     run = sample_run(2, 2, 1)
-    run.goodput, run.measurements = [], []
+    run.records[GOODPUT.name], run.measurements = [], []
     together = shown.render(run)
     assert "Heatmap of moe on rail-only and rail-optimized" in together
     at = next(i for i, f in enumerate(run.flows) if f.workload == "moe" and f.fabric == "rail-only")
@@ -202,7 +205,7 @@ def test_projections_say_that_computing_was_left_out(page: str) -> None:
     message = "only that share of their computing time"
     assert message in page
     run = sample_run(2, 2, 1)
-    run.goodput, run.flows = [], []
+    run.records[GOODPUT.name], run.flows = [], []
     run.scale = [{**scaled, "compute_kept": 1.0} for scaled in run.scale]
     assert message not in shown.render(run)
 
@@ -243,27 +246,27 @@ def test_projected_times_are_in_the_projections_table_alone() -> None:
 
 
 def test_crash_that_affects_no_other_gpu_shows_no_time() -> None:
-    one = next(r for r in sample_run(2, 2, 1).recoveries if r.fault == "gpu-crash" and r.reroute == "on")
+    one = next(r for r in sample_run(2, 2, 1).rows(RECOVERIES) if r.fault == "gpu-crash" and r.reroute == "on")
     alone = replace(one, first_packet_ms=0.0, goodput_ms=0.0, goodput_after_repair_ms=0.0, probes_lost=0)
     alone = replace(alone, primary_path_ms=0.0, recovered=Recovered.UNAFFECTED)
     run = Run("r", {}, {}, "now")
-    run.recoveries = [alone]
-    (first,) = faults.first_packets_table(recovery_rows(run), judge(run)).cells
+    run.records[RECOVERIES.name] = [alone]
+    (first,) = faults.first_packets_table(rows_of_faults(run), judge(run)).cells
     assert first[6:] == ("no probe lost", "–", "–", "")
-    (steps,) = faults.steps_table(recovery_rows(run)).cells
+    (steps,) = faults.steps_table(rows_of_faults(run)).cells
     assert (steps[3], *steps[7:10]) == ("unaffected", "did not fall", "did not fall", "–")
-    assert "detours withdrawn, reroute on" not in recovery.recovery(recovery_rows(run), (), "f").svg
-    run.recoveries = [alone, replaced(one, repeat=1)]
-    (mixed,) = faults.first_packets_table(recovery_rows(run), judge(run)).cells
+    assert "detours withdrawn, reroute on" not in recovery.recovery(rows_of_faults(run), (), "f").svg
+    run.records[RECOVERIES.name] = [alone, replaced(one, repeat=1)]
+    (mixed,) = faults.first_packets_table(rows_of_faults(run), judge(run)).cells
     assert mixed[6].endswith("ms")
-    first, second = faults.repeats_table(recovery_rows(run)).cells
+    first, second = faults.repeats_table(rows_of_faults(run)).cells
     assert first[7] == "no probe lost"
     assert second[7].endswith("ms")
 
 
 def test_a_panel_that_no_flow_crossed_says_so() -> None:
     run = sample_run(2, 2, 1)
-    traces = [t for t in run.goodput if t.fault == "gpu-crash"]
+    traces = [t for t in run.rows(GOODPUT) if t.fault == "gpu-crash"]
     assert "no flow crossed it" not in recovery.recovery([], traces, "f").svg
     quiet = [replace(t, affected_bps=tuple(0.0 for _ in t.bps)) for t in traces]
     assert recovery.recovery([], quiet, "f").svg.count("no flow crossed it") >= 2

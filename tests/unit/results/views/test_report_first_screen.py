@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.records import IntervalId
+from railyard.experiments.measures.faults.records import GOODPUT, RECOVERIES
 from railyard.experiments.measures.workloads.report.formulas import formulas
 from railyard.experiments.spec.loading import apply, command_line, read
 from railyard.results.analysis.aggregate import FAITHFUL_RATIO, Row, Spread, agreement
@@ -28,13 +29,13 @@ _CARD = re.compile(r"<li><span class=\"name\">(.*?)</span><span class=\"value\">
 @pytest.fixture(scope="module")
 def page() -> str:
     run = sample_run(2, 2, 3)
-    run.goodput, run.flows = [], []  # fewer figures to draw
+    run.records[GOODPUT.name], run.flows = [], []  # fewer figures to draw
     return shown.render(run)
 
 
 def test_card_of_one_run_has_no_spread() -> None:
     run = sample_run(2, 2, 1)
-    run.goodput, run.flows, run.recoveries = [], [], []
+    run.records[GOODPUT.name], run.flows, run.records[RECOVERIES.name] = [], [], []
     cards = _CARD.findall(shown.render(run))
     assert cards
     assert all(SPREAD_UNKNOWN in rest for _, _, rest in cards)
@@ -44,7 +45,7 @@ def test_card_of_one_run_has_no_spread() -> None:
 def clicked() -> str:
     """The page of a run with --live control that measured times alone."""
     run = sample_run(2, 2, 1)
-    run.goodput, run.recoveries = [], []
+    run.records[GOODPUT.name], run.records[RECOVERIES.name] = [], []
     formula = "Eq. 3: y·(x−1)·D/C_F = 2·(2−1)·1 MB/(9 MB/s) = 0.222 s"
     run.measurements = [replace(m, formula=formula if m.phase == "all-to-all" else "") for m in run.measurements]
     run.events.append(Event(1, LIVE, "link-down", {}))
@@ -87,7 +88,7 @@ def test_reading_explains_measured_quantities_only(page: str, clicked: str) -> N
 def test_failed_checks_are_first_and_open(page: str) -> None:
     assert re.search(r"<details><summary>Checks: (\d+) of \1 passed</summary>", page)
     run = sample_run(2, 2, 1)
-    run.goodput, run.flows = [], []
+    run.records[GOODPUT.name], run.flows = [], []
     run.bytes[0] = replace(run.bytes[0], pairs_wrong=3)
     html = shown.render(run)
     assert "<details open><summary>Checks:" in html
@@ -98,7 +99,7 @@ def test_failed_checks_are_first_and_open(page: str) -> None:
 
 def test_changed_experiment_is_marked_and_repeatable() -> None:
     run = sample_run(2, 2, 1)
-    run.goodput, run.flows, run.recoveries = [], [], []
+    run.records[GOODPUT.name], run.flows, run.records[RECOVERIES.name] = [], [], []
     assert "(modified)" not in shown.render(run)
     run.provenance["command"] = command_line("quickstart", ["domains=8", "workloads.0.duration=2s"], 7)
     html = shown.render(run)

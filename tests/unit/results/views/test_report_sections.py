@@ -11,6 +11,7 @@ from rich.console import Console
 
 from railyard.core import plugins
 from railyard.core.plugins import BadDefinition
+from railyard.experiments.measures.faults.records import GOODPUT, RECOVERIES
 from railyard.results.views.report import SECTIONS, Section, section, sections
 from railyard.results.views.table import Column, Table, text
 from tests.emulation.programs import ROOT
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("figures_as_text")
 def test_section_of_a_plugin_is_in_all_three_views() -> None:
     plugins.load(ROOT / "docs/examples/link_errors.py")
     run = sample_run(2, 2, 1)
-    run.goodput, run.recoveries, run.flows = [], [], []  # fewer figures to draw
+    run.records[GOODPUT.name], run.records[RECOVERIES.name], run.flows = [], [], []  # fewer figures to draw
     page = render(run)
     (table,) = re.findall(r'<section id="link-errors">\s*<h2>Link errors</h2>(.*?)</section>', page, re.DOTALL)
     assert table.count("<tr>") == 1 + len(run.links)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from railyard.core.records import IntervalId, Recovered
+from railyard.experiments.measures.faults.records import RECOVERIES
 from railyard.experiments.measures.workloads.report.tables import times_table
 from railyard.experiments.measures.workloads.report.terminal import terminal_times
 from railyard.results import format as fmt
@@ -163,17 +164,17 @@ def test_each_check_can_fail() -> None:
     dense = next(i for i, c in enumerate(run.bytes) if c.workload == "gpt")
     run.bytes[dense] = replace(run.bytes[dense], cross_rail_bytes=1)
     assert not check(run, "within its rails")
-    on = next(i for i, r in enumerate(run.recoveries) if r.reroute == "on" and r.fault == "link-down")
-    run.recoveries[on] = replace(run.recoveries[on], recovered=Recovered.NO)
+    on = next(i for i, r in enumerate(run.rows(RECOVERIES)) if r.reroute == "on" and r.fault == "link-down")
+    run.rows(RECOVERIES)[on] = replace(run.rows(RECOVERIES)[on], recovered=Recovered.NO)
     assert not check(run, "recovers")
     assert check(run, "primary path")
-    run.recoveries[on] = replace(run.recoveries[on], primary_path_ms=None)
+    run.rows(RECOVERIES)[on] = replace(run.rows(RECOVERIES)[on], primary_path_ms=None)
     assert not check(run, "primary path")
     assert check(run, "TCP connections")
-    run.recoveries[on] = replace(run.recoveries[on], connections_lost=1)
+    run.rows(RECOVERIES)[on] = replace(run.rows(RECOVERIES)[on], connections_lost=1)
     assert not check(run, "TCP connections")
     assert check(run, "loses a byte")
-    run.recoveries[on] = replace(run.recoveries[on], lost_bytes=1)
+    run.rows(RECOVERIES)[on] = replace(run.rows(RECOVERIES)[on], lost_bytes=1)
     assert not check(run, "loses a byte")
     assert summarise(run)["passed"] is False
 
@@ -181,7 +182,7 @@ def test_each_check_can_fail() -> None:
 def test_moe_may_cross_rails_and_reroute_off_need_not_recover() -> None:
     run = sample_run(2, 2, 1)
     assert any(c.cross_rail_bytes for c in run.bytes if c.workload == "moe")
-    assert any(not r.recovered for r in run.recoveries if r.reroute == "off")
+    assert any(not r.recovered for r in run.rows(RECOVERIES) if r.reroute == "off")
     assert judge(run).verdict == "ok"
     assert summarise(run)["passed"] is True
 
@@ -197,7 +198,9 @@ def test_the_summary_fits_a_screen_whatever_went_wrong() -> None:
     assert any("all-to-all" in line for line in fine)
     assert any("switch-crash" in line and "never" in line for line in fine)
     run.loads = [replace(x, cpu_busy=0.99, cpu_foreign=0.9, lag_p99_ms=90, drops=10**6) for x in run.loads]
-    run.recoveries = [replace(r, recovered=Recovered.NO, connections_lost=9) for r in run.recoveries]
+    run.records[RECOVERIES.name] = [
+        replace(r, recovered=Recovered.NO, connections_lost=9) for r in run.rows(RECOVERIES)
+    ]
     run.measurements += [replace(m, phase=f"{m.phase} {i}") for m in run.measurements for i in range(5)]
     run.interrupted = True
     worst = screen(run)
@@ -231,7 +234,7 @@ def test_four_fabrics_fit_the_screen_too() -> None:
     for old, new in (("rail-only", "rail-only-h100"), ("rail-optimized", "rail-optimized-h100")):
         run.fabrics += [replace(f, label=new, hb_bps=9) for f in run.fabrics if f.label == old]
         run.measurements += [replaced(m, fabric=new) for m in run.measurements if m.fabric == old]
-        run.recoveries += [replaced(r, fabric=new) for r in run.recoveries if r.fabric == old]
+        run.records[RECOVERIES.name] += [replaced(r, fabric=new) for r in run.rows(RECOVERIES) if r.fabric == old]
     lines = screen(run)
     faults = [line for line in lines if line.startswith(tuple(kind for kind, _, _ in FAULTS))]
     assert len(faults) == 2 * 4 * (len(FAULTS) + 1)  # all of them, a cable's two sides apart, in two blocks
@@ -262,9 +265,9 @@ def test_no_cell_of_a_table_is_cut(width: int) -> None:
 
 def test_crash_that_affects_no_other_gpu_is_not_recovered() -> None:
     run = sample_run(2, 2, 1)
-    run.recoveries = [
+    run.records[RECOVERIES.name] = [
         replace(r, probes_lost=0, first_packet_ms=0.0, goodput_ms=0.0, reroute_ms=None)
-        for r in run.recoveries
+        for r in run.rows(RECOVERIES)
         if r.fault == "gpu-crash" and r.fabric == "rail-optimized"
     ]
     lines = screen(run)

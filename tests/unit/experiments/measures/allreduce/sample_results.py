@@ -15,6 +15,7 @@ from railyard.experiments.measures.allreduce.records import (
     Training,
     allreduce_interval,
 )
+from railyard.experiments.measures.faults.records import GOODPUT
 from railyard.results.runs.records import GoodputTrace, Run
 from tests.unit.replaced import replaced
 
@@ -126,7 +127,7 @@ def run_of(results: AllreduceResults) -> Run:
     """A run that recorded them."""
     run = Run("mine", {"title": "Two rails", "seed": 1}, {"kernel": "6.18"}, "2025-01-01T00:00:00+00:00")
     run.rows(RAILS).extend(results.fabrics)
-    run.goodput += results.rates
+    run.rows(GOODPUT).extend(results.rates)
     for rows in (results.points, results.trainings, results.ddp_runs, results.cuts):
         for row in rows:
             row.add_to(run)

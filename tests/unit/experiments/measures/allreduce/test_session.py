@@ -7,6 +7,7 @@ import pytest
 
 from railyard.experiments.measures.allreduce import engines, session
 from railyard.experiments.measures.allreduce.records import AllreduceResults, LostRails, allreduce_interval
+from railyard.experiments.measures.faults.records import RECOVERIES
 from railyard.experiments.run.runner import run_experiment
 from railyard.results.analysis.fidelity import judge, repeats
 from railyard.workloads.allreduce.engine.jobs import RankReport
@@ -114,7 +115,7 @@ def test_a_disturbed_fault_is_injected_again(runs: Runs) -> None:
     once = {"repeats": 1, "fault_repeats": 1, "sizes": ["2KiB"], "trainings": [], "ddp": []}
     run_experiment(spec_of(policies=["nezha"], **once), NOWHERE, None)
     (run,) = runs.saved
-    (recovery,) = run.recoveries
+    (recovery,) = run.rows(RECOVERIES)
     assert [interval for interval, reasons in repeats(run).items()] == [recovery.interval]
     assert sum(did.startswith("repair") for did in runs.did) == 2
 

@@ -18,11 +18,12 @@ from railyard.experiments.measures.allreduce.records import (
     allreduce_interval,
 )
 from railyard.experiments.measures.allreduce.targets import outcomes
+from railyard.experiments.measures.faults.records import RECOVERIES
 from railyard.results import run_folder
 from railyard.results.runs.records import Load, Run, Verdict
 from railyard.results.theory import nezha
-from railyard.results.views.sections.faults import targets_table
 from railyard.results.views.table import Table
+from railyard.results.views.targets import targets_table
 from railyard.workloads.jobs.training import training_name
 from tests.unit import shown
 from tests.unit.experiments.measures.allreduce.sample_results import (
@@ -64,8 +65,8 @@ def test_error_of_a_fault_is_read_back(carried: bool) -> None:
     failed = cut_of(home_ms=None, carried=carried, error="rank 1 is gone", migrate_ms=None)
     run = run_of(replace(sample(), cuts=[failed]))
     assert AllreduceResults.of(run).cuts == [failed]
-    assert [r.recovered for r in run.recoveries] == [Recovered.NO]
-    assert [r.primary_path_ms for r in run.recoveries] == [None if carried else 0.0]
+    assert [r.recovered for r in run.rows(RECOVERIES)] == [Recovered.NO]
+    assert [r.primary_path_ms for r in run.rows(RECOVERIES)] == [None if carried else 0.0]
 
 
 @pytest.mark.usefixtures("figures_as_text")

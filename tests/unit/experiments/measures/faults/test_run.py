@@ -10,6 +10,7 @@ import pytest
 from railyard.core.errors import CheckFailed, RailyardError
 from railyard.core.records import ConnectivityCheck, IntervalId, Recovered, Recovery
 from railyard.experiments.measures.faults import run as fault_script
+from railyard.experiments.measures.faults.records import CONNECTIVITY_CHECKS, GOODPUT, RECOVERIES
 from railyard.experiments.measures.faults.run import FaultInjector
 from railyard.experiments.measures.faults.spec import ScriptSpec
 from railyard.experiments.measures.workloads import replay as workload_replay
@@ -97,7 +98,7 @@ def test_a_fault_leaves_a_row_a_trace_and_two_events(monkeypatch: pytest.MonkeyP
     assert script == Script("", (Timed(CUT, 1.0, 2.0),))
     assert (len(selections), census) == (1, "census")
     assert selections[0].probes
-    (row,) = scene.run.recoveries
+    (row,) = scene.run.rows(RECOVERIES)
     assert (row.fault, row.target, row.reroute, row.repeat, row.policy, row.script) == (
         "link-down", "d0g1", "off", 4, "dr", "",
     )  # fmt: skip
@@ -106,7 +107,7 @@ def test_a_fault_leaves_a_row_a_trace_and_two_events(monkeypatch: pytest.MonkeyP
     assert (row.source_side_ms, row.far_side_ms, row.goodput_ms, row.goodput_after_repair_ms) == (0.5, 3.0, 20.0, 0.0)
     assert (row.primary_path_ms, row.source_side_probed, row.far_side_probed, row.above_max_flow) == (5.0, 2, 1, 0)
     assert (row.lost_bytes, row.probes_lost, row.probes_lost_after_repair, row.connections_lost) == (9, 4, 1, 1)
-    (trace,) = scene.run.goodput
+    (trace,) = scene.run.rows(GOODPUT)
     assert (trace.t_ms, trace.bps, trace.affected_bps) == ((-20.0, 0.0), (2.0, 1.0), (1.0, 0.0))
     assert (trace.repair_ms, trace.script) == (2000.0, "")
     assert [(e.monotonic_ns, e.source, e.what) for e in scene.run.events] == [
@@ -131,11 +132,11 @@ def test_script_records_a_row_per_fault_and_one_trace(monkeypatch: pytest.Monkey
     faults = [{"kind": "link-down", "target": "d0g1"}, {"kind": "rail-switch-hang", "target": "rail1", "at": "2s"}]
     spec = ScriptSpec.model_validate({"name": "two", "faults": faults})
     scene.injector.inject(spec, 2, 7, None, lambda _: None)
-    assert [(row.fault, row.script, row.repeat) for row in scene.run.recoveries] == [
+    assert [(row.fault, row.script, row.repeat) for row in scene.run.rows(RECOVERIES)] == [
         ("link-down", "two", 2),
         ("rail-switch-hang", "two", 2),
     ]
-    (trace,) = scene.run.goodput
+    (trace,) = scene.run.rows(GOODPUT)
     assert (trace.fault, trace.target, trace.script) == ("link-down", "d0g1", "two")
     assert (trace.t_ms, trace.bps) == ((-1000.0, -980.0, -960.0), (5.0, 6.0, 7.0)), "from the script's begin"
     reported = scene.run.events[0]
@@ -147,7 +148,7 @@ def test_connectivity_checks_are_recorded_with_their_interval(monkeypatch: pytes
     done = ConnectivityCheck(IntervalId(), 5, "inject link-down d0g1", 1, 12, 10, 9, 1, 0, 1, "two lines")
     scene = Scene(monkeypatch, script_of((fault_run(),), (done,)))
     scene.injector.inject(FaultSpec(kind="link-down", target="d0g1"), 0, 1, None, lambda _: None)
-    (row,) = scene.run.connectivity_checks
+    (row,) = scene.run.rows(CONNECTIVITY_CHECKS)
     assert (row.fabric, row.interval.part, row.reroute) == ("a fabric", "link-down d0g1", "on")
     assert replace(row, interval=IntervalId()) == done
 
@@ -156,7 +157,7 @@ def test_a_census_that_was_due_and_not_taken_has_a_row(monkeypatch: pytest.Monke
     missing = ConnectivityCheck(IntervalId(), 5, "inject link-down d0g1", 1, 0, 0, 0, 0, 0, 0, done=False)
     scene = Scene(monkeypatch, script_of((fault_run(),), (missing,)))
     scene.injector.inject(FaultSpec(kind="link-down", target="d0g1"), 0, 1, None, lambda _: None)
-    (row,) = scene.run.connectivity_checks
+    (row,) = scene.run.rows(CONNECTIVITY_CHECKS)
     assert (row.done, row.pairs, row.broken, row.mismatches) == (False, 0, 1, "")
 
 

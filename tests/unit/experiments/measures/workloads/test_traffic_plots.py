@@ -6,6 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railyard.experiments.measures.faults.records import GOODPUT
 from railyard.experiments.measures.workloads.report.traffic_plots import volumes
 from railyard.results.plots import style
 from tests.unit import shown
@@ -40,7 +41,7 @@ def test_text_on_any_colour_has_the_contrast_of_wcag(colour: str) -> None:
 
 def test_compared_heatmaps_share_a_scale() -> None:
     run = sample_run(2, 2, 1)
-    run.goodput, run.measurements = [], []
+    run.records[GOODPUT.name], run.measurements = [], []
     at = next(i for i, f in enumerate(run.flows) if f.workload == "moe" and f.fabric == "rail-only")
     run.flows[at] = replace(run.flows[at], delivered=1)
     page = shown.render(run)

@@ -6,6 +6,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from railyard.experiments.measures.faults.records import GOODPUT, RECOVERIES
 from railyard.experiments.measures.workloads.records import UPLINK_BYTES, UPLINK_IMBALANCE
 from railyard.experiments.measures.workloads.report.uplinks_section import UplinksSection
 from railyard.results.analysis.run_analysis import Analysis
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("figures_as_text")
 def run() -> Run:
     """Return a run whose MoE step on rail-optimized had 1.4 times the mean on its busiest uplink."""
     run = sample_run(2, 2, 2)
-    run.goodput, run.recoveries = [], []
+    run.records[GOODPUT.name], run.records[RECOVERIES.name] = [], []
     measured = []
     for row in run.measurements:
         if (row.fabric, row.workload, row.metric) == ("rail-optimized", "moe", "iteration_time"):

@@ -8,29 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.records import Recovered, Recovery
-from railyard.experiments.measures.replacement.records import REPLACEMENTS
-from railyard.results.analysis.fidelity import judge
-from railyard.results.analysis.recovery import (
-    MIN_REPEATS_FOR_P95,
-    SIDES,
-    median_and_p95,
-    median_p95_ms,
-    recovery_rows,
-    side_values,
-    verdict,
-)
-from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.analysis.targets import (
+from railyard.experiments.measures.faults.analysis import SIDES, recovery_rows, rows_of_faults, side_values, verdict
+from railyard.experiments.measures.faults.records import RECOVERIES
+from railyard.experiments.measures.faults.section import lines_of
+from railyard.experiments.measures.faults.targets import (
     NO_LOSS_WITHOUT_CONTROLLER,
     PUBLISHED_SYSTEMS,
-    Outcome,
-    Target,
     first_packet_target,
-    missed_targets,
     times_slower,
 )
+from railyard.experiments.measures.replacement.records import REPLACEMENTS
+from railyard.results.analysis.fidelity import judge
+from railyard.results.analysis.repeats import MIN_REPEATS_FOR_P95, median_and_p95, median_p95_ms
+from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.analysis.targets import Outcome, Target, missed_targets
 from railyard.results.runs.records import Load, Run
-from railyard.results.views.sections.faults import lines_of
 from tests.unit.replaced import replaced
 from tests.unit.sample_runs import SECOND, add_away, recovery_run, row, sample_run
 from tests.unit.shown import outcomes
@@ -53,23 +45,27 @@ def fault(kind: str, ms: float | None, source: float | None = None, repeat: int 
 def test_target_is_met_by_median_and_p95() -> None:
     for slow, outcome in ((39.0, True), (41.0, False), (None, False)):
         run = empty()
-        run.recoveries = [fault("link-down", 10.0, 2.0, n) for n in range(18)]
-        run.recoveries += [fault("link-down", slow, 2.0, n) for n in (18, 19)]  # one of 20 may be slow, not two
+        run.records[RECOVERIES.name] = [fault("link-down", 10.0, 2.0, n) for n in range(18)]
+        run.records[RECOVERIES.name] += [
+            fault("link-down", slow, 2.0, n) for n in (18, 19)
+        ]  # one of 20 may be slow, not two
         (far,), (source,) = of(run, "link down, far"), of(run, "link down, source")
         assert (far.met, source.met) == (outcome, True)
-        run.recoveries[-1] = fault("link-down", 10.0, 2.0, 19)
+        run.rows(RECOVERIES)[-1] = fault("link-down", 10.0, 2.0, 19)
         assert of(run, "link down, far")[0].met is True
 
 
 @given(st.integers(0, MIN_REPEATS_FOR_P95 - 2), st.floats(1, 1e6))
 def test_median_alone_is_judged_with_few_repeats(others: int, slow: float) -> None:
     run = empty()
-    run.recoveries = [fault("link-down", slow, 2.0)] + [fault("link-down", 10.0, 2.0, n + 1) for n in range(others)]
+    run.records[RECOVERIES.name] = [fault("link-down", slow, 2.0)] + [
+        fault("link-down", 10.0, 2.0, n + 1) for n in range(others)
+    ]
     (far,) = of(run, "link down, far")
     middle = slow if others == 0 else (slow + 10) / 2 if others == 1 else 10.0
     assert far.met == (middle <= 15)
     cells = "{} (n={})".format(f"{middle:,.1f}", others + 1)
-    (cable,) = recovery_rows(run)
+    (cable,) = rows_of_faults(run)
     _, line = lines_of(cable, both_sides=False)
     assert (median_p95_ms(line.first), line.met) == (cells, far.met)
     assert far.text == f"{middle:,.1f}\u00a0ms"
@@ -78,11 +74,11 @@ def test_median_alone_is_judged_with_few_repeats(others: int, slow: float) -> No
 
 def test_each_fault_target_is_judged_by_itself() -> None:
     run = empty()
-    run.recoveries = [fault("link-down", ms, 2.0, n) for n, ms in enumerate((9.0, 12.0))]
-    slow = [replace(r, target="d1g2", far_side_ms=90.0, first_packet_ms=90.0) for r in run.recoveries]
+    run.records[RECOVERIES.name] = [fault("link-down", ms, 2.0, n) for n, ms in enumerate((9.0, 12.0))]
+    slow = [replace(r, target="d1g2", far_side_ms=90.0, first_packet_ms=90.0) for r in run.rows(RECOVERIES)]
     (far,) = of(run, "link down, far")
     assert (far.name, far.met) == ("link down, far side", True)
-    run.recoveries += slow
+    run.records[RECOVERIES.name] += slow
     assert [(o.name, o.values, o.met) for o in of(run, "link down, far")] == [
         ("link down, far side, d0g1", (9.0, 12.0), True), ("link down, far side, d1g2", (90.0, 90.0), False),
     ]  # fmt: skip
@@ -106,9 +102,9 @@ def test_each_target_names_the_detection_of_its_fault(kind: str, what: str) -> N
 def test_fault_without_a_repeat_is_not_measured() -> None:
     assert [(o.met, o.fabric) for o in outcomes(empty())] == [(None, "")] * len(outcomes(empty()))
     run = empty()
-    run.recoveries = [replace(fault("gpu-crash", 0.0), probes_lost=0)]  # cut no pair off
+    run.records[RECOVERIES.name] = [replace(fault("gpu-crash", 0.0), probes_lost=0)]  # cut no pair off
     assert of(run, "GPU crash")[0].met is None
-    run.recoveries = [replaced(fault("link-silent", 500.0), reroute="off")]
+    run.records[RECOVERIES.name] = [replaced(fault("link-silent", 500.0), reroute="off")]
     assert of(run, "silent link")[0].met is None
 
 
@@ -131,10 +127,10 @@ def test_none_of_a_side_is_never_or_not_probed(
 
 def test_a_total_failure_is_not_met_and_reads_never() -> None:
     run = empty()
-    run.recoveries = [replace(fault("link-down", None, 2.0, n), source_side_ms=None) for n in range(5)]
+    run.records[RECOVERIES.name] = [replace(fault("link-down", None, 2.0, n), source_side_ms=None) for n in range(5)]
     found = [*of(run, "link down, source"), *of(run, "link down, far")]
     assert [(o.met, o.text) for o in found] == [(False, "never"), (False, "never")]
-    (cable,) = recovery_rows(run)
+    (cable,) = rows_of_faults(run)
     assert [(line.side, line.met) for line in lines_of(cable, both_sides=False)] == [
         ("source", False), ("far", False),
     ]  # fmt: skip
@@ -142,17 +138,17 @@ def test_a_total_failure_is_not_met_and_reads_never() -> None:
 
 def test_unprobed_fault_is_not_measured() -> None:
     run = empty()
-    run.recoveries = [replace(fault("gpu-crash", None), source_side_probed=0, far_side_probed=0)]
+    run.records[RECOVERIES.name] = [replace(fault("gpu-crash", None), source_side_probed=0, far_side_probed=0)]
     assert of(run, "GPU crash")[0].met is None
-    (crash,) = recovery_rows(run)
+    (crash,) = rows_of_faults(run)
     assert [line.met for line in lines_of(crash, both_sides=True)] == [None]
 
 
 def test_a_controller_crash_may_lose_no_packet() -> None:
     run = empty()
-    run.recoveries = [row("controller-crash", "controller", n, 0, SECOND, 0.0, "") for n in range(3)]
+    run.records[RECOVERIES.name] = [row("controller-crash", "controller", n, 0, SECOND, 0.0, "") for n in range(3)]
     assert of(run, NO_LOSS_WITHOUT_CONTROLLER.quantity)[0].met is True
-    run.recoveries[1] = replace(run.recoveries[1], probes_lost=1)
+    run.rows(RECOVERIES)[1] = replace(run.rows(RECOVERIES)[1], probes_lost=1)
     (outcome,) = of(run, NO_LOSS_WITHOUT_CONTROLLER.quantity)
     assert (outcome.met, outcome.text, outcome.target.limits_text) == (
         False,
@@ -174,12 +170,12 @@ def test_fault_during_controller_outage_counts_from_its_return(far_side_ms: floa
 
 def test_fault_after_controller_return_has_no_outage_target() -> None:
     run = empty()
-    run.recoveries = [row("controller-crash", "controller", 0, 0, SECOND, 0.0, "s")]
-    run.recoveries += [row("link-down", "d0g1", 0, 2 * SECOND, 4 * SECOND, 900.0, "s", 90.0)]
+    run.records[RECOVERIES.name] = [row("controller-crash", "controller", 0, 0, SECOND, 0.0, "s")]
+    run.records[RECOVERIES.name] += [row("link-down", "d0g1", 0, 2 * SECOND, 4 * SECOND, 900.0, "s", 90.0)]
     assert of(run, "fault while the controller is away")[0].met is None
-    run.recoveries += [row("link-down", "d0g3", 0, SECOND // 2, 3 * SECOND // 2, None, "s")]
+    run.records[RECOVERIES.name] += [row("link-down", "d0g3", 0, SECOND // 2, 3 * SECOND // 2, None, "s")]
     assert of(run, "fault while the controller is away")[0].met is None  # mended before the controller had its time
-    run.recoveries += [row("link-silent", "d0g2", 0, SECOND // 2, 4 * SECOND, 900.0, "s", 90.0)]
+    run.records[RECOVERIES.name] += [row("link-silent", "d0g2", 0, SECOND // 2, 4 * SECOND, 900.0, "s", 90.0)]
     assert of(run, "fault while the controller is away")[0].values == (400.0,)
     assert of(run, "link down while the controller is away")[0].met is None  # no kernel sees what is only silent
 
@@ -190,8 +186,10 @@ def test_traffic_returns_within_a_second_without_loss() -> None:
         assert [(o.fabric, o.met, len(o.values)) for o in of(run, name)] == [
             ("rail-only", True, 6), ("rail-optimized", True, 6),
         ]  # fmt: skip
-    on = next(i for i, r in enumerate(run.recoveries) if r.reroute == "on")
-    run.recoveries[on] = replace(run.recoveries[on], goodput_after_repair_ms=None, probes_lost_after_repair=3)
+    on = next(i for i, r in enumerate(run.rows(RECOVERIES)) if r.reroute == "on")
+    run.rows(RECOVERIES)[on] = replace(
+        run.rows(RECOVERIES)[on], goodput_after_repair_ms=None, probes_lost_after_repair=3
+    )
     assert [o.met for name in ("traffic back", "probes lost after") for o in of(run, name)] == [
         False, True, False, True,
     ]  # fmt: skip
@@ -206,7 +204,7 @@ def test_traffic_is_restored_with_detours_gone_and_goodput_back(
     goodput_after_repair_ms: float | None, primary_path_ms: float | None, worst: float | None
 ) -> None:
     run = empty()
-    run.recoveries = [
+    run.records[RECOVERIES.name] = [
         replace(
             fault("link-down", 9.0), goodput_after_repair_ms=goodput_after_repair_ms, primary_path_ms=primary_path_ms
         )
@@ -220,19 +218,19 @@ def test_return_in_scripts_counts_if_no_other_fault_is_active() -> None:
     pair = [row("link-down", f"d0g{n}", 0, SECOND, 2 * SECOND + n * 10**7, 9.0, "two") for n in range(2)]
     late = row("link-down", "d1g1", 0, 3 * SECOND, 5 * SECOND, 9.0, "two")
     within = row("link-silent", "d0g1", 0, 4 * SECOND, 4 * SECOND + 10**8, 9.0, "two")
-    run.recoveries = [replace(r, probes_lost_after_repair=n) for n, r in enumerate([*pair, late, within])]
+    run.records[RECOVERIES.name] = [replace(r, probes_lost_after_repair=n) for n, r in enumerate([*pair, late, within])]
     assert of(run, "probes lost after")[0].values == (0, 1, 2)  # not within
 
 
 def test_fault_without_rerouting_has_no_loss_on_return() -> None:
     run = empty()
-    run.recoveries = [replace(fault("link-gray", 9.0), probes_lost_after_repair=3)]
-    run.recoveries += [
+    run.records[RECOVERIES.name] = [replace(fault("link-gray", 9.0), probes_lost_after_repair=3)]
+    run.records[RECOVERIES.name] += [
         replace(fault("link-silent", ms, repeat=n), probes_lost_after_repair=n) for n, ms in enumerate((9.0, None))
     ]
     assert of(run, "probes lost after")[0].values == (0,)
-    run.recoveries = [
-        replaced(r, script="s", repeat=0, t_repair=r.t_repair + n * SECOND) for n, r in enumerate(run.recoveries)
+    run.records[RECOVERIES.name] = [
+        replaced(r, script="s", repeat=0, t_repair=r.t_repair + n * SECOND) for n, r in enumerate(run.rows(RECOVERIES))
     ]
     assert of(run, "probes lost after")[0].met is None  # the last, which outlasts the others, was never got round
 
@@ -247,8 +245,8 @@ def test_only_optical_replacements_count_beyond_link_down_time() -> None:
 
 def test_link_fault_has_a_line_per_side() -> None:
     run = empty()
-    run.recoveries = [fault(kind, 30.0, 2.0) for kind in ("link-down", "link-silent")]
-    cable, silent = recovery_rows(run)
+    run.records[RECOVERIES.name] = [fault(kind, 30.0, 2.0) for kind in ("link-down", "link-silent")]
+    cable, silent = rows_of_faults(run)
     assert [line.side for line in lines_of(cable, both_sides=False)] == ["source", "far"]
     assert [line.side for line in lines_of(silent, both_sides=False)] == [None]
     assert [(line.side, line.met) for line in lines_of(silent, both_sides=True)] == [("source", True), ("far", True)]
@@ -269,9 +267,9 @@ def test_published_systems_are_multiples_of_our_time() -> None:
 
 def test_row_verdict_is_of_its_own_intervals() -> None:
     run = recovery_run()
-    storm = [r for r in run.recoveries if r.script == "storm"]
-    alone = [r for r in run.recoveries if not r.script]
-    assert verdict(run.recoveries, judge(run)) == "ok"
+    storm = [r for r in run.rows(RECOVERIES) if r.script == "storm"]
+    alone = [r for r in run.rows(RECOVERIES) if not r.script]
+    assert verdict(run.rows(RECOVERIES), judge(run)) == "ok"
     run.loads = [replace(x, lag_p99_ms=9.0) if x.script == "storm" else x for x in run.loads]
     assert (verdict(storm, judge(run)), verdict(alone, judge(run))) == ("degraded", "ok")
     run.loads = [replaced(x, workload="moe") if x.script == "storm" else x for x in run.loads]
@@ -281,7 +279,9 @@ def test_row_verdict_is_of_its_own_intervals() -> None:
 
 def test_control_plane_fault_needs_only_detours_withdrawn() -> None:
     run = empty()
-    run.recoveries = [replace(fault("controller-crash", 0.0), goodput_after_repair_ms=None, primary_path_ms=30.0)]
+    run.records[RECOVERIES.name] = [
+        replace(fault("controller-crash", 0.0), goodput_after_repair_ms=None, primary_path_ms=30.0)
+    ]
     (outcome,) = of(run, "traffic back")
     assert (outcome.values, outcome.met) == ((30.0,), True)
 
@@ -291,8 +291,8 @@ def test_target_missed_in_a_pause_of_the_machine_is_not_judged() -> None:
     run = empty()
     healed = [replaced(fault("link-down", 3.0), repeat=repeat) for repeat in range(10)]
     lost = replace(healed[7], goodput_after_repair_ms=None, goodput_ms=None, recovered=Recovered.NO)
-    run.recoveries = [*healed[:7], lost, *healed[8:]]
-    run.loads = [Load(r.interval, 0.4, 0.0, 1.0, 0, 1, 0, transfers_faulted=True) for r in run.recoveries]
+    run.records[RECOVERIES.name] = [*healed[:7], lost, *healed[8:]]
+    run.loads = [Load(r.interval, 0.4, 0.0, 1.0, 0, 1, 0, transfers_faulted=True) for r in run.rows(RECOVERIES)]
     assert [o.met for o in Analysis(run).outcomes if o.target.quantity.startswith("traffic back")] == [False]
     run.loads[7] = replace(run.loads[7], pause_ms=50.0)
     analysis = Analysis(run)
@@ -302,18 +302,18 @@ def test_target_missed_in_a_pause_of_the_machine_is_not_judged() -> None:
     (check,) = (c for c in analysis.checks if c.name.startswith("traffic recovers"))
     assert check.passed
     assert "9 of 9 faults; not judged, the machine was disturbed: 1" in check.detail
-    assert analysis.judgement.intervals[run.recoveries[7].interval] == "invalid"
+    assert analysis.judgement.intervals[run.rows(RECOVERIES)[7].interval] == "invalid"
 
 
 def test_first_packets_of_disturbed_intervals_are_not_judged() -> None:
     run = empty()
     slow = replace(fault("link-silent", 900.0), first_packet_ms=900.0)
-    run.recoveries = [replaced(slow, repeat=repeat) for repeat in range(2)]
-    run.loads = [Load(r.interval, 0.4, 0.0, 1.0, 0, 1, 0, transfers_faulted=True) for r in run.recoveries]
+    run.records[RECOVERIES.name] = [replaced(slow, repeat=repeat) for repeat in range(2)]
+    run.loads = [Load(r.interval, 0.4, 0.0, 1.0, 0, 1, 0, transfers_faulted=True) for r in run.rows(RECOVERIES)]
     results = []
     for number in range(3):
         analysis = Analysis(run)
-        (row,) = analysis.recovery_rows
+        (row,) = recovery_rows(analysis)
         (line,) = lines_of(row, False, analysis.judgement.disturbed)
         results.append((line.first.n, line.judged.n if line.judged else 0, line.result))
         run.loads[min(number, 1)] = replace(run.loads[min(number, 1)], pause_ms=50.0)

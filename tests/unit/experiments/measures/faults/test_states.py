@@ -2,35 +2,36 @@
 
 import csv
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from railyard.core.records import Recovered, Recovery
-from railyard.experiments.run.progress import outcome
-from railyard.results import run_folder
-from railyard.results.analysis.fidelity import judge
-from railyard.results.analysis.recovery import recovery_rows
-from railyard.results.analysis.recovery_states import (
+from railyard.experiments.measures.faults import section as faults
+from railyard.experiments.measures.faults.analysis import rows_of_faults
+from railyard.experiments.measures.faults.records import RECOVERIES, RECOVERY_COLUMNS
+from railyard.experiments.measures.faults.states import (
     FirstPacket,
     Goodput,
     csv_row,
     first_packet,
-    first_packets_text,
     goodput,
     read_csv_row,
 )
+from railyard.experiments.measures.faults.targets import TRAFFIC_RESTORED, shown_outcomes
+from railyard.experiments.measures.faults.texts import first_packets_text
+from railyard.experiments.run.progress import outcome
+from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.analysis.targets import TRAFFIC_RESTORED
 from railyard.results.runs.record_files import from_csv, from_plain, to_csv
 from railyard.results.runs.records import Run
 from railyard.results.timeline import timeline
 from railyard.results.views.report import summarise
-from railyard.results.views.sections import faults
 from tests.unit.sample_runs import sample_run
 
 
 def faulted(reroute: str, fault: str = "link-down") -> Recovery:
-    rows = sample_run(2, 2, 1).recoveries
+    rows = sample_run(2, 2, 1).rows(RECOVERIES)
     return next(row for row in rows if row.fault == fault and row.reroute == reroute)
 
 
@@ -49,13 +50,13 @@ def repeated(row: Recovery, number: int) -> Recovery:
 
 def written(rows: list[Recovery]) -> list[dict[str, str]]:
     """Return the rows of recovery.csv, as text."""
-    data = to_csv(run_folder.RECOVERY_COLUMNS, [csv_row(row) for row in rows])
+    data = to_csv(RECOVERY_COLUMNS, [SimpleNamespace(**csv_row(row)) for row in rows])
     return list(csv.DictReader(data.decode().splitlines()))
 
 
 def read_back(rows: list[Recovery]) -> list[Recovery]:
     """Return the records of recovery.csv."""
-    data = to_csv(run_folder.RECOVERY_COLUMNS, [csv_row(row) for row in rows])
+    data = to_csv(RECOVERY_COLUMNS, [SimpleNamespace(**csv_row(row)) for row in rows])
     plain = from_csv(data, "recovery.csv", Recovery)
     for row in plain:
         read_csv_row(row)
@@ -74,18 +75,18 @@ STATES = {
 @pytest.mark.parametrize(("state", "row"), STATES.items())
 def test_every_view_names_why_there_is_no_first_packet(state: FirstPacket, row: Recovery) -> None:
     run = sample_run(2, 2, 1)
-    run.recoveries = [row]
+    run.records[RECOVERIES.name] = [row]
     analysis = Analysis(run)
     assert first_packet(row) is state
-    measured = Run("r", {}, {}, "now", recoveries=[row])
+    measured = Run("r", {}, {}, "now", records={"recoveries": [row]})
     assert outcome(run, measured)[1] == f"first packet: {state}"
-    rows = recovery_rows(run)
+    rows = rows_of_faults(run)
     assert faults.first_packets_table(rows, judge(run)).cells[0][6] == state
     assert faults.repeats_table(rows).cells[0][7] == state
     assert summarise(analysis)["headline"]["recovery"][0]["first_packet"] == state
-    (line,) = written(run.recoveries)
+    (line,) = written(run.rows(RECOVERIES))
     assert line["first_packet"] == state
-    assert read_back(run.recoveries) == run.recoveries
+    assert read_back(run.rows(RECOVERIES)) == run.rows(RECOVERIES)
     assert state in str(timeline(run))
 
 
@@ -102,13 +103,13 @@ def test_a_step_with_several_faults_names_each_outcome() -> None:
 def test_goodput_that_never_fell_is_no_time() -> None:
     run = sample_run(2, 2, 1)
     row = replace(ON, goodput_ms=0.0)
-    run.recoveries = [row, repeated(row, 1)]
-    (steps,) = faults.steps_table(recovery_rows(run)).cells
+    run.records[RECOVERIES.name] = [row, repeated(row, 1)]
+    (steps,) = faults.steps_table(rows_of_faults(run)).cells
     assert steps[7] == "did not fall"
-    assert "did not fall" in faults.terminal_table(recovery_rows(run), judge(run)).cells[0]
-    first, _ = written(run.recoveries)
+    assert "did not fall" in faults.terminal_table(rows_of_faults(run), judge(run)).cells[0]
+    first, _ = written(run.rows(RECOVERIES))
     assert (first["goodput_ms"], first["goodput"]) == ("", "did not fall")
-    assert read_back(run.recoveries) == run.recoveries
+    assert read_back(run.rows(RECOVERIES)) == run.rows(RECOVERIES)
     (summary,) = summarise(Analysis(run))["headline"]["recovery"]
     assert summary["goodput_ms_did_not_fall"] == 2
     assert "goodput_ms" not in summary
@@ -116,8 +117,8 @@ def test_goodput_that_never_fell_is_no_time() -> None:
 
 def test_statistics_leave_out_goodput_that_never_fell() -> None:
     run = sample_run(2, 2, 1)
-    run.recoveries = [repeated(replace(ON, goodput_ms=ms), n) for n, ms in enumerate((0.0, 40.0, 60.0))]
-    (row,) = recovery_rows(run)
+    run.records[RECOVERIES.name] = [repeated(replace(ON, goodput_ms=ms), n) for n, ms in enumerate((0.0, 40.0, 60.0))]
+    (row,) = rows_of_faults(run)
     assert (row.steps["goodput_ms"].median, row.steps["goodput_ms"].n) == (50.0, 2)
     assert row.unfallen("goodput_ms") == 1
 
@@ -129,19 +130,19 @@ def test_goodput_that_nothing_streamed_for_is_named() -> None:
 
 def test_a_fault_that_affected_nobody_has_not_recovered() -> None:
     run = sample_run(2, 2, 1)
-    run.recoveries = [ON, unaffected(faulted("on", "gpu-crash"))]
+    run.records[RECOVERIES.name] = [ON, unaffected(faulted("on", "gpu-crash"))]
     (check,) = [c for c in Analysis(run).checks if "recovers" in c.name]
     assert (check.passed, check.detail) == (True, "1 of 1 faults; 1 more affected no pair")
-    cells = {row[0]: row[3] for row in faults.steps_table(recovery_rows(run)).cells}
+    cells = {row[0]: row[3] for row in faults.steps_table(rows_of_faults(run)).cells}
     assert cells == {"link-down": "1 of 1", "gpu-crash": "unaffected"}
-    (restored,) = [o for o in Analysis(run).target_outcomes if o.target is TRAFFIC_RESTORED]
+    (restored,) = [o for o in shown_outcomes(Analysis(run)) if o.target is TRAFFIC_RESTORED]
     assert len(restored.samples) == 1
     assert not Recovered.UNAFFECTED
     assert not Recovered.NO
 
 
 def test_a_side_that_lost_no_probe_shows_no_time() -> None:
-    run = replace(sample_run(2, 2, 1), recoveries=[replace(faulted("on"), source_side_ms=0.0)])
-    table = faults.terminal_table(recovery_rows(run), judge(run))
+    run = sample_run(2, 2, 1).with_rows(RECOVERIES, [replace(faulted("on"), source_side_ms=0.0)])
+    table = faults.terminal_table(rows_of_faults(run), judge(run))
     at = [column.title for column in table.columns].index("1st packet ms")
     assert table.cells[0][at] == "no probe lost"

@@ -3,16 +3,11 @@
 A time of 0 or None in a record can mean several things. Views and files name which one by the states of this module.
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence
 from enum import StrEnum
-from types import SimpleNamespace
 from typing import Any, Final
 
 from railyard.core.records import Recovery
 from railyard.failure.faults import definition_of
-from railyard.results.analysis.recovery import Figure, RecoveryRow, median_p95_ms
-from railyard.results.format import milliseconds
 from railyard.results.runs.record_files import to_plain
 
 
@@ -58,63 +53,14 @@ def goodput(recovery: Recovery, ms: float | None) -> Goodput:
     return Goodput.RETURNED if ms else Goodput.DID_NOT_FALL
 
 
-def first_packet_text(recovery: Recovery) -> str:
-    """Return the time of the first packet, or why there is none."""
-    state = first_packet(recovery)
-    return milliseconds(recovery.first_packet_ms) if state is FirstPacket.RETURNED else state
-
-
-def goodput_text(recovery: Recovery, step: str) -> str:
-    """Return a time of goodput, or why there is none; "never" if it was not back."""
-    ms: float | None = getattr(recovery, step)
-    state = goodput(recovery, ms)
-    return state if state in (Goodput.DID_NOT_FALL, Goodput.NO_STREAM) else milliseconds(ms)
-
-
-def row_goodput_text(row: RecoveryRow, step: str, show: Callable[[Figure], str] = median_p95_ms) -> str:
-    """Return the statistics, by `show`, of the repeats in which goodput fell; else why there are none."""
-    if step in row.steps and not all(goodput(r, getattr(r, step)) is Goodput.NO_STREAM for r in row.repeats):
-        return show(row.steps[step])
-    return goodput(row.repeats[0], getattr(row.repeats[0], step))
-
-
-def missing_first_packet(row: RecoveryRow) -> FirstPacket | None:
-    """Return why the repeats of a fault have no first packet; None if some repeat has, or they differ."""
-    states = {first_packet(r) for r in row.repeats}
-    if row.unprobed:
-        return FirstPacket.NOT_PROBED
-    if row.unaffected:
-        return FirstPacket.NONE_LOST
-    return states.pop() if len(states) == 1 and FirstPacket.RETURNED not in states else None
-
-
-def first_packets_text(recoveries: Sequence[Recovery]) -> str:
-    """Return the outcome of several faults in a few words: the slowest first packet, and how many had none.
-
-    Examples: `first packet after 5.1 ms`, `first packet: not probed`, `first packet after 30 ms, of 2 faults never`.
-    """
-    counts = Counter(first_packet(r) for r in recoveries)
-    slowest_ms = max((r.first_packet_ms or 0.0 for r in recoveries), default=0.0)
-    parts = []
-    for state in FirstPacket:
-        count = counts.pop(state, 0)
-        if not count or state is FirstPacket.RETURNED:
-            continue
-        number = f"of {count} fault{'s' * (count > 1)} " if len(recoveries) > 1 else ""
-        parts.append(f"{number}{state}")
-    if any(first_packet(r) is FirstPacket.RETURNED for r in recoveries):
-        return ", ".join([f"first packet after {milliseconds(slowest_ms)}", *parts])
-    return f"first packet: {', '.join(parts)}" if parts else ""
-
-
-def csv_row(recovery: Recovery) -> SimpleNamespace:
+def csv_row(recovery: Recovery) -> dict[str, Any]:
     """Return a row of recovery.csv: the record with its states, and no time where goodput never fell."""
     plain: dict[str, Any] = to_plain(recovery)
     plain["first_packet"] = first_packet(recovery)
     for column, time_column in _GOODPUT_TIMES.items():
         plain[column] = goodput(recovery, plain[time_column])
         plain[time_column] = plain[time_column] or None
-    return SimpleNamespace(**plain)
+    return plain
 
 
 def read_csv_row(row: dict[str, Any]) -> None:

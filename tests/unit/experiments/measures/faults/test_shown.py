@@ -8,16 +8,17 @@ from xml.etree import ElementTree
 import pytest
 
 from railyard.core.records import Recovered
+from railyard.experiments.measures.faults import plot as recovery
+from railyard.experiments.measures.faults import plot as recovery_steps
+from railyard.experiments.measures.faults import script_section as scripts
+from railyard.experiments.measures.faults import section as faults
+from railyard.experiments.measures.faults.analysis import rows_of_faults, script_runs
+from railyard.experiments.measures.faults.records import CONNECTIVITY_CHECKS, GOODPUT, RECOVERIES
 from railyard.experiments.measures.replacement.records import REPLACEMENTS
 from railyard.results.analysis.fidelity import judge
-from railyard.results.analysis.recovery import recovery_rows, script_runs
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.plots import recovery
-from railyard.results.plots import recovery as recovery_steps
 from railyard.results.runs.records import Run
 from railyard.results.timeline import timeline
-from railyard.results.views.report import SECTIONS
-from railyard.results.views.sections import faults, scripts
 from tests.unit.replaced import replaced
 from tests.unit.sample_runs import connectivity_check, recovery_run, sample_run
 from tests.unit.shown import screen, summarise
@@ -36,8 +37,8 @@ def check(run: Run, name: str) -> dict[str, Any]:
 def test_mismatch_with_the_oracle_fails_and_is_named() -> None:
     run = recovery_run()
     assert check(run, "connectivity check")["passed"] is True
-    at = run.connectivity_checks[-1].monotonic_ns
-    run.connectivity_checks += [
+    at = run.rows(CONNECTIVITY_CHECKS)[-1].monotonic_ns
+    run.records[CONNECTIVITY_CHECKS.name] += [
         connectivity_check(at + n, f"inject link-down d0g{n}", 0, not_recovered=n) for n in (1, 3, 2)
     ]
     found = check(run, "connectivity check")
@@ -50,9 +51,9 @@ def test_mismatch_with_the_oracle_fails_and_is_named() -> None:
         replace(connectivity_check(at, "x", 0), unexpected_answers=1),
         replace(connectivity_check(at, "x", 0), forwarding_failed_parts=2),
     ):
-        run.connectivity_checks = [wrong]
+        run.records[CONNECTIVITY_CHECKS.name] = [wrong]
         assert check(run, "connectivity check")["passed"] is False
-    run.connectivity_checks = [replaced(c, reroute="off") for c in run.connectivity_checks]
+    run.records[CONNECTIVITY_CHECKS.name] = [replaced(c, reroute="off") for c in run.rows(CONNECTIVITY_CHECKS)]
     assert (
         check(run, "connectivity check")["passed"] is False
     )  # no pair has to recover, but dead parts must not carry anything either
@@ -60,9 +61,9 @@ def test_mismatch_with_the_oracle_fails_and_is_named() -> None:
 
 def test_half_of_the_connectivity_checks_must_be_done() -> None:
     run = recovery_run()
-    due = run.connectivity_checks
+    due = run.rows(CONNECTIVITY_CHECKS)
     for missed, passed in ((16, True), (17, False), (32, False)):
-        run.connectivity_checks = [replace(c, answered=0, done=n >= missed) for n, c in enumerate(due)]
+        run.records[CONNECTIVITY_CHECKS.name] = [replace(c, answered=0, done=n >= missed) for n, c in enumerate(due)]
         found = check(run, "connectivity check")
         alt_text = f"{32 - missed} of 32 done" + (", all match" if missed < 32 else "")
         assert found == {
@@ -79,7 +80,7 @@ def test_stream_above_max_flow_fails_with_or_without_reroute() -> None:
     for number in (0, 1):
         run = sample_run(2, 2, 1)
         assert check(run, "max-flow")["passed"] is True
-        run.recoveries[number] = replace(run.recoveries[number], above_max_flow=2)
+        run.rows(RECOVERIES)[number] = replace(run.rows(RECOVERIES)[number], above_max_flow=2)
         found = check(run, "max-flow")
         assert (found["passed"], found["detail"]) == (
             False, "2 of them over 12 faults; most: rail-only link-down d0g1 repeat 0",
@@ -89,31 +90,33 @@ def test_stream_above_max_flow_fails_with_or_without_reroute() -> None:
 def test_probe_lost_on_return_fails_the_run() -> None:
     run = recovery_run()
     assert check(run, "while traffic returns")["passed"] is True
-    script_timeline = [n for n, r in enumerate(run.recoveries) if r.script == "storm" and r.repeat == 0]
-    last = max(script_timeline, key=lambda n: run.recoveries[n].t_repair)
-    held = run.recoveries[last]
-    run.recoveries[last] = replace(held, probes_lost_after_repair=3)  # whole again after it
+    script_timeline = [n for n, r in enumerate(run.rows(RECOVERIES)) if r.script == "storm" and r.repeat == 0]
+    last = max(script_timeline, key=lambda n: run.rows(RECOVERIES)[n].t_repair)
+    held = run.rows(RECOVERIES)[last]
+    run.rows(RECOVERIES)[last] = replace(held, probes_lost_after_repair=3)  # whole again after it
     found = check(run, "while traffic returns")
     assert found["passed"] is False
     assert "3 probes lost over " in found["detail"]
     assert f"most: rail-only storm {held.fault} {held.target}, repeat 0" in found["detail"]
-    run.recoveries[last] = held
-    first = min(script_timeline, key=lambda n: run.recoveries[n].t_repair)
-    early = run.recoveries[first]
-    run.recoveries[first] = replace(early, probes_lost_after_repair=3)
-    other = replace(run.recoveries[last], t_fault=early.t_repair - 10**6)
-    run.recoveries[last] = other  # something else was broken: what was lost may be its doing
+    run.rows(RECOVERIES)[last] = held
+    first = min(script_timeline, key=lambda n: run.rows(RECOVERIES)[n].t_repair)
+    early = run.rows(RECOVERIES)[first]
+    run.rows(RECOVERIES)[first] = replace(early, probes_lost_after_repair=3)
+    other = replace(run.rows(RECOVERIES)[last], t_fault=early.t_repair - 10**6)
+    run.rows(RECOVERIES)[last] = other  # something else was broken: what was lost may be its doing
     assert check(run, "while traffic returns")["passed"] is True
 
 
 def test_a_controller_that_dies_costs_no_packet() -> None:
     run = sample_run(2, 2, 1)
     assert not any("controller" in c["name"] for c in summarise(run)["checks"])
-    crash = replace(run.recoveries[0], fault="controller-crash", target="controller", probes_lost=0)
-    run.recoveries += [replaced(crash, source_side_probed=0, far_side_probed=3, repeat=n) for n in range(4)]
+    crash = replace(run.rows(RECOVERIES)[0], fault="controller-crash", target="controller", probes_lost=0)
+    run.records[RECOVERIES.name] += [
+        replaced(crash, source_side_probed=0, far_side_probed=3, repeat=n) for n in range(4)
+    ]
     found = check(run, "controller")
     assert (found["passed"], found["detail"]) == (True, "0 probes lost over 4 faults, of 12 probed pairs")
-    run.recoveries[-1] = replace(run.recoveries[-1], probes_lost=1)
+    run.rows(RECOVERIES)[-1] = replace(run.rows(RECOVERIES)[-1], probes_lost=1)
     found = check(run, "controller")
     assert found["passed"] is False
     assert found["detail"].startswith("1 probes lost over 4 faults, of 12 probed pairs; most: rail-only controller")
@@ -123,12 +126,12 @@ def test_traffic_that_never_returns_fails_the_run() -> None:
     run = sample_run(2, 2, 1)
     name = "primary path"
     assert check(run, name)["detail"] == "6 of 6 faults"  # no pair has to without rerouting
-    away = replace(run.recoveries[0], primary_path_ms=None)
-    run.recoveries += [replaced(away, script="storm", repeat=9)]  # others may make it unknowable
+    away = replace(run.rows(RECOVERIES)[0], primary_path_ms=None)
+    run.records[RECOVERIES.name] += [replaced(away, script="storm", repeat=9)]  # others may make it unknowable
     beside = (("controller-crash", "controller"), ("registry-crash", "registry"), ("link-gray", "d0g1"))
-    run.recoveries += [replace(away, fault=fault, target=target) for fault, target in beside]
+    run.records[RECOVERIES.name] += [replace(away, fault=fault, target=target) for fault, target in beside]
     assert check(run, name) == {**check(run, name), "passed": True, "detail": "6 of 6 faults"}
-    run.recoveries.append(replace(away, fault="link-flapping"))
+    run.rows(RECOVERIES).append(replace(away, fault="link-flapping"))
     found = check(run, name)
     assert (found["passed"], found["detail"]) == (
         False, "6 of 7 faults; not: rail-only link-flapping d0g1 repeat 0",
@@ -138,11 +141,11 @@ def test_traffic_that_never_returns_fails_the_run() -> None:
 def test_targets_of_one_fault_kind_have_rows_of_their_own() -> None:
     run = sample_run(2, 2, 2)
     kind, fabric = "link-down", "rail-only"
-    mine = [r for r in run.recoveries if (r.fault, r.fabric) == (kind, fabric)]
-    run.recoveries += [replace(r, target="d1g0", first_packet_ms=None) for r in mine]
-    traces = [t for t in run.goodput if (t.fault, t.fabric) == (kind, fabric)]
-    run.goodput += [replace(t, target="d1g0") for t in traces]
-    rows = [row for row in recovery_rows(run) if row.fault == kind]
+    mine = [r for r in run.rows(RECOVERIES) if (r.fault, r.fabric) == (kind, fabric)]
+    run.records[RECOVERIES.name] += [replace(r, target="d1g0", first_packet_ms=None) for r in mine]
+    traces = [t for t in run.rows(GOODPUT) if (t.fault, t.fabric) == (kind, fabric)]
+    run.records[GOODPUT.name] += [replace(t, target="d1g0") for t in traces]
+    rows = [row for row in rows_of_faults(run) if row.fault == kind]
     assert [(row.name, row.fabric, row.reroute, len(row.repeats)) for row in rows] == [
         *((f"{kind} {target}", fabric, reroute, 2) for target in ("d0g1", "d1g0") for reroute in ("on", "off")),
         *((kind, "rail-optimized", reroute, 2) for reroute in ("on", "off")),
@@ -152,7 +155,7 @@ def test_targets_of_one_fault_kind_have_rows_of_their_own() -> None:
         *(f"{kind} {target}, {side}" for target in ("d0g1", "d1g0") for side in ("source", "far")),
         *(f"{kind}, {side}" for side in ("source", "far")),
     ]
-    names = [part["name"] for part in SECTIONS["failures"]().parts(Analysis(run))["failures"]]
+    names = [part["name"] for part in faults.FailuresSection().parts(Analysis(run))["failures"]]
     assert names == [f"{kind} d0g1", f"{kind} d1g0", kind, "rail-switch-crash", "gpu-crash"]
     assert [(r["target"], r["repeats"]) for r in summarise(run)["headline"]["recovery"][:4:2]] == [
         ("d0g1", 2), ("d1g0", 2),
@@ -163,57 +166,59 @@ def test_unprobed_and_not_rerouted_faults_need_no_recovery() -> None:
     run = sample_run(2, 2, 1)
     counted = check(run, "recovers")["detail"]
     one = replace(
-        run.recoveries[0], recovered=Recovered.NO, first_packet_ms=None, far_side_ms=None, source_side_ms=None
+        run.rows(RECOVERIES)[0], recovered=Recovered.NO, first_packet_ms=None, far_side_ms=None, source_side_ms=None
     )
-    run.recoveries += [replace(one, fault="link-gray"), replace(one, fault="link-slow")]
+    run.records[RECOVERIES.name] += [replace(one, fault="link-gray"), replace(one, fault="link-slow")]
     unseen = replace(
         one, fault="gpu-hang", goodput_ms=0.0, recovered=Recovered.UNAFFECTED, source_side_probed=0, far_side_probed=0
     )
-    run.recoveries.append(unseen)
+    run.rows(RECOVERIES).append(unseen)
     assert check(run, "recovers")["detail"] == counted == "6 of 6 faults"
-    rows = recovery_rows(run)
+    rows = rows_of_faults(run)
     (first,) = [line for line in faults.first_packets_table(rows, judge(run)).cells if line[0] == "gpu-hang"]
     (steps,) = [line for line in faults.steps_table(rows).cells if line[0] == "gpu-hang"]
     assert (first[6], steps[3]) == ("not probed", "unaffected")
-    run.recoveries[-1] = replace(unseen, goodput_ms=None, recovered=Recovered.NO)  # its streams never came back
+    run.rows(RECOVERIES)[-1] = replace(unseen, goodput_ms=None, recovered=Recovered.NO)  # its streams never came back
     assert check(run, "recovers")["detail"].startswith("6 of 7 faults; not: rail-only gpu-hang")
-    steps = next(line for line in faults.steps_table(recovery_rows(run)).cells if line[0] == "gpu-hang")
+    steps = next(line for line in faults.steps_table(rows_of_faults(run)).cells if line[0] == "gpu-hang")
     assert (steps[3], steps[7]) == ("0 of 1", "never")
 
 
 def test_script_beside_a_workload_recovers_by_first_packets() -> None:
     run = sample_run(2, 2, 1)
     one = replaced(
-        run.recoveries[0],
+        run.rows(RECOVERIES)[0],
         script="cut",
         goodput_ms=None,
         goodput_after_repair_ms=None,
         primary_path_ms=None,
         recovered=Recovered.NO,
     )
-    run.recoveries.append(one)
+    run.rows(RECOVERIES).append(one)
     assert check(run, "recovers")["detail"] == "7 of 7 faults"
-    run.recoveries[-1] = replace(one, first_packet_ms=None)
+    run.rows(RECOVERIES)[-1] = replace(one, first_packet_ms=None)
     assert check(run, "recovers")["detail"] == "6 of 7 faults; not: rail-only cut link-down d0g1 repeat 0"
-    run.connectivity_checks = [replaced(connectivity_check(one.t_fault, "x", 0), script="cut", policy=one.policy)]
+    run.records[CONNECTIVITY_CHECKS.name] = [
+        replaced(connectivity_check(one.t_fault, "x", 0), script="cut", policy=one.policy)
+    ]
     assert check(run, "recovers")["detail"] == "6 of 6 faults"  # its connectivity checks define what had to recover
 
 
 def test_connections_may_be_lost_only_where_a_gpu_failed() -> None:
     run = recovery_run()
     script_timeline, away = (
-        next(i for i, r in enumerate(run.recoveries) if r.script == name) for name in ("storm", "controller-away")
+        next(i for i, r in enumerate(run.rows(RECOVERIES)) if r.script == name) for name in ("storm", "controller-away")
     )
-    run.recoveries[script_timeline] = replace(run.recoveries[script_timeline], connections_lost=2)
+    run.rows(RECOVERIES)[script_timeline] = replace(run.rows(RECOVERIES)[script_timeline], connections_lost=2)
     assert check(run, "TCP connections")["passed"] is True  # a GPU crashed in the same script
-    run.recoveries[away] = replace(run.recoveries[away], connections_lost=2)
+    run.rows(RECOVERIES)[away] = replace(run.rows(RECOVERIES)[away], connections_lost=2)
     assert check(run, "TCP connections")["passed"] is False
 
 
 def test_bytes_lost_in_a_script_are_counted_once() -> None:
     run = recovery_run()
-    run.recoveries = [
-        replace(r, lost_bytes=700) if r.script == "storm" and r.repeat == 1 else r for r in run.recoveries
+    run.records[RECOVERIES.name] = [
+        replace(r, lost_bytes=700) if r.script == "storm" and r.repeat == 1 else r for r in run.rows(RECOVERIES)
     ]
     found = check(run, "loses a byte")
     assert found["passed"] is False
@@ -223,10 +228,10 @@ def test_bytes_lost_in_a_script_are_counted_once() -> None:
 def test_matrix_of_faults_fits_80_columns() -> None:
     run = sample_run(2, 2, 5)
     kinds = ("rail-switch-reboot", "link-flapping", "gpu-hang", "hb-port-down", "controller-crash", "server-crash")
-    first = [r for r in run.recoveries if r.fault == "rail-switch-crash"]
-    run.recoveries += [replace(r, fault=kind) for kind in kinds for r in first]
+    first = [r for r in run.rows(RECOVERIES) if r.fault == "rail-switch-crash"]
+    run.records[RECOVERIES.name] += [replace(r, fault=kind) for kind in kinds for r in first]
     names = {"rail-only": "rail-only 4x4", "rail-optimized": "rail-only 8x8"}
-    run.recoveries = [replaced(r, fabric=names[r.fabric]) for r in run.recoveries]
+    run.records[RECOVERIES.name] = [replaced(r, fabric=names[r.fabric]) for r in run.rows(RECOVERIES)]
     run.fabrics = [replace(f, label=names[f.label], kind="rail-only") for f in run.fabrics]
     run.measurements, run.flows = [], []
     lines = screen(run, 80)
@@ -255,30 +260,30 @@ def drawn(run: Run) -> list[tuple[str, str, int, int]]:
 
 def test_of_each_script_the_worst_repeat_is_drawn() -> None:
     run = recovery_run()
-    script_faults = {n: [r for r in run.recoveries if r.script == "storm" and r.repeat == n] for n in (0, 1)}
+    script_faults = {n: [r for r in run.rows(RECOVERIES) if r.script == "storm" and r.repeat == n] for n in (0, 1)}
     slowest = max((0, 1), key=lambda n: max(r.first_packet_ms or 0.0 for r in script_faults[n]))
     away = ("controller-away", "on", 0, 1)
     assert drawn(run) == [("storm", "on", slowest, 2), away]
     other = 1 - slowest
     late = script_faults[other][0]
-    run.recoveries = [replace(r, first_packet_ms=None) if r is late else r for r in run.recoveries]
+    run.records[RECOVERIES.name] = [replace(r, first_packet_ms=None) if r is late else r for r in run.rows(RECOVERIES)]
     assert drawn(run)[0][2] == other  # never is slower than any
-    at = run.connectivity_checks[0].monotonic_ns
-    run.connectivity_checks.append(replace(connectivity_check(at, "x", slowest), reachable=9, answered=9))
+    at = run.rows(CONNECTIVITY_CHECKS)[0].monotonic_ns
+    run.rows(CONNECTIVITY_CHECKS).append(replace(connectivity_check(at, "x", slowest), reachable=9, answered=9))
     assert drawn(run)[0][2] == slowest  # a connectivity check comes before first packets
-    run.connectivity_checks.append(connectivity_check(at, "x", other, not_recovered=1))
+    run.rows(CONNECTIVITY_CHECKS).append(connectivity_check(at, "x", other, not_recovered=1))
     assert drawn(run)[0][2] == other  # and one that doesn't hold before one that few answered
-    run.connectivity_checks.append(replace(connectivity_check(at, "x", slowest, not_recovered=9), done=False))
+    run.rows(CONNECTIVITY_CHECKS).append(replace(connectivity_check(at, "x", slowest, not_recovered=9), done=False))
     assert drawn(run)[0][2] == other  # of one that wasn't taken nothing is known
-    run.connectivity_checks.append(replace(connectivity_check(at, "x", slowest), unexpected_answers=2))
+    run.rows(CONNECTIVITY_CHECKS).append(replace(connectivity_check(at, "x", slowest), unexpected_answers=2))
     assert drawn(run)[0][2] == slowest
-    run.recoveries += [replaced(r, reroute="off") for r in script_faults[0]]
+    run.records[RECOVERIES.name] += [replaced(r, reroute="off") for r in script_faults[0]]
     assert drawn(run)[1:] == [away, ("storm", "off", 0, 1)]
 
 
 def test_step_that_never_came_is_drawn_without_a_line() -> None:
     run = sample_run(2, 2, 3)
-    rows = [r for r in recovery_rows(run) if r.fault == "rail-switch-crash" and r.fabric == "rail-only"]
+    rows = [r for r in rows_of_faults(run) if r.fault == "rail-switch-crash" and r.fabric == "rail-only"]
     plot = recovery.recovery(rows, [], "f")
     assert "reroute off: detected" in plot.alt
     assert "first packet never" in plot.alt
@@ -292,7 +297,7 @@ def test_step_that_never_came_is_drawn_without_a_line() -> None:
 
 def test_many_repeats_are_a_band_and_not_a_thicket() -> None:
     run = sample_run(2, 2, 9)
-    traces = [t for t in run.goodput if t.fault == "link-down" and t.reroute == "on"]
+    traces = [t for t in run.rows(GOODPUT) if t.fault == "link-down" and t.reroute == "on"]
     many = recovery.recovery([], traces, "f").svg
     few = recovery.recovery([], [t for t in traces if t.repeat < 8], "f").svg
     assert ("fill-opacity:0.22" in many, "stroke-opacity:0.35" in many) == (True, False)
@@ -327,13 +332,14 @@ def test_last_line_names_missed_recovery_targets() -> None:
     run = recovery_run()
     assert re.fullmatch(r"recovery targets met: (\d+) of \1", screen(run, 100)[-1])
     assert summarise(run)["targets_missed"] == []
-    (table,) = (SECTIONS["failures"]().parts(Analysis(run))["targets"],)
+    (table,) = (faults.FailuresSection().parts(Analysis(run))["targets"],)
     assert screen(run, 100)[-1].endswith(f" of {len(table.rows)}"), "it counts the rows of the table"
     late = [replace(t, replaced_ms=200.0) for t in run.rows(REPLACEMENTS)]
     run = run.with_rows(REPLACEMENTS, late)
     missed = "optical replacement by an idle GPU, beyond the time its links are down, on rail-only"
     assert re.search(rf"recovery targets met: \d+ of \d+; not: {missed}", screen(run, 200)[-1])
     assert summarise(run)["targets_missed"] == [missed]
-    run = replace(run, recoveries=[replaced(r, reroute="off") for r in run.recoveries]).with_rows(REPLACEMENTS, [])
+    unrouted = [replaced(r, reroute="off") for r in run.rows(RECOVERIES)]
+    run = run.with_rows(RECOVERIES, unrouted).with_rows(REPLACEMENTS, [])
     assert not [line for line in screen(run, 100) if line.startswith("recovery targets met")]
     assert summarise(run)["targets_missed"] == []

@@ -11,26 +11,30 @@ from rich.console import Console
 from rich.text import Text
 
 from railyard.core.records import IntervalId, Recovered, Recovery
-from railyard.results import format as fmt
-from railyard.results.analysis import recovery as stats
-from railyard.results.analysis import targets as goals
-from railyard.results.analysis.aggregate import Row
-from railyard.results.analysis.fidelity import Judgement
-from railyard.results.analysis.recovery import Figure, RecoveryRow, Side, median_and_p95, median_p95_ms, verdict
-from railyard.results.analysis.recovery_states import (
-    FirstPacket,
+from railyard.experiments.measures.faults import analysis as stats
+from railyard.experiments.measures.faults import plot as recovery
+from railyard.experiments.measures.faults import targets as goals
+from railyard.experiments.measures.faults.analysis import RecoveryRow, Side, verdict
+from railyard.experiments.measures.faults.records import GOODPUT, RECOVERIES
+from railyard.experiments.measures.faults.states import FirstPacket
+from railyard.experiments.measures.faults.targets import PUBLISHED_SYSTEMS, Published, times_slower
+from railyard.experiments.measures.faults.texts import (
     first_packet_text,
     goodput_text,
     missing_first_packet,
     row_goodput_text,
 )
+from railyard.results import format as fmt
+from railyard.results.analysis.aggregate import Row
+from railyard.results.analysis.fidelity import Judgement
+from railyard.results.analysis.repeats import Figure, median_and_p95, median_p95_ms
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.analysis.targets import PUBLISHED_SYSTEMS, Outcome, Published, Target, times_slower
-from railyard.results.plots import recovery
-from railyard.results.views.report import SPREAD_UNKNOWN, Card, Section, section
+from railyard.results.analysis.targets import Outcome, Target, measured_targets
+from railyard.results.runs.records import GoodputTrace
+from railyard.results.views.report import SPREAD_UNKNOWN, Card, Section
 from railyard.results.views.table import Column, Table, text
+from railyard.results.views.targets import MARKS, targets_table
 
-_MARK: Final = {True: "✓", False: "✗", None: fmt.NOTHING}
 _MS: Final = "\u00a0ms"
 _FIRST_PACKET: Final = "1st packet ms"
 CONTROLLER_STEPS: Final = tuple(
@@ -40,8 +44,7 @@ CONTROLLER_STEPS: Final = tuple(
 """Columns of the controller's steps after a fault."""
 
 
-@section("failures")
-class _Failures(Section):
+class FailuresSection(Section):
     """Recovery from faults that were injected alone."""
 
     title = "Failures"
@@ -49,11 +52,13 @@ class _Failures(Section):
     template = "faults.html.j2"
 
     def applies(self, analysis: Analysis) -> bool:
-        is_traced = any(not (t.script or t.link) for t in analysis.run.goodput)
-        return bool(analysis.recovery_rows or analysis.target_outcomes or is_traced)
+        """Return True for a run with faults that came alone, or targets of recovery."""
+        is_traced = any(not (t.script or t.link) for t in analysis.run.rows(GOODPUT))
+        return bool(stats.recovery_rows(analysis) or goals.shown_outcomes(analysis) or is_traced)
 
     def cards(self, analysis: Analysis) -> Iterable[Card]:
-        for row in [r for r in analysis.recovery_rows if r.reroute == "on" and not missing_reason(r)]:
+        """Yield the first packet after each fault, on the slower side."""
+        for row in [r for r in stats.recovery_rows(analysis) if r.reroute == "on" and not missing_reason(r)]:
             line = max(lines_of(row, both_sides=False), key=lambda x: inf if x.first.median is None else x.first.median)
             least = line.first.least
             most = line.first.most
@@ -67,37 +72,25 @@ class _Failures(Section):
             )
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
-        rows = analysis.recovery_rows
-        targets = analysis.target_outcomes
-        failures: list[dict[str, Any]] = []
-        # a part a kind with all its fabrics; where one had several targets of that kind, a part each
-        alone = [t for t in analysis.run.goodput if not (t.script or t.link)]
-        several = stats.with_several_targets([*(r for row in rows for r in row.repeats), *alone])
-        names = [stats.fault_name(t.fault, t.target, (t.fabric, t.fault) in several) for t in alone]
-        for name in dict.fromkeys([*(row.name for row in rows), *names]):
-            fault_rows = [row for row in rows if row.name == name]
-            traces = [t for t, name_of_trace in zip(alone, names, strict=True) if name_of_trace == name]
-            hit = ", ".join(dict.fromkeys(row.target for row in fault_rows if not row.is_one_of_several))
-            plot = recovery.recovery(fault_rows, traces, name)
-            plot = replace(plot, caption="") if failures else plot  # it is the same for all
-            failures.append({"name": name, "targets": hit, "plot": plot, "repeats": repeats_table(fault_rows)})
+        """Return the tables of all faults, and a part for each kind of fault."""
+        rows = stats.recovery_rows(analysis)
         return {
             "first_packets": first_packets_table(rows, analysis.judgement),
             "steps": steps_table(rows),
-            "targets": targets_table(targets),
+            "targets": targets_table(goals.shown_outcomes(analysis)),
             "published": published_table(rows),
             "published_sources": [other.source for other in PUBLISHED_SYSTEMS],
-            "failures": failures,
-            "heartbeats": heartbeats_table(analysis.heartbeat_rows),
+            "failures": _failures(rows, _traces_of_faults(analysis)),
+            "heartbeats": heartbeats_table(stats.heartbeat_rows(analysis)),
         }
 
     def show(self, analysis: Analysis, console: Console) -> None:
         """Print every fault: the rows are what such a run is for, so none is left to the report."""
-        if analysis.recovery_rows:
-            console.print(terminal_table(analysis.recovery_rows, analysis.judgement).to_terminal())
+        if stats.recovery_rows(analysis):
+            console.print(terminal_table(stats.recovery_rows(analysis), analysis.judgement).to_terminal())
         # a line for each target other than first packets and checks, with every fabric on which it was measured
         shown_above = goals.first_packet_targets().values()
-        shown = (o for o in analysis.target_outcomes if o.samples and o.target not in shown_above)
+        shown = (o for o in goals.shown_outcomes(analysis) if o.samples and o.target not in shown_above)
         for target, group in groupby((o for o in shown if not o.target.claim), key=lambda o: o.target):
             line = Text(f"{target.quantity} (≤ {target.limits_text}):")
             for o in group:
@@ -105,19 +98,20 @@ class _Failures(Section):
                 where = (f" {o.fabric} (n={len(o.values)})", "dim")
                 line.append(" ").append_text(Text.assemble(mark, f" {o.text}{worst}", where))
             console.print(line, highlight=False)
-        for fabric, figures in _heartbeat_medians(analysis.heartbeat_rows).items():
-            units = {row.metric: row.unit for row in analysis.heartbeat_rows}
+        for fabric, figures in _heartbeat_medians(stats.heartbeat_rows(analysis)).items():
+            units = {row.metric: row.unit for row in stats.heartbeat_rows(analysis)}
             parts = (f"{name} {fmt.quantity(value, units[name])}" for name, value in figures.items())
             figures_text = ", ".join(part.replace("_", " ").replace(" ", "\u00a0") for part in parts)
             console.print(Text(f"heartbeats on {fabric}: {figures_text}", style="dim"), highlight=False)
 
     def summary(self, analysis: Analysis) -> dict[str, Any]:
+        """Return the statistics of each fault, all targets, and the cost of heartbeats."""
         rows: list[dict[str, Any]] = []
         outcomes: Sequence[Outcome] = ()
-        if analysis.run.recoveries or goals.measured_targets(analysis.outcomes):
+        if analysis.run.rows(RECOVERIES) or measured_targets(analysis.outcomes):
             outcomes = analysis.outcomes
         totals = ("lost_bytes", "probes_lost", "probes_lost_after_repair", "above_max_flow", "connections_lost")
-        for row in analysis.recovery_rows:
+        for row in stats.recovery_rows(analysis):
             first = row.steps["first_packet_ms"].median
             rows.append({
                 **{name: getattr(row, name) for name in ("fabric", "fault", "target", "reroute")},
@@ -137,8 +131,35 @@ class _Failures(Section):
         return {
             "recovery": rows,
             "recovery_targets": [outcome.as_dict() for outcome in outcomes],
-            "heartbeats": _heartbeat_medians(analysis.heartbeat_rows),
+            "heartbeats": _heartbeat_medians(stats.heartbeat_rows(analysis)),
         }
+
+
+def _traces_of_faults(analysis: Analysis) -> list[GoodputTrace]:
+    """Return the traces of goodput around faults that came alone."""
+    return [trace for trace in analysis.run.rows(GOODPUT) if not (trace.script or trace.link)]
+
+
+def _failures(rows: Sequence[RecoveryRow], traces: Sequence[GoodputTrace]) -> list[dict[str, Any]]:
+    """Return a part of the section for each kind of fault, with all its fabrics.
+
+    Where a fabric had several targets of a kind, each has a part of its own.
+    """
+    repeats = [repeat for row in rows for repeat in row.repeats]
+    several = stats.with_several_targets([*repeats, *traces])
+    traces_by_name: dict[str, list[GoodputTrace]] = {row.name: [] for row in rows}
+    for trace in traces:
+        name = stats.fault_name(trace.fault, trace.target, (trace.fabric, trace.fault) in several)
+        traces_by_name.setdefault(name, []).append(trace)
+    failures: list[dict[str, Any]] = []
+    for name, fault_traces in traces_by_name.items():
+        fault_rows = [row for row in rows if row.name == name]
+        targets = ", ".join(dict.fromkeys(row.target for row in fault_rows if not row.is_one_of_several))
+        plot = recovery.recovery(fault_rows, fault_traces, name)
+        if failures:
+            plot = replace(plot, caption="")  # it is the same for all
+        failures.append({"name": name, "targets": targets, "plot": plot, "repeats": repeats_table(fault_rows)})
+    return failures
 
 
 class Line(NamedTuple):
@@ -172,19 +193,32 @@ def lines_of(row: RecoveryRow, both_sides: bool, disturbed: Collection[IntervalI
     """
     judged = replace(row, repeats=tuple(r for r in row.repeats if r.interval not in disturbed))
     target_of = partial(goals.first_packet_target, row.fault)
-    targets_by_side = target_of(None) is None and target_of("far") is not None
-    probed = [side for side in stats.SIDES if side in row.sides]
-    shown: Sequence[Side | None] = probed if targets_by_side or (both_sides and len(probed) > 1) else []
     has_target = row.reroute == "on" and not missing_reason(row)
     lines: list[Line] = []
-    for side in shown or [None]:
-        first, of_judged = (
-            (each.sides.get(side) if side else each.steps["first_packet_ms"]) if each.repeats else None
-            for each in (row, judged)
-        )
+    for side in _shown_sides(row, both_sides):
+        first = _first_packets(row, side)
         assert first is not None
-        lines.append(Line(row, side, first, of_judged, target_of(side) if has_target else None, not lines))
+        target = target_of(side) if has_target else None
+        lines.append(Line(row, side, first, _first_packets(judged, side), target, not lines))
     return lines
+
+
+def _shown_sides(row: RecoveryRow, both_sides: bool) -> Sequence[Side | None]:
+    """Return the sides that have lines of their own; None for a line of either."""
+    has_targets_by_side = (
+        goals.first_packet_target(row.fault, None) is None and goals.first_packet_target(row.fault, "far") is not None
+    )
+    probed = [side for side in stats.SIDES if side in row.sides]
+    if probed and (has_targets_by_side or (both_sides and len(probed) > 1)):
+        return probed
+    return [None]
+
+
+def _first_packets(row: RecoveryRow, side: Side | None) -> Figure | None:
+    """Return the statistics of first packets on a side; None without repeats."""
+    if not row.repeats:
+        return None
+    return row.sides.get(side) if side else row.steps["first_packet_ms"]
 
 
 def missing_reason(row: RecoveryRow) -> str:
@@ -285,29 +319,6 @@ def repeats_table(rows: Iterable[RecoveryRow]) -> Table:
     return Table(columns, list(fabrics), is_never_bad=lambda r: r.reroute == "on")
 
 
-def targets_table(outcomes: Sequence[Outcome], title: str = "") -> Table:
-    """Return every target of what was measured, with that, and of what the worst value is."""
-
-    def limit(o: Outcome) -> str:
-        goal = f", goal {o.target.text(o.target.goal)}" if o.target.goal is not None else ""
-        return f"{'≤' if o.target.least is None else '≥'} {o.target.limits_text}{goal}"
-
-    columns = [
-        text("", lambda o: _MARK[o.met]),
-        text("target", "name"),
-        text("fabric", lambda o: o.fabric or None),
-        Column("n", lambda o: len(o.values)),
-        Column("limit", limit),
-        Column("measured", "text"),
-        Column("of", lambda o: o.worst.of),
-        text("source", lambda o: o.target.source),
-    ]
-    shown = goals.measured_targets(outcomes)
-    if any(o.verdict != "ok" for o in shown):
-        columns.append(text("fidelity", "verdict"))
-    return Table(columns, shown, title)
-
-
 def published_table(rows: Iterable[RecoveryRow]) -> Table:
     """Compare faults that affected other GPUs, with rerouting on, with published systems."""
 
@@ -398,7 +409,7 @@ def terminal_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
         *(step("detected", "detect_ms"), step("installed", "reroute_ms")),
         Column(_FIRST_PACKET, on(first_packet)),
         Column("target ms", on(limits), together="target"),
-        Column("", lambda x: _MARK[x.on.met] if x.on and x.on.target else "", together="target"),
+        Column("", lambda x: MARKS[x.on.met] if x.on and x.on.target else "", together="target"),
         step("goodput", "goodput_ms"),
         Column(
             "conns\nlost",

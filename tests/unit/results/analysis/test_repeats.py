@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.results.analysis.recovery import MIN_REPEATS_FOR_MEDIAN, MIN_REPEATS_FOR_P95, figure
+from railyard.results.analysis.repeats import MIN_REPEATS_FOR_MEDIAN, MIN_REPEATS_FOR_P95, figure
 
 times = st.one_of(st.none(), st.floats(0, 1e6))
 

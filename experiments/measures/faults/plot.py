@@ -14,8 +14,7 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from railyard.core.records import ConnectivityCheck, Recovery
-from railyard.failure.faults import definition_of
-from railyard.results.analysis.recovery import (
+from railyard.experiments.measures.faults.analysis import (
     FROM_REPAIR,
     GOODPUT_STEPS,
     STEP_NAMES,
@@ -24,7 +23,8 @@ from railyard.results.analysis.recovery import (
     checks_text,
     side_values,
 )
-from railyard.results.analysis.recovery_states import first_packets_text
+from railyard.experiments.measures.faults.texts import first_packets_text
+from railyard.failure.faults import definition_of
 from railyard.results.format import milliseconds, rate
 from railyard.results.plots import style
 from railyard.results.plots.svg import mark
@@ -305,23 +305,7 @@ def script_timeline(script: ScriptRow) -> style.Plot:
             panels[0].margins(x=0)
             panels[0].yaxis.set_major_formatter(style.rate_tick)
             style.quiet(panels[0], grid="y", ylim=(0, None), ylabel="goodput")
-        component_kinds = {component_kind(r.fault) for r in script.faults}
-        keys: list[Patch | Line2D] = [
-            Patch(
-                facecolor=colour,
-                edgecolor=style.PAPER,
-                linewidth=0,
-                hatch=_PART_HATCH[kind],
-                label=component_title(kind, script.faults),
-            )
-            for kind, colour in _PART_COLOUR.items()
-            if kind in component_kinds
-        ]
-        outcomes = {_outcome(c) for c in script.connectivity_checks}
-        for outcome, (colour, marker, size) in _CHECK_STYLES.items():
-            if outcome in outcomes:
-                keys.append(Line2D([], [], ls="none", marker=marker, ms=size, mew=1.6, color=colour, label=outcome))
-        figure.legend(handles=keys, loc="outside upper right", ncols=9, fontsize=8)
+        figure.legend(handles=_legend(script), loc="outside upper right", ncols=9, fontsize=8)
         begin_ns = min((r.t_fault for r in script.faults), default=0)
         duration_s = (max((r.t_repair for r in script.faults), default=0) - begin_ns) / 1e9
         alt = (
@@ -330,6 +314,22 @@ def script_timeline(script: ScriptRow) -> style.Plot:
         )
         name = f"script-{script.script}-{script.fabric}-{script.reroute}-{script.repeat}"
         return style.finish(figure, name, alt, _SCRIPT_CAPTION)
+
+
+def _legend(script: ScriptRow) -> list[Patch | Line2D]:
+    """Return the keys of the kinds of components that broke, and of the outcomes of connectivity checks."""
+    keys: list[Patch | Line2D] = []
+    component_kinds = {component_kind(fault.fault) for fault in script.faults}
+    for kind, colour in _PART_COLOUR.items():
+        if kind in component_kinds:
+            title = component_title(kind, script.faults)
+            hatch = _PART_HATCH[kind]
+            keys.append(Patch(facecolor=colour, edgecolor=style.PAPER, linewidth=0, hatch=hatch, label=title))
+    outcomes = {_outcome(check) for check in script.connectivity_checks}
+    for outcome, (colour, marker, size) in _CHECK_STYLES.items():
+        if outcome in outcomes:
+            keys.append(Line2D([], [], ls="none", marker=marker, ms=size, mew=1.6, color=colour, label=outcome))
+    return keys
 
 
 def _faults(axes: Axes, faults: Sequence[Recovery], zero: int) -> None:

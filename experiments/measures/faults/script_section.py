@@ -7,21 +7,21 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from railyard.experiments.measures.faults import analysis as stats
+from railyard.experiments.measures.faults import plot as fault_script
+from railyard.experiments.measures.faults.analysis import ScriptRow, checks_text
+from railyard.experiments.measures.faults.records import CONNECTIVITY_CHECKS
+from railyard.experiments.measures.faults.section import CONTROLLER_STEPS
+from railyard.experiments.measures.faults.texts import first_packet_text
 from railyard.results import format as fmt
-from railyard.results.analysis import recovery as stats
 from railyard.results.analysis.aggregate import grouped
 from railyard.results.analysis.fidelity import Judgement
-from railyard.results.analysis.recovery import ScriptRow, checks_text
-from railyard.results.analysis.recovery_states import first_packet_text
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.plots import recovery as fault_script
-from railyard.results.views.report import Card, Section, section
-from railyard.results.views.sections.faults import CONTROLLER_STEPS
+from railyard.results.views.report import Card, Section
 from railyard.results.views.table import Column, Table, text, texts
 
 
-@section("scripts")
-class _Scripts(Section):
+class ScriptsSection(Section):
     """Failure scripts: faults that overlap, with connectivity checks between them."""
 
     title = "Failure scripts"
@@ -29,10 +29,14 @@ class _Scripts(Section):
     template = "scripts.html.j2"
 
     def applies(self, analysis: Analysis) -> bool:
-        return bool(analysis.script_rows)
+        """Return True for a run with failure scripts."""
+        return bool(stats.script_rows(analysis))
 
     def cards(self, analysis: Analysis) -> Iterator[Card]:
-        for (script, fabric, reroute), runs in grouped(analysis.script_rows, "script", "fabric", "reroute").items():
+        """Yield the connectivity checks of each script on each fabric."""
+        for (script, fabric, reroute), runs in grouped(
+            stats.script_rows(analysis), "script", "fabric", "reroute"
+        ).items():
             checks = [check for s in runs for check in s.connectivity_checks if check.done]
             if checks:
                 matching = sum(not c.mismatch_count for c in checks)
@@ -41,27 +45,28 @@ class _Scripts(Section):
                 yield Card(title, f"{matching} of {len(checks)}", "", f"{len(runs)} repeats" * (len(runs) > 1))
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
+        """Return the table of scripts, the checks that failed, and the worst repeats, drawn."""
         drawn = []
-        failed = [c for c in analysis.run.connectivity_checks if c.done and c.mismatch_count]
+        failed = [c for c in analysis.run.rows(CONNECTIVITY_CHECKS) if c.done and c.mismatch_count]
         columns = (
             *texts("script", "fabric"),
             *(text("after", "last_event"), text("what", lambda c: "; ".join(c.mismatches.splitlines()))),
             *map(Column, ("repeat", "broken", "pairs", "reachable", "answered", "not recovered", "unexpected answers")),
             Column("failed parts forwarding", "forwarding_failed_parts"),
         )
-        for script, repeats in worst_repeats(analysis.script_rows):
+        for script, repeats in worst_repeats(stats.script_rows(analysis)):
             count_text = f", the worst of {repeats}" if repeats > 1 else ""
             name = f"{script.script} on {script.fabric}, reroute {script.reroute}, repeat {script.repeat}{count_text}"
             drawn.append((name, fault_script.script_timeline(script), script_faults_table(script)))
         return {
-            "scripts": scripts_table(analysis.script_rows, analysis.judgement),
+            "scripts": scripts_table(stats.script_rows(analysis), analysis.judgement),
             "failed_checks": Table(columns, failed),
             "drawn": drawn,
         }
 
     def show(self, analysis: Analysis, console: Console) -> None:
         """Print a line a script and fabric, its repeats together."""
-        rows = sorted(analysis.script_rows, key=lambda s: (s.script, s.fabric, s.reroute))
+        rows = sorted(stats.script_rows(analysis), key=lambda s: (s.script, s.fabric, s.reroute))
         for (script, fabric, reroute), runs in grouped(rows, "script", "fabric", "reroute").items():
             faults = sum(len(s.faults) for s in runs)
             lost = fmt.size(sum(s.lost_bytes for s in runs))
@@ -74,7 +79,8 @@ class _Scripts(Section):
             console.print(line, highlight=False)
 
     def summary(self, analysis: Analysis) -> dict[str, Any]:
-        return {"scripts": scripts_table(analysis.script_rows, analysis.judgement).to_dicts()}
+        """Return a row for each script, fabric and repeat."""
+        return {"scripts": scripts_table(stats.script_rows(analysis), analysis.judgement).to_dicts()}
 
 
 def scripts_table(scripts: Sequence[ScriptRow], judgement: Judgement) -> Table:
