@@ -5,7 +5,7 @@ appendix that isn't printed. `AS_PRINTED` adds nothing to Eq. 6-11 that the pape
 one assumption, so that its effect can be seen.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, Final, NamedTuple
@@ -121,17 +121,11 @@ def table_figure(table: str, title: str, source: str, bars: Sequence[Bar]) -> Fi
     errors = [100 * (s / row.seconds - 1) for s, row in zip(predicted, rows, strict=True)]
     left_out = [100 * (leave_model_out_s(row) / row.seconds - 1) for row in rows]
     held_out = fmean(abs(error) for error, row in zip(errors, rows, strict=True) if not row.fitted)
-    claims = []
-    for which, sizes, reason in (
-        ("", [*map(abs, errors)], ""),
-        (", every shape left out of its own fit", [*map(abs, left_out)], LEFT_OUT),
-    ):
-        for bar in bars:
-            for statistic, most, ours in (("mean", bar.mean, fmean(sizes)), ("worst", bar.worst, max(sizes))):
-                if most is not None:
-                    note = reason if ours > most else ""
-                    statistic = f"{statistic} error{which}"
-                    claims.append(Claim(statistic, most, ours, "%", bound="at most", note=note, stated=bar.stated_by))
+    claims: list[Claim] = []
+    for bar in bars:
+        claims += _claims(bar, "error", errors, "")
+    for bar in bars:
+        claims += _claims(bar, "error, every shape left out of its own fit", left_out, LEFT_OUT)
     computed = zip(rows, predicted, errors, use, left_out, strict=True)
     return Figure(
         title=title,
@@ -145,6 +139,16 @@ def table_figure(table: str, title: str, source: str, bars: Sequence[Bar]) -> Fi
         claims=tuple(claims),
         notes=(f"mean error of the rows held out: {held_out:.1f}%", *TABLE_NOTES),
     )
+
+
+def _claims(bar: Bar, name: str, errors: Sequence[float], reason: str) -> Iterator[Claim]:
+    """Yield mean and worst of errors in percent beside those of a bar. `reason`: a note where an error is larger."""
+    sizes = [abs(error) for error in errors]
+    for statistic, most, value in (("mean", bar.mean, fmean(sizes)), ("worst", bar.worst, max(sizes))):
+        if most is not None:
+            note = reason if value > most else ""
+            claim_name = f"{statistic} {name}"
+            yield Claim(claim_name, most, value, "%", bound="at most", note=note, stated=bar.stated_by)
 
 
 def _draw(drawn: matplotlib.figure.Figure, labels: Sequence[str], uses: list[str], errors: list[float]) -> None:

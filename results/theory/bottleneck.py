@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from math import inf
 from statistics import fmean
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,10 @@ from railyard.workloads.schedule import Rates
 
 HASH_DRAWS: Final = 256
 """How often flows are hashed over planes or paths for an expectation: a standard error of 2% or less."""
+
+
+RoutedStage: TypeAlias = tuple[Sizes, Sequence[Way]]
+"""Pairs and bytes of a stage, with the ways that they take."""
 
 
 def bottleneck_s(
@@ -53,7 +57,8 @@ def bottleneck_s(
     if fabric.definition.is_graph:
         rate["uplinks"] = inf  # it has no rail switches: `_uplinks_s` counts its cables
     routed = [(sizes, ways(sizes.src, sizes.dst, x, fabric)) for sizes in stages]
-    rate["uplinks"] /= uplink_imbalance(routed, x, y, fabric, spread) or 1.0 if spread != "even" else 1.0
+    if spread != "even":
+        rate["uplinks"] /= uplink_imbalance(routed, x, y, fabric, spread) or 1.0
     has_paths = any(is_multipath(routes) for _, routes in routed)
     if planes == 1 and not has_paths:
         ports_s = _bound_s(routed, x, y, rate, 1, np.zeros((x * y, x * y), dtype=np.int8))
@@ -63,19 +68,30 @@ def bottleneck_s(
         if spread == "expected":
             return fmean(max(ports_s, seconds) for seconds in _hashed_uplinks_s(flows, rates, fabric.graph))
         return max(ports_s, _even_uplinks_s(flows, rates, fabric.graph))
-    rng = np.random.default_rng(0)
     bounds = []
-    for _ in range(max(8, min(HASH_DRAWS, 2**22 // (x * y) ** 2))):
-        plane = rng.integers(planes, size=(x * y, x * y))
-        hashed = routed
-        if has_paths:
-            draw = rng.random((x * y, x * y))  # a flow has the same path in every stage
-            hashed = [(sizes, _hashed(routes, draw[sizes.src, sizes.dst])) for sizes, routes in routed]
+    for plane, hashed in _draws(routed, x * y, planes, has_paths):
         ports_s = _bound_s(hashed, x, y, rate, planes, plane)
         if fabric.definition.is_graph:
             ports_s = max(ports_s, _even_uplinks_s(_flows_between_leaves(hashed, x, y, fabric), rates, fabric.graph))
         bounds.append(ports_s)
     return fmean(bounds)
+
+
+def _draws(
+    stages: Sequence[RoutedStage], gpus: int, planes: int, has_paths: bool
+) -> Iterator[tuple[NDArray[np.int64], Sequence[RoutedStage]]]:
+    """Yield random hashes, from a fixed seed: the plane of each pair of GPUs, and the stages with a path for each pair.
+
+    `has_paths`: whether any pair has several paths. There are fewer draws for more GPUs, which bounds the time.
+    """
+    rng = np.random.default_rng(0)
+    for _ in range(max(8, min(HASH_DRAWS, 2**22 // gpus**2))):
+        plane = rng.integers(planes, size=(gpus, gpus))
+        if has_paths:
+            draw = rng.random((gpus, gpus))  # a flow has the same path in every stage
+            yield plane, [(sizes, _hashed(routes, draw[sizes.src, sizes.dst])) for sizes, routes in stages]
+        else:
+            yield plane, stages
 
 
 def is_multipath(routes: Sequence[Way]) -> bool:
@@ -92,7 +108,7 @@ def _hashed(routes: Sequence[Way], draw: NDArray[np.float64]) -> list[Way]:
 
 
 def _bound_s(
-    stages: Iterable[tuple[Sizes, Sequence[Way]]],
+    stages: Iterable[RoutedStage],
     x: int,
     y: int,
     rate: Mapping[str, float],
@@ -142,9 +158,7 @@ class LeafFlows(NamedTuple):
     bytes: NDArray[np.float64]
 
 
-def _flows_between_leaves(
-    stages: Iterable[tuple[Sizes, Sequence[Way]]], x: int, y: int, fabric: FabricSpec
-) -> LeafFlows:
+def _flows_between_leaves(stages: Iterable[RoutedStage], x: int, y: int, fabric: FabricSpec) -> LeafFlows:
     """Return a flow for each pair of GPUs whose bytes cross switches, with the bytes of all stages.
 
     Groups of x GPUs in y domains are taken to fill the fabric, each with the same traffic at the same time.
@@ -160,8 +174,9 @@ def _flows_between_leaves(
     for (_, _, size), routes in stages:
         for share, enter, leave in routes:
             used = (enter != leave) & (share > 0)
-            ends = [end[used] // x * fabric.rails + end[used] % x for end in (enter, leave)]
-            pairs += [(ends[0] + first) * gpus + ends[1] + first for first in first_gpus]
+            source = enter[used] // x * fabric.rails + enter[used] % x
+            destination = leave[used] // x * fabric.rails + leave[used] % x
+            pairs += [(source + first) * gpus + destination + first for first in first_gpus]
             sizes += [(share * size)[used]] * len(first_gpus)
     flows, place = np.unique(np.concatenate(pairs), return_inverse=True)
     near = leaf_of[flows // gpus]

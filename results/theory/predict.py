@@ -20,7 +20,7 @@ from railyard.results.theory.ecmp import Spread, has_choice, is_hashed
 from railyard.results.theory.stated import phase_pairs, stated
 from railyard.topologies.prediction import WHOLE, NotCompared, Stated, StatedTime
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.collectives.algorithm import ALGORITHMS, Sizes
+from railyard.workloads.collectives.algorithm import ALGORITHMS, Sizes, Transport
 from railyard.workloads.matrix.traffic_matrix import at_line_rate, ways
 from railyard.workloads.schedule import Iteration, Phase, Program, Rates, Scale, Schedule
 
@@ -39,9 +39,14 @@ def _run_s(phase: Phase, rates: Rates, fabric: FabricSpec, spread: Spread) -> fl
     """Return the seconds of one run on a grid of its own, of `phase.y` domains with `phase.x` GPUs."""
     grid = Program(phase.y, phase.x).grid
     stages = ALGORITHMS[phase.collective].stages(phase, grid)
-    each = ([transport.sizes() for transport in stage] for stage in stages)
-    merged = (Sizes(*map(np.concatenate, zip(*sizes, strict=True))) for sizes in each if sizes)
+    merged = [_merged_sizes(stage) for stage in stages if stage]
     return bottleneck_s(merged, phase.x, phase.y, rates, fabric, spread)
+
+
+def _merged_sizes(stage: Sequence[Transport]) -> Sizes:
+    """Return the pairs and bytes of all transports of a stage, which run at the same time."""
+    columns = zip(*(transport.sizes() for transport in stage), strict=True)
+    return Sizes(*map(np.concatenate, columns))
 
 
 def hash_choices(phase: Phase, schedule: Schedule, fabric: FabricSpec) -> str:
@@ -49,8 +54,11 @@ def hash_choices(phase: Phase, schedule: Schedule, fabric: FabricSpec) -> str:
     planes = fabric.definition.carrying(fabric.definition.all_planes)
     if len(planes) > 1 and phase.y > 1:
         return f"{len(planes)} planes"
-    routes = (ways(sizes.src, sizes.dst, schedule.rails, fabric) for sizes in phase_pairs(phase, schedule))
-    most = max((len(each) for each in routes if is_multipath(each)), default=1)
+    most = 1
+    for sizes in phase_pairs(phase, schedule):
+        routes = ways(sizes.src, sizes.dst, schedule.rails, fabric)
+        if is_multipath(routes):
+            most = max(most, len(routes))
     return f"{most} paths" if most > 1 else ""
 
 
@@ -64,9 +72,11 @@ def equation(phase: Phase, rates: Rates, fabric: FabricSpec, choices: str = "") 
         return f"{BOTTLENECK}, mean over hashes to {choices}"
     if fabric.definition.is_graph and phase.y > 1:
         return BOTTLENECK
-    algorithm = ALGORITHMS[phase.collective] if phase.collective else None
-    closed = algorithm.closed_form_s(phase, rates.hb, rates.rail) if algorithm else None
-    if algorithm is None or closed is None:
+    if not phase.collective:
+        return BOTTLENECK
+    algorithm = ALGORITHMS[phase.collective]
+    closed = algorithm.closed_form_s(phase, rates.hb, rates.rail)
+    if closed is None:
         return BOTTLENECK
     if isclose(phase.repeats * closed, predict_phase(phase, rates, fabric), rel_tol=1e-9):
         return algorithm.equation
@@ -101,12 +111,13 @@ def iteration_terms(
     """
 
     def phases_s(phases: Sequence[Phase]) -> float:
-        known_s = own_s or {}
-        each = (
-            p.repeats * known_s[p.name] if p.name in known_s else predict_phase(p, rates, fabric, spread)
-            for p in phases
-        )
-        return sum(each)
+        total_s = 0.0
+        for phase in phases:
+            if own_s and phase.name in own_s:
+                total_s += phase.repeats * own_s[phase.name]
+            else:
+                total_s += predict_phase(phase, rates, fabric, spread)
+        return total_s
 
     collectives_s = phases_s(iteration.each_micro_batch)
     boundary = iteration.boundary.data_bytes if iteration.boundary else 0.0
@@ -127,31 +138,42 @@ def predict_schedule(schedule: Schedule, rates: Rates, fabric: FabricSpec, sprea
     the place of a bound, and what is not compared has no time.
     """
     own_s = _own_times_s(schedule, rates, fabric, spread)
-    phases = dict.fromkeys(schedule.phases)
-    times = {p.name: own_s[p.name] if p.name in own_s else predict_phase(p, rates, fabric, spread) for p in phases}
-    predictions = stated(schedule, rates, fabric)
+    times: dict[str, float] = {}
+    for phase in dict.fromkeys(schedule.phases):
+        if phase.name in own_s:
+            times[phase.name] = own_s[phase.name]
+        else:
+            times[phase.name] = predict_phase(phase, rates, fabric, spread)
     if schedule.iteration is not None:
         times[WHOLE] = predict_iteration(schedule.iteration, rates, fabric, own_s, spread)
-    times |= {name: p.seconds for name, p in predictions.items() if isinstance(p, StatedTime)}
-    return {name: s for name, s in times.items() if not isinstance(predictions.get(name), NotCompared)}
+    for name, prediction in stated(schedule, rates, fabric).items():
+        if isinstance(prediction, StatedTime):
+            times[name] = prediction.seconds
+        elif isinstance(prediction, NotCompared):
+            times.pop(name, None)
+    return times
 
 
 def _own_times_s(schedule: Schedule, rates: Rates, fabric: FabricSpec, spread: Spread) -> dict[str, float]:
     """Return the seconds of a run of each phase that is stated, or that has no algorithm, by name."""
     # bytes of each pair in the first run of every phase that has no algorithm, by phase number
-    first = {p.name: n for n, p in reversed(list(enumerate(schedule.phases))) if not p.collective}
-    own_bytes = {number: Counter[tuple[int, int]]() for number in first.values()}
-    for _, t in schedule.transfers if first else ():
-        if t.phase in own_bytes:
-            own_bytes[t.phase][t.src, t.dst] += t.bytes
-    own_s = {
-        schedule.phases[number].name: bottleneck_s(
-            [Sizes.of(sizes)], schedule.rails, fabric.domains, rates, fabric, spread
-        )
-        for number, sizes in own_bytes.items()
-    }
-    predictions = stated(schedule, rates, fabric)
-    return own_s | {name: p.seconds for name, p in predictions.items() if isinstance(p, StatedTime) and name != WHOLE}
+    first: dict[str, int] = {}
+    for number, phase in enumerate(schedule.phases):
+        if not phase.collective:
+            first.setdefault(phase.name, number)
+    pair_bytes = {number: Counter[tuple[int, int]]() for number in first.values()}
+    if pair_bytes:
+        for _, transfer in schedule.transfers:
+            if transfer.phase in pair_bytes:
+                pair_bytes[transfer.phase][transfer.src, transfer.dst] += transfer.bytes
+    own_s: dict[str, float] = {}
+    for number, sizes in pair_bytes.items():
+        bound_s = bottleneck_s([Sizes.of(sizes)], schedule.rails, fabric.domains, rates, fabric, spread)
+        own_s[schedule.phases[number].name] = bound_s
+    for name, prediction in stated(schedule, rates, fabric).items():
+        if isinstance(prediction, StatedTime) and name != WHOLE:
+            own_s[name] = prediction.seconds
+    return own_s
 
 
 def explained_ratios(
@@ -289,8 +311,12 @@ def _of_paths(sizes: Sizes, rails: int, seconds: PathSeconds) -> Iterator[float]
     """Yield the seconds of each path that these pairs take; 0 without pairs."""
     crosses = sizes.src // rails != sizes.dst // rails
     turns = sizes.src % rails != sizes.dst % rails
-    used = (np.any(~crosses), np.any(crosses & ~turns), np.any(crosses & turns))
-    yield from (path_s for path_s, is_used in zip(seconds, used, strict=True) if is_used)
+    if np.any(~crosses):
+        yield seconds.hb
+    if np.any(crosses & ~turns):
+        yield seconds.rail
+    if np.any(crosses & turns):
+        yield seconds.cross_rail
     yield 0.0
 
 
@@ -300,20 +326,23 @@ def _by_stage(schedule: Schedule, stage_s: Callable[[Sizes, int], float]) -> dic
     A phase without an algorithm is one stage of one step.
     """
     pairs: defaultdict[str, dict[tuple[int, int], float]] = defaultdict(dict)
-    for _, t in () if all(phase.collective for phase in schedule.phases) else schedule.transfers:
-        if not (phase := schedule.phases[t.phase]).collective:
-            pairs[phase.name][t.src, t.dst] = t.bytes
+    if not all(phase.collective for phase in schedule.phases):
+        for _, transfer in schedule.transfers:
+            phase = schedule.phases[transfer.phase]
+            if not phase.collective:
+                pairs[phase.name][transfer.src, transfer.dst] = transfer.bytes
     grid = Program(schedule.gpus // schedule.rails, schedule.rails).grid
 
     def run_s(phase: Phase) -> float:
         if not phase.collective:
             return stage_s(Sizes.of(pairs[phase.name]), 1)
         part = tuple(row[: phase.x] for row in grid[: phase.y])
-        stages = [stage for stage in ALGORITHMS[phase.collective].stages(phase, part) if stage]
-        each = [[transport.sizes() for transport in stage] for stage in stages]
-        merged = [Sizes(*map(np.concatenate, zip(*sizes, strict=True))) for sizes in each]
-        steps = [max(transport.sequential_steps() for transport in stage) for stage in stages]
-        return sum(map(stage_s, merged, steps))
+        seconds = 0.0
+        for stage in ALGORITHMS[phase.collective].stages(phase, part):
+            if stage:
+                steps = max(transport.sequential_steps() for transport in stage)
+                seconds += stage_s(_merged_sizes(stage), steps)
+        return seconds
 
     return _with_whole(schedule, {phase.name: run_s(phase) for phase in dict.fromkeys(schedule.phases)}, run_s)
 
@@ -359,17 +388,21 @@ def phase_times(schedule: Schedule, spans: Mapping[int, tuple[float, float]]) ->
     """
     runs: defaultdict[int, dict[int, _Part]] = defaultdict(dict)
     broken = set[int]()
-    for number, t in schedule.transfers:
-        start, end = spans.get(number, (0.0, 0.0))
-        broken |= set() if number in spans else {t.phase}
-        parts = runs[t.phase]
-        src, dst = (parts.setdefault(gpu, _Part(gpu)) for gpu in (t.src, t.dst))
-        src.sends = min(src.sends, start)
-        src.sent = src.sent + t.bytes
-        dst.received = dst.received + t.bytes
-        for part in (src, dst):
-            part.began, part.ended = min(part.began, start), max(part.ended, end)
-        parts[_group(parts, t.src)].peer = _group(parts, t.dst)
+    for number, transfer in schedule.transfers:
+        if number not in spans:
+            broken.add(transfer.phase)
+            continue
+        start, end = spans[number]
+        parts = runs[transfer.phase]
+        source = parts.setdefault(transfer.src, _Part(transfer.src))
+        destination = parts.setdefault(transfer.dst, _Part(transfer.dst))
+        source.sends = min(source.sends, start)
+        source.sent += transfer.bytes
+        destination.received += transfer.bytes
+        for part in (source, destination):
+            part.began = min(part.began, start)
+            part.ended = max(part.ended, end)
+        parts[_group(parts, transfer.src)].peer = _group(parts, transfer.dst)
     times: defaultdict[str, list[float]] = defaultdict(list)
     for phase, parts in sorted(runs.items()):
         if phase not in broken:
@@ -391,13 +424,14 @@ def _durations(parts: Mapping[int, _Part]) -> list[float]:
     for gpu, part in parts.items():
         if part.sent >= most:
             senders[_group(parts, gpu)].append(part)
-    durations = [
-        part.ended - part.began
-        for gpu, part in parts.items()
-        if part.received >= most and not senders.get(_group(parts, gpu))
-    ]
+    durations: list[float] = []
+    for gpu, part in parts.items():
+        if part.received >= most and _group(parts, gpu) not in senders:
+            durations.append(part.ended - part.began)
     for group in senders.values():
-        durations += [max(part.ended for part in group) - max(part.sends for part in group)] * len(group)
+        ended = max(part.ended for part in group)
+        last_begin = max(part.sends for part in group)
+        durations += [ended - last_begin] * len(group)
     return durations
 
 
@@ -424,11 +458,13 @@ def project_to_full_size(
     if stated(schedule, scale.emulated_rates, fabric):
         return {}  # what a definition states is of this schedule, and not of the published job
     emulated = predict_schedule(schedule, scale.emulated_rates, fabric)
-    parts = (*scale.real.each_micro_batch, *scale.real.sync, *((scale.real.boundary,) if scale.real.boundary else ()))
+    parts = [*scale.real.each_micro_batch, *scale.real.sync]
+    if scale.real.boundary:
+        parts.append(scale.real.boundary)
     real = {part.name: predict_phase(part, scale.real_rates, fabric) / part.repeats for part in parts}
     real[WHOLE] = predict_iteration(scale.real, scale.real_rates, fabric)
-    return {
-        name: value / emulated[name] * real[name]
-        for name, value in seconds.items()
-        if emulated.get(name) and name in real
-    }
+    projected: dict[str, float] = {}
+    for name, value in seconds.items():
+        if emulated.get(name) and name in real:
+            projected[name] = value / emulated[name] * real[name]
+    return projected

@@ -144,25 +144,17 @@ def render(analysis: Analysis) -> str:
     parts = []
     links = dict[str, str]()
     cards = list[Sequence[Card]]()
-    policies = policies_in_turn(run)
     for name, section in sections():
-        if section.applies(analysis):
-            cards.append(tuple(section.cards(analysis)))
-            headline += section.headline(analysis)
-            values = {"run": run, "tables": section.tables(analysis), **section.parts(analysis)}
-            content = Markup(environment.get_template(section.template).render(values))
-            parts.append({"name": name, "title": section.title, "framed": section.is_page_part, "content": content})
-            links |= ({name: section.title} if section.is_page_part else {}) | section.links(analysis)
-    facts = [  # below the title
-        ("run", run.name),
-        ("started", run.started_utc),
-        ("took", fmt.seconds(run.duration_s)),
-        ("seed", _number_text(run.experiment.seed)),
-        ("repeats", _number_text(run.experiment.repeats)),
-        ("fabrics", str(len(_fabric_labels(run)))),
-        *((("policies", str(len(policies))),) if policies else ()),
-        *((key, str(run.experiment.item_count(key))) for key in _fact_keys() if run.experiment.item_count(key)),
-    ]
+        if not section.applies(analysis):
+            continue
+        cards.append(tuple(section.cards(analysis)))
+        headline += section.headline(analysis)
+        values = {"run": run, "tables": section.tables(analysis), **section.parts(analysis)}
+        content = Markup(environment.get_template(section.template).render(values))
+        parts.append({"name": name, "title": section.title, "framed": section.is_page_part, "content": content})
+        if section.is_page_part:
+            links[name] = section.title
+        links |= section.links(analysis)
     script = Markup(environment.get_template("report.js.j2").render())
     return environment.get_template("report.html.j2").render(
         run=run,
@@ -175,7 +167,7 @@ def render(analysis: Analysis) -> str:
         live_page=LIVE_PAGE,
         script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
         description=run.experiment.description,
-        facts=facts,
+        facts=_facts(run),
         judgement=analysis.judgement,
         repeated=repeated_lines(analysis),
         checks=sorted(analysis.checks, key=lambda check: check.passed),
@@ -204,6 +196,26 @@ def _fact_keys() -> list[str]:
     for measure in MEASURED.values():
         keys += measure.fact_keys
     return list(dict.fromkeys(keys))
+
+
+def _facts(run: Run) -> list[tuple[str, str]]:
+    """Return name and text of each fact below the page's title."""
+    policies = policies_in_turn(run)
+    facts = [
+        ("run", run.name),
+        ("started", run.started_utc),
+        ("took", fmt.seconds(run.duration_s)),
+        ("seed", _number_text(run.experiment.seed)),
+        ("repeats", _number_text(run.experiment.repeats)),
+        ("fabrics", str(len(_fabric_labels(run)))),
+    ]
+    if policies:
+        facts.append(("policies", str(len(policies))))
+    for key in _fact_keys():
+        count = run.experiment.item_count(key)
+        if count:
+            facts.append((key, str(count)))
+    return facts
 
 
 def _first_cards(by_section: Sequence[Sequence[Card]]) -> list[Card]:
@@ -255,7 +267,11 @@ def completeness(run: Run) -> dict[str, Any]:
 
     None: they are not verified.
     """
-    is_complete = False if run.damaged or run.interrupted or run.failed else True if run.verified else None
+    is_complete: bool | None = None
+    if run.damaged or run.interrupted or run.failed:
+        is_complete = False
+    elif run.verified:
+        is_complete = True
     return {"complete": is_complete, "damaged": run.damaged}
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import groupby
+from itertools import compress, groupby
 from operator import itemgetter
 from typing import Any, Final
 
@@ -53,7 +53,9 @@ class Column:
         value = self.get(row)
         if self.show:
             return self.show(value)
-        return NOTHING if value is None else quantity(value, self.unit) if self.unit else str(value)
+        if value is None:
+            return NOTHING
+        return quantity(value, self.unit) if self.unit else str(value)
 
 
 text = partial(Column, is_text=True)  # a left-aligned column
@@ -89,11 +91,10 @@ class Table:
 
     def without_empty(self, kept: Collection[str] = ()) -> "Table":
         """Return it without columns in which no row has anything, apart from those whose title is in `kept`."""
-        columns = [
-            column
-            for column, *cells in zip(self.shown, *self.cells, strict=True)
-            if column.title in kept or any(cell not in ("", NOTHING) for cell in cells)
-        ]
+        columns: list[Column] = []
+        for column, *cells in zip(self.shown, *self.cells, strict=True):
+            if column.title in kept or not {"", NOTHING}.issuperset(cells):
+                columns.append(column)
         return replace(self, columns=columns)
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -102,55 +103,71 @@ class Table:
 
     def to_html(self, look: str = "") -> Markup:
         """Return the element for report.html; `look`: its CSS class beside "wide"."""
-        spans = [(name, len(list(columns))) for name, columns in groupby(c.group for c in self.shown)]
-        group = Markup('<th colspan="{}" scope="colgroup">{}</th>')
-        column = Markup('<th scope="col"{}>{}</th>')
-        groups = Markup().join(
-            group.format(n, name) if name else Markup('<td colspan="{}"></td>').format(n) for name, n in spans
-        )
-        titles = (
-            column.format(Markup("" if c.is_text else ' class="n"'), c.title) if c.title else Markup("<td></td>")
-            for c in self.shown
-        )
-
-        def cell(column: Column, content: str, is_never_bad: bool) -> Markup:
-            is_bad = content == "not met" or (content == "never" and is_never_bad)
-            name = _CLASSES.get(content, "") if column.is_text else "n bad" if is_bad else "n"
-            return Markup("<td{}>{}</td>").format(Markup(f' class="{name}"' if name else ""), content)
-
-        rows = (
-            Markup().join(
-                cell(column, content, self.is_never_bad(row)) for column, content in zip(self.shown, cells, strict=True)
-            )
-            for row, cells in zip(self.rows, self.cells, strict=True)
-        )
+        titles = Markup().join(map(_title_cell, self.shown))
+        rows = Markup()
+        for row, cells in zip(self.rows, self.cells, strict=True):
+            is_never_bad = self.is_never_bad(row)
+            cell_elements = Markup()
+            for column, content in zip(self.shown, cells, strict=True):
+                cell_elements += _cell_element(column, content, is_never_bad)
+            rows += Markup("<tr>{}</tr>\n").format(cell_elements)
         return Markup(
             '<div class="{}" style="--columns: {}"><table>\n<thead>\n{}<tr>{}</tr>\n</thead>\n'
             "<tbody>\n{}</tbody></table></div>"
-        ).format(
-            f"wide {look}".strip(),
-            len(self.shown),
-            Markup('<tr class="groups">{}</tr>\n').format(groups) if any(name for name, _ in spans) else "",
-            Markup().join(titles),
-            Markup().join(Markup("<tr>{}</tr>\n").format(row) for row in rows),
-        )
+        ).format(f"wide {look}".strip(), len(self.shown), self._group_row(), titles, rows)
+
+    def _group_row(self) -> Markup:
+        """Return the row with headings above several columns; nothing if no column has a group."""
+        groups = [column.group for column in self.shown]
+        if not any(groups):
+            return Markup()
+        cells = Markup()
+        for name, columns in groupby(groups):
+            width = len(list(columns))
+            if name:
+                cells += Markup('<th colspan="{}" scope="colgroup">{}</th>').format(width, name)
+            else:
+                cells += Markup('<td colspan="{}"></td>').format(width)
+        return Markup('<tr class="groups">{}</tr>\n').format(cells)
 
     def to_terminal(self) -> FittingTable:
         """Return it as a table that is split into blocks where the screen is too narrow, so that nothing is cut."""
         more = f"… {self.more} more {self.elsewhere}" if self.more > 0 else ""
         caption = "\n".join(filter(None, (self.note, more))) or None
+        together: list[str] = []
         terminal_table = FittingTable(
             title=self.title, title_style="bold", title_justify="left", caption=caption, caption_justify="left",
             box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True,
         )  # fmt: skip
-        numbers = [number for number, column in enumerate(self.shown) if column.on_terminal]
-        for column in (self.shown[number] for number in numbers):
-            look: dict[str, Any] = {"overflow": "fold"} if column.is_text else {"justify": "right", "no_wrap": True}
-            terminal_table.add_column(column.short or column.title, style=column.style, **look)
-        terminal_table.together = [self.shown[number].together for number in numbers]
+        for column in self.shown:
+            if column.on_terminal:
+                look: dict[str, Any] = {"overflow": "fold"} if column.is_text else {"justify": "right", "no_wrap": True}
+                terminal_table.add_column(column.short or column.title, style=column.style, **look)
+                together.append(column.together)
+        terminal_table.together = together
+        is_on_terminal = [column.on_terminal for column in self.shown]
         for cells in self.cells:
-            terminal_table.add_row(*(cells[number] for number in numbers))
+            terminal_table.add_row(*compress(cells, is_on_terminal))
         return terminal_table
+
+
+def _title_cell(column: Column) -> Markup:
+    if not column.title:
+        return Markup("<td></td>")
+    look = Markup("") if column.is_text else Markup(' class="n"')
+    return Markup('<th scope="col"{}>{}</th>').format(look, column.title)
+
+
+def _cell_element(column: Column, content: str, is_never_bad: bool) -> Markup:
+    """Return a cell. `is_never_bad`: whether "never" is a failure in this row."""
+    if column.is_text:
+        name = _CLASSES.get(content, "")
+    elif content == "not met" or (content == "never" and is_never_bad):
+        name = "n bad"
+    else:
+        name = "n"
+    look = Markup(f' class="{name}"') if name else Markup("")
+    return Markup("<td{}>{}</td>").format(look, content)
 
 
 def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]], numbers: int, **table: Any) -> Table:

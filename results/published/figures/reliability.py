@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import matplotlib.figure
+import numpy as np
 
 from railyard.results.plots.style import BLUE, GREEN, GREY, INK, ORANGE, VERMILION, quiet
 from railyard.results.published.catalogue import Cell, Claim, Figure
@@ -101,18 +102,16 @@ def _claims(wide: Case, narrow: Case) -> Iterator[Claim]:
 def _draw(drawn: matplotlib.figure.Figure, cases: list[Case]) -> None:
     left_axes, right_axes = drawn.subplots(1, 2, width_ratios=(3, 2))
     places = [number + 0.5 * (number // 2) for number in range(len(cases))]  # pairs stand together
-    base = [0.0] * len(cases)
-    switches, optics, every = (
-        [estimate.mean for estimate in kind]
-        for kind in zip(*(case_estimates[:3] for _, case_estimates in cases), strict=True)
-    )
-    nics = [whole - switch - optic for whole, switch, optic in zip(every, switches, optics, strict=True)]
-    parts = (("switches", BLUE, switches), ("transceivers", ORANGE, optics), ("NICs", GREY, nics))
-    for name, colour, counts in parts:
+    estimates = [case_estimates for _, case_estimates in cases]
+    switches = np.array([estimate.switch_failures.mean for estimate in estimates])
+    optics = np.array([estimate.transceiver_failures.mean for estimate in estimates])
+    nics = np.array([estimate.network_failures.mean for estimate in estimates]) - switches - optics
+    base = np.zeros(len(cases))
+    for name, colour, counts in (("switches", BLUE, switches), ("transceivers", ORANGE, optics), ("NICs", GREY, nics)):
         left_axes.barh(places, counts, left=base, color=colour, label=name, height=0.8)
-        base = [b + count for b, count in zip(base, counts, strict=True)]
+        base = base + counts
     left_axes.plot(
-        [case_estimates.access_failures.mean for _, case_estimates in cases],
+        [estimate.access_failures.mean for estimate in estimates],
         places,
         "k|",
         markersize=18,
@@ -121,12 +120,12 @@ def _draw(drawn: matplotlib.figure.Figure, cases: list[Case]) -> None:
     nets = [(wiring.domain_gpus, wiring.network) for wiring, _ in cases]
     left_axes.set_yticks(places, [f"K = {k}, radix {net.radix}, {net.design}" for k, net in nets], fontsize=8)
     left_axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.12), ncols=4, fontsize=8)
-    for name, colour, shift, estimates in (
-        ("off", VERMILION, -0.2, [case_estimates.lost for _, case_estimates in cases]),
-        ("on", GREEN, 0.2, [case_estimates.lost_rerouted for _, case_estimates in cases]),
+    for name, colour, shift, lost in (
+        ("off", VERMILION, -0.2, [estimate.lost for estimate in estimates]),
+        ("on", GREEN, 0.2, [estimate.lost_rerouted for estimate in estimates]),
     ):
-        means = [1e6 * e.mean for e in estimates]
-        errors = [1e6 * (e.high - e.mean) for e in estimates]
+        means = [1e6 * share.mean for share in lost]
+        errors = [1e6 * (share.high - share.mean) for share in lost]
         at = [place + shift for place in places]
         right_axes.barh(at, means, xerr=errors, color=colour, ecolor=INK, height=0.38, label=f"rerouting {name}")
     right_axes.set_yticks(places, [""] * len(places))
