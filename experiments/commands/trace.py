@@ -72,11 +72,19 @@ class TracedPath:
     @cached_property
     def kind(self) -> str:
         """A letter a leg between two GPUs: d through an HB domain, r along a rail, s from one rail to another."""
-        legs = []
-        stops = [(hop, gpu) for hop in self.hops if (gpu := hop.gpu)]
-        for (here, gpu), (_, following) in pairwise(stops):
-            legs.append("d" if here.out_interface == "hb0" else "r" if gpu.rank == following.rank else "s")
-        return "spine" if legs == ["s"] else "".join(legs)
+        stops: list[tuple[Hop, Gpu]] = []
+        for hop in self.hops:
+            if hop.gpu:
+                stops.append((hop, hop.gpu))
+        legs = ""
+        for (hop, gpu), (_, next_gpu) in pairwise(stops):
+            if hop.out_interface == "hb0":
+                legs += "d"
+            elif gpu.rank == next_gpu.rank:
+                legs += "r"
+            else:
+                legs += "s"
+        return "spine" if legs == "s" else legs
 
     @cached_property
     def path(self) -> Path | None:
@@ -104,9 +112,13 @@ class TracedPath:
 
     def __str__(self) -> str:
         """`d0g1 -hb0-> d0g2 -rail0-> rail2 -> d1g2`: an HB domain is in its arrow."""
-        nodes = [hop for hop in self.hops if not hop.is_bridge]
-        arrows = [f" -{hop.out_interface}-> " if hop.gpu else " -> " for hop in nodes]
-        return "".join(hop.node + arrow for hop, arrow in zip(nodes, [*arrows[:-1], ""], strict=False))
+        text = ""
+        arrow = ""
+        for hop in self.hops:
+            if not hop.is_bridge:
+                text += f"{arrow}{hop.node}"
+                arrow = f" -{hop.out_interface}-> " if hop.gpu else " -> "
+        return text
 
 
 def assemble_path(src: Gpu, dst: Gpu, observations: Iterable[Observation]) -> TracedPath:
@@ -135,9 +147,10 @@ def verdict(traced: Sequence[TracedPath], expected: Collection[Path]) -> str:
         return "as the policy says"
     deviating = [traced_path for traced_path in traced if traced_path.path not in expected]
     deviations = Counter("a detour" if other.delivered else other.name for other in deviating)
-    parts = [
-        f"{deviation} ({n} of {len(traced)})" if n < len(traced) else deviation for deviation, n in deviations.items()
-    ]
+    parts: list[str] = []
+    for deviation, count in deviations.items():
+        share = f" ({count} of {len(traced)})" if count < len(traced) else ""
+        parts.append(f"{deviation}{share}")
     return f"{', '.join(parts)}: the policy says {' or '.join(map(path_name, expected))}"
 
 
@@ -178,9 +191,10 @@ def show(plan: Plan, src: Gpu, dst: Gpu, probes: int, console: Console) -> int:
     with Capture(plan) as capture:
         sent = capture.probe(src, dst, probes)
     ways = [assemble_path(src, dst, probe.observations) for probe in sent]
-    chosen = [paths for paths in (before, ask(src, dst)) if paths]
-    expected = list(dict.fromkeys(path for paths in chosen for path in paths))
-    expected = expected or [share.path for share in plan.spec.paths(src, dst)]
+    chosen = (before or []) + (ask(src, dst) or [])
+    expected = list(dict.fromkeys(chosen))
+    if not expected:
+        expected = [share.path for share in plan.spec.paths(src, dst)]
     spec = plan.spec
     names = " or ".join(map(path_name, expected))
     by = "its agent chose" if chosen else f"policy {spec.chosen_policy}:"

@@ -7,6 +7,7 @@ or error. A suite has the checks of the run, another one its steps, of which one
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 from xml.etree import ElementTree
 
@@ -31,11 +32,14 @@ class Case:
 
 def junit(analysis: Analysis) -> bytes:
     """Return the run's checks and steps as JUnit XML."""
-    checks = [Case(c.name, c.detail, problem="" if c.passed else "failure") for c in analysis.checks]
-    steps = [
-        Case(s["text"], s["result"], s["seconds"], "failure" if s["verdict"] == "invalid" else "")
-        for s in _steps(analysis)
-    ]
+    checks: list[Case] = []
+    for check in analysis.checks:
+        problem = "" if check.passed else "failure"
+        checks.append(Case(check.name, check.detail, problem=problem))
+    steps: list[Case] = []
+    for step in _steps(analysis):
+        problem = "failure" if step["verdict"] == "invalid" else ""
+        steps.append(Case(step["text"], step["result"], step["seconds"], problem))
     run = analysis.run
     return _xml(run.name, run.started_utc, {"checks": checks, "steps": steps}, run.duration_s)
 
@@ -52,16 +56,11 @@ def _steps(analysis: Analysis) -> Iterator[dict[str, Any]]:
 
 
 def _xml(run: str, started: str, suites: dict[str, Sequence[Case]], seconds: float) -> bytes:
-    def counts(cases: Sequence[Case], took_s: float) -> dict[str, str]:
-        problems = [case.problem for case in cases]
-        counts = {"tests": len(cases), "failures": problems.count("failure"), "errors": problems.count("error")}
-        return {name: str(value) for name, value in counts.items()} | {"skipped": "0", "time": f"{took_s:.3f}"}
-
-    everything = [case for cases in suites.values() for case in cases]
-    root = ElementTree.Element("testsuites", {"name": _text(run), **counts(everything, seconds)})
+    all_cases = list(chain.from_iterable(suites.values()))
+    root = ElementTree.Element("testsuites", {"name": _text(run), **_counts(all_cases, seconds)})
     for suite, cases in suites.items():
         took_s = sum(case.seconds for case in cases)
-        attributes = {"name": _text(f"{run}: {suite}"), "timestamp": _text(started), **counts(cases, took_s)}
+        attributes = {"name": _text(f"{run}: {suite}"), "timestamp": _text(started), **_counts(cases, took_s)}
         parent = ElementTree.SubElement(root, "testsuite", attributes)
         for case in cases:
             case_attributes = {
@@ -79,6 +78,18 @@ def _xml(run: str, started: str, suites: dict[str, Sequence[Case]], seconds: flo
     return bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
 
 
+def _counts(cases: Sequence[Case], took_s: float) -> dict[str, str]:
+    """Return the attributes of an element that say how many cases it has and how many failed."""
+    problems = [case.problem for case in cases]
+    return {
+        "tests": str(len(cases)),
+        "failures": str(problems.count("failure")),
+        "errors": str(problems.count("error")),
+        "skipped": "0",
+        "time": f"{took_s:.3f}",
+    }
+
+
 def markdown(analysis: Analysis) -> bytes:
     """Return the run's result, checks and steps as Markdown."""
     run = analysis.run
@@ -87,21 +98,19 @@ def markdown(analysis: Analysis) -> bytes:
     passed = sum(check.passed for check in checks)
     result = "passed" if analysis.passed else "failed"
     mark = {True: "✅", False: "❌"}
+    interrupted = ", interrupted" if run.interrupted else ""
     lines = [
         f"### {mark[analysis.passed]} {markdown_cell(run.name)}: {result}",
         "",
-        f"Fidelity **{judgement.verdict}**{', interrupted' if run.interrupted else ''}, "
+        f"Fidelity **{judgement.verdict}**{interrupted}, "
         f"{passed} of {len(checks)} checks passed, took {markdown_cell(fmt.seconds(run.duration_s))}.",
         "",
-        *(f"- {markdown_cell(line)}" for line in (*judgement.reasons, *repeated_lines(analysis))),
-        "",
-        *("| | check | |", "|---|---|---|"),
-        *(
-            f"| {mark[c.passed]} | {markdown_cell(c.name)} | {markdown_cell(c.detail)} |"
-            for c in sorted(checks, key=lambda c: c.passed)
-        ),
-        "",
     ]
+    lines += [f"- {markdown_cell(line)}" for line in (*judgement.reasons, *repeated_lines(analysis))]
+    lines += ["", "| | check | |", "|---|---|---|"]
+    for check in sorted(checks, key=lambda check: check.passed):
+        lines.append(f"| {mark[check.passed]} | {markdown_cell(check.name)} | {markdown_cell(check.detail)} |")
+    lines.append("")
     if steps := list(_steps(analysis)):
         lines += [f"<details><summary>{len(steps)} steps</summary>", ""]
         lines += ["| step | time | verdict | result |", "|---|---:|---|---|"]

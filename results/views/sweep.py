@@ -2,7 +2,7 @@
 
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -28,10 +28,13 @@ _KEYS: Final = ("fabric", "policy", "workload", "scene", "script", "reroute", "m
 
 @dataclass(frozen=True)
 class SweepRow:
-    """Values of a metric at one place of the axes, of all seeds and repeats."""
+    """Values of a metric at one place of the axes, of all seeds and repeats.
+
+    axes: the value of each axis; names: of fabric, workload, metric and so on, by `_KEYS`.
+    """
 
     axes: dict[str, Any]
-    what: dict[str, str]
+    names: dict[str, str]
     values: tuple[float, ...]
     predicted: float | None
     ratio: float | None
@@ -60,16 +63,14 @@ def rows_of(results: pd.DataFrame, axes: Sequence[str]) -> list[SweepRow]:
     keys = [*(axis for axis in axes if axis != SEED), *_KEYS]
     rows = []
     for values, group in groups(times, keys):
-        named = dict(zip(keys, values, strict=True))
-        ratios = group.ratio.dropna()
-        predicted = group.predicted.dropna()
+        value_of = dict(zip(keys, values, strict=True))
         rows.append(
             SweepRow(
-                axes={key: named[key] for key in keys if key not in _KEYS},
-                what={key: "" if pd.isna(named[key]) else str(named[key]) for key in _KEYS},
+                axes={key: value_of[key] for key in keys if key not in _KEYS},
+                names={key: _text(value_of[key]) for key in _KEYS},
                 values=tuple(group.value),
-                predicted=float(predicted.median()) if len(predicted) else None,
-                ratio=float(ratios.median()) if len(ratios) else None,
+                predicted=_median(group.predicted),
+                ratio=_median(group.ratio),
                 verdict=max(group.verdict, key=VERDICTS.index),
                 runs=tuple(group.run.unique()),
                 machines=tuple(group.machine.dropna().unique()),
@@ -78,23 +79,38 @@ def rows_of(results: pd.DataFrame, axes: Sequence[str]) -> list[SweepRow]:
     return rows
 
 
+def _text(value: object) -> str:
+    """Return the text of a cell; "" for one without a value."""
+    return "" if pd.isna(value) else str(value)  # type: ignore[call-overload]
+
+
+def _median(column: "pd.Series[float]") -> float | None:
+    """Return the median of the values that are there; None if there are none."""
+    values = column.dropna()
+    return float(values.median()) if len(values) else None
+
+
 def _axis_value(axis: str, row: SweepRow) -> str:
     return str(row.axes[axis])
 
 
-def _what(key: str, row: SweepRow) -> str:
-    return row.what[key]
+def _name(key: str, row: SweepRow) -> str:
+    return row.names[key]
+
+
+def _quantity(statistic: Callable[[Sequence[float]], float], row: SweepRow) -> str:
+    return fmt.quantity(statistic(row.values), row.names["unit"])
 
 
 def table(rows: Sequence[SweepRow]) -> Table:
     """Return the rows as a table."""
     axes = dict.fromkeys(axis for row in rows for axis in row.axes)
     columns = [text(axis.rpartition(".")[2], partial(_axis_value, axis)) for axis in axes]
-    columns += [text(key, partial(_what, key)) for key in _KEYS[:-1]]
+    columns += [text(key, partial(_name, key)) for key in _KEYS[:-1]]
     columns += [
-        Column("median", lambda row: fmt.quantity(median(row.values), row.what["unit"]), str),
-        Column("min", lambda row: fmt.quantity(min(row.values), row.what["unit"]), str),
-        Column("max", lambda row: fmt.quantity(max(row.values), row.what["unit"]), str),
+        Column("median", partial(_quantity, median), str),
+        Column("min", partial(_quantity, min), str),
+        Column("max", partial(_quantity, max), str),
         Column("n", lambda row: len(row.values), str),
         Column("ratio", lambda row: None if row.verdict == "invalid" else row.ratio, fmt.ratio),
         text("verdict", lambda row: row.verdict),
@@ -156,32 +172,36 @@ def figures(results: pd.DataFrame, axes: Sequence[str]) -> list[Figure]:
 
 
 def _point(row: SweepRow) -> sweep_axes.AxisPoint:
-    work = ", ".join(filter(None, (row.what[key] for key in ("workload", "scene", "script"))))
-    rerouted = f", reroute {row.what['reroute']}" if row.what["reroute"] else ""
-    line = ", ".join(filter(None, (row.what[key] for key in ("fabric", "policy"))))
-    title = f"{work}{rerouted}: {row.what['metric'].replace('_', ' ')}"
+    names = row.names
+    work = ", ".join(filter(None, (names["workload"], names["scene"], names["script"])))
+    line = ", ".join(filter(None, (names["fabric"], names["policy"])))
+    rerouted = f", reroute {names['reroute']}" if names["reroute"] else ""
+    title = f"{work}{rerouted}: {names['metric'].replace('_', ' ')}"
     return sweep_axes.AxisPoint(row.axes, title, line, Spread(row.values, row.predicted, row.verdict))
 
 
 def csv_of(results: pd.DataFrame, axes: Sequence[str]) -> str:
     """Return the table of times as CSV, with values in their unit, as they were measured."""
-    rows = [
-        {
-            **row.axes,
-            **row.what,
-            "median": median(row.values),
-            "min": min(row.values),
-            "max": max(row.values),
-            "n": len(row.values),
-            "predicted": row.predicted,
-            "ratio": row.ratio,
-            "verdict": row.verdict,
-            "machines": " ".join(row.machines),
-            "runs": " ".join(row.runs),
-        }
-        for row in (rows_of(results, axes) if len(results) else [])
-    ]
+    if not len(results):
+        return ""
+    rows = [_csv_row(row) for row in rows_of(results, axes)]
     return pd.DataFrame(rows).to_csv(index=False) if rows else ""
+
+
+def _csv_row(row: SweepRow) -> dict[str, Any]:
+    return {
+        **row.axes,
+        **row.names,
+        "median": median(row.values),
+        "min": min(row.values),
+        "max": max(row.values),
+        "n": len(row.values),
+        "predicted": row.predicted,
+        "ratio": row.ratio,
+        "verdict": row.verdict,
+        "machines": " ".join(row.machines),
+        "runs": " ".join(row.runs),
+    }
 
 
 def render(

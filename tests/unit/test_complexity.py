@@ -19,7 +19,6 @@ MAX_COMPLEXITY = 15
 ALLOWED: dict[str, int] = {
     "_claims": 18,
     "_compared": 17,
-    "_draw": 17,
     "_entries": 16,
     "_gather_parameters": 18,
     "_interval_verdicts": 18,

@@ -5,6 +5,7 @@ from typing import Final
 
 import matplotlib.figure
 import numpy as np
+from matplotlib.axes import Axes
 
 from railyard.results.plots.style import BLUE, GREEN, GREY, INK, ORANGE, VERMILION, quiet
 from railyard.results.published.catalogue import Cell, Claim, Figure
@@ -102,15 +103,25 @@ def _claims(wide: Case, narrow: Case) -> Iterator[Claim]:
 def _draw(drawn: matplotlib.figure.Figure, cases: list[Case]) -> None:
     left_axes, right_axes = drawn.subplots(1, 2, width_ratios=(3, 2))
     places = [number + 0.5 * (number // 2) for number in range(len(cases))]  # pairs stand together
+    _draw_failures(left_axes, cases, places)
+    _draw_lost_time(right_axes, [estimates for _, estimates in cases], places)
+    labels = ("network failures a year, 65,536 GPUs", "GPU-time lost, ppm (95% interval)")
+    for axes, label in zip((left_axes, right_axes), labels, strict=True):
+        axes.invert_yaxis()
+        quiet(axes, "x", xlabel=label)
+
+
+def _draw_failures(axes: Axes, cases: list[Case], places: list[float]) -> None:
+    """Draw the failures of each case as a bar with a part for each kind of component."""
     estimates = [case_estimates for _, case_estimates in cases]
     switches = np.array([estimate.switch_failures.mean for estimate in estimates])
     optics = np.array([estimate.transceiver_failures.mean for estimate in estimates])
     nics = np.array([estimate.network_failures.mean for estimate in estimates]) - switches - optics
     base = np.zeros(len(cases))
     for name, colour, counts in (("switches", BLUE, switches), ("transceivers", ORANGE, optics), ("NICs", GREY, nics)):
-        left_axes.barh(places, counts, left=base, color=colour, label=name, height=0.8)
+        axes.barh(places, counts, left=base, color=colour, label=name, height=0.8)
         base = base + counts
-    left_axes.plot(
+    axes.plot(
         [estimate.access_failures.mean for estimate in estimates],
         places,
         "k|",
@@ -118,8 +129,12 @@ def _draw(drawn: matplotlib.figure.Figure, cases: list[Case]) -> None:
         label="cut GPUs off",
     )
     nets = [(wiring.domain_gpus, wiring.network) for wiring, _ in cases]
-    left_axes.set_yticks(places, [f"K = {k}, radix {net.radix}, {net.design}" for k, net in nets], fontsize=8)
-    left_axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.12), ncols=4, fontsize=8)
+    axes.set_yticks(places, [f"K = {k}, radix {net.radix}, {net.design}" for k, net in nets], fontsize=8)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.12), ncols=4, fontsize=8)
+
+
+def _draw_lost_time(axes: Axes, estimates: list[model.Reliability], places: list[float]) -> None:
+    """Draw the share of GPU-time that each case loses, with rerouting off and on."""
     for name, colour, shift, lost in (
         ("off", VERMILION, -0.2, [estimate.lost for estimate in estimates]),
         ("on", GREEN, 0.2, [estimate.lost_rerouted for estimate in estimates]),
@@ -127,10 +142,6 @@ def _draw(drawn: matplotlib.figure.Figure, cases: list[Case]) -> None:
         means = [1e6 * share.mean for share in lost]
         errors = [1e6 * (share.high - share.mean) for share in lost]
         at = [place + shift for place in places]
-        right_axes.barh(at, means, xerr=errors, color=colour, ecolor=INK, height=0.38, label=f"rerouting {name}")
-    right_axes.set_yticks(places, [""] * len(places))
-    right_axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.12), ncols=2, fontsize=8)
-    labels = ("network failures a year, 65,536 GPUs", "GPU-time lost, ppm (95% interval)")
-    for axes, label in zip((left_axes, right_axes), labels, strict=True):
-        axes.invert_yaxis()
-        quiet(axes, "x", xlabel=label)
+        axes.barh(at, means, xerr=errors, color=colour, ecolor=INK, height=0.38, label=f"rerouting {name}")
+    axes.set_yticks(places, [""] * len(places))
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.12), ncols=2, fontsize=8)
