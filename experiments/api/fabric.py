@@ -301,7 +301,9 @@ def fabric(
     shown = visible_paths(visible)
     if not isinstance(live, bool) and live != "control":
         raise BadInput("live", live, 'must be True, False or "control"')
-    mode = live if isinstance(live, str) else "" if live else None
+    mode: str | None = None
+    if live:
+        mode = live if isinstance(live, str) else ""
     data = {"name": NAME, "fabrics": [spec.model_dump(mode="json", exclude_none=True)], "seed": seed}
     name = f"{NAME} {NAME}-{os.getpid()}-{next(_numbers)}"
     how = {"reroute": reroute, "visible": shown, "live": mode}

@@ -59,14 +59,37 @@ def arguments_of(args: object) -> list[str]:
     BadInput for what is neither text nor a list of text, or names nothing.
     """
     try:
-        arguments = shlex.split(args) if isinstance(args, str) else [os.fspath(arg) for arg in args]  # type: ignore[attr-defined]
+        if isinstance(args, str):
+            arguments = shlex.split(args)
+        else:
+            arguments = [os.fspath(arg) for arg in args]  # type: ignore[attr-defined]
     except ValueError:
         raise BadInput("args", args, "has a quotation mark without its end") from None
     except TypeError:
         raise BadInput("args", args, "must be text, or a list of text") from None
     if not arguments:
         raise BadInput("args", args, "must name a program")
-    return [sys.executable if arguments[0] in ("python", "python3") else arguments[0], *arguments[1:]]
+    if arguments[0] in ("python", "python3"):
+        arguments[0] = sys.executable
+    return arguments
+
+
+def _pipe(is_input: bool, text: bool) -> tuple[int, IO[Any]]:
+    """Return the program's end of a new pipe, and the caller's as a file. `is_input`: the program reads from it."""
+    read, write = os.pipe()
+    theirs = read if is_input else write
+    ours = write if is_input else read
+    mode = "w" if is_input else "r"
+    if text:
+        return theirs, os.fdopen(ours, mode, encoding="utf-8", errors="replace")
+    return theirs, os.fdopen(ours, f"{mode}b")
+
+
+def _fd_of(number: int, stream: "int | IO[Any] | None") -> int:
+    """Return the descriptor of a standard stream. `number`: of the caller's own one, which None stands for."""
+    if stream is None:
+        return number
+    return stream if isinstance(stream, int) else stream.fileno()
 
 
 class Process:
@@ -97,14 +120,7 @@ class Process:
             fds: list[int] = []
             for number, (name, stream) in enumerate(zip(("stdin", "stdout", "stderr"), streams, strict=True)):
                 if stream == subprocess.PIPE:
-                    read, write = os.pipe()
-                    theirs, ours = (read, write) if number == 0 else (write, read)
-                    mode = "w" if number == 0 else "r"
-                    file = (
-                        os.fdopen(ours, mode, encoding="utf-8", errors="replace")
-                        if text
-                        else os.fdopen(ours, mode + "b")
-                    )
+                    theirs, file = _pipe(is_input=number == 0, text=text)
                     setattr(self, name, kept.enter_context(file))
                 elif stream == subprocess.STDOUT and number == 2:
                     theirs = os.dup(fds[1])
@@ -112,9 +128,7 @@ class Process:
                     theirs = os.open(os.devnull, os.O_RDWR)
                 else:
                     try:
-                        theirs = os.dup(
-                            number if stream is None else stream if isinstance(stream, int) else stream.fileno()
-                        )
+                        theirs = os.dup(_fd_of(number, stream))
                     except (AttributeError, OSError, ValueError):
                         raise BadInput(name, stream, "must be PIPE, DEVNULL, STDOUT or an open file") from None
                 fds.append(theirs)

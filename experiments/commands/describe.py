@@ -1,7 +1,7 @@
 """`describe`: print what an experiment shows, and its YAML."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -55,8 +55,8 @@ def command(
 def block(data: object, written: object, indent: str = "") -> Iterator[str]:
     """Yield the YAML of nested data, a key a line, with a comment on what its `written` file doesn't give."""
     is_list = isinstance(data, list)
-    for key, value in enumerate(data) if isinstance(data, list) else data.items() if isinstance(data, dict) else ():
-        written_value = _given(written, key)
+    for key, value in _items(data):
+        written_value = _value_of(written, key)
         start = f"{indent}-" if is_list else f"{indent}{scalar(key)}:"
         note = "" if is_list or _has(written, key) else "  # default"
         if not _is_nested(value):
@@ -70,14 +70,19 @@ def block(data: object, written: object, indent: str = "") -> Iterator[str]:
             yield from block(value, written_value, f"{indent}  ")
 
 
-def _given(written: Any, key: Any) -> object:
-    return (
-        written.get(key, written.get(True))
-        if isinstance(written, dict)
-        else written[key]
-        if _has(written, key)
-        else None
-    )
+def _items(data: object) -> Iterable[tuple[Any, object]]:
+    """Return the values of a list by their numbers, or of a mapping by their keys; nothing of other data."""
+    if isinstance(data, list):
+        return enumerate(data)
+    return data.items() if isinstance(data, dict) else ()
+
+
+def _value_of(written: Any, key: Any) -> object:
+    """Return the value of a key, or the item of a list with this number; None without one."""
+    if isinstance(written, dict):
+        # YAML 1.1 reads the key `on` as true
+        return written.get(key, written.get(True))
+    return written[key] if _has(written, key) else None
 
 
 def _is_nested(value: object) -> bool:

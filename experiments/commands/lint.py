@@ -115,8 +115,12 @@ def _print_placement(spec: PlacementSpec, console: Console) -> int:
         raise BadInput("placement.model", spec.model, allowed)
     layout, best = layouts(spec, model)
     p = layout.parallelism
-    experts = model.experts if isinstance(model, MoeModel) else 0
-    traffic = moe_traffic(model, layout) if isinstance(model, MoeModel) else gpt_traffic(model, layout)
+    if isinstance(model, MoeModel):
+        experts = model.experts
+        traffic = moe_traffic(model, layout)
+    else:
+        experts = 0
+        traffic = gpt_traffic(model, layout)
     if layout is best:
         kind = "in HB domains x across them"
         parts = [f"{name} {s.hb} x {s.network}" for name, s in splits(p, layout.rails).items()]
@@ -128,9 +132,10 @@ def _print_placement(spec: PlacementSpec, console: Console) -> int:
     _print_findings(f"{spec.model} on {where}; ranks {kind}: {', '.join(parts)}", findings, console)
     volumes = []
     for name, volume in traffic.volumes.items():
-        crossing = traffic.at(name, "across rails").total if volume else 0
-        share = percent(crossing / volume) if crossing else "none"
-        volumes += [f"{name} {size(volume)}, {share} between rails"] if volume else []
+        if volume:
+            crossing = traffic.at(name, "across rails").total
+            share = percent(crossing / volume) if crossing else "none"
+            volumes.append(f"{name} {size(volume)}, {share} between rails")
     console.print(f"  an iteration sends {'; '.join(volumes)}", highlight=False, soft_wrap=True)
     if not findings:
         console.print(NO_FINDINGS, highlight=False)
@@ -143,7 +148,9 @@ def _print_placement(spec: PlacementSpec, console: Console) -> int:
 def layouts(spec: PlacementSpec, model: GptModel | MoeModel) -> tuple[Layout, Layout]:
     """Return the file's layout and the hierarchical one: the same object if the file has no order and no ranks."""
     field = "placement.parallelism"
-    rails = spec.rails or (PLATFORMS[spec.platform].domain_gpus if spec.platform else model.domain_gpus)
+    rails = spec.rails
+    if not rails:
+        rails = PLATFORMS[spec.platform].domain_gpus if spec.platform else model.domain_gpus
     if isinstance(model, GptModel):
         parallelism = spec.parallelism or model.training
         check_heads(model, parallelism, field)

@@ -80,15 +80,16 @@ def _print_figure(name: str, figure: Figure, console: Console) -> None:
         mark = "✓" if claim.agrees else "≠"
         bound = f"{claim.bound} " if claim.bound else ""
         unit = claim.unit if claim.unit == "%" else f" {claim.unit}"
-        published, ours = (
-            # counts, and what a paper printed without decimals, as they are
-            f"{value:,.0f}{unit}" if value == int(value) else f"{digits(value, 4)}{unit}"
-            for value in (claim.published, claim.ours)
-        )
-        line = f"{mark} {claim.what}: {claim.stated} {bound}{published}, ours {ours}"
+        published = f"{_claimed(claim.published)}{unit}"
+        line = f"{mark} {claim.what}: {claim.stated} {bound}{published}, ours {_claimed(claim.ours)}{unit}"
         console.print(f"{line}; {claim.note}" if claim.note else line, highlight=False, soft_wrap=True)
     for note in figure.notes:
         console.print(f"note: {note}", style="dim", highlight=False)
+
+
+def _claimed(value: float) -> str:
+    """Return counts, and what a paper printed without decimals, as they are; other values with four digits."""
+    return f"{value:,.0f}" if value == int(value) else digits(value, 4)
 
 
 def _cell(value: Cell) -> str:

@@ -102,10 +102,17 @@ class Clicks:
         base = without_live(sys.argv[2:])
         commands = list[str]()
         for sections in self.experiments(now_s):
-            removed = _STEERED_KEYS if "scripts" in sections else _FAULT_KEYS if "routing" in sections else {}
-            emptied = {key: none for key, none in removed.items() if self.experiment.get(key) and key not in sections}
-            options = [word for item in (sections | emptied).items() for word in ("-o", _override(*item))]
-            commands.append(f"{RUN} {shlex.join(['run', *base, *options])}")
+            if "scripts" in sections:
+                removed = _STEERED_KEYS
+            elif "routing" in sections:
+                removed = _FAULT_KEYS
+            else:
+                removed = {}
+            emptied = {key: empty for key, empty in removed.items() if self.experiment.get(key) and key not in sections}
+            words = ["run", *base]
+            for key, value in (sections | emptied).items():
+                words += ["-o", _override(key, value)]
+            commands.append(f"{RUN} {shlex.join(words)}")
         return "\n".join(commands)
 
     def _lines(self) -> list[str]:

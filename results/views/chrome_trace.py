@@ -36,8 +36,13 @@ def encode(root: Track) -> dict[str, Any]:
     for number, places in arrows.items():
         places.sort(key=lambda place: place["ts"])
         for position, place in enumerate(places):
-            ends = {"ph": "f", "bp": "e"} if position == len(places) - 1 else {"ph": "t" if position else "s"}
-            events.append({**ends, "name": "arrow", "cat": "arrow", "id": number, **place})
+            if position == len(places) - 1:
+                phase = {"ph": "f", "bp": "e"}
+            elif position == 0:
+                phase = {"ph": "s"}
+            else:
+                phase = {"ph": "t"}
+            events.append({**phase, "name": "arrow", "cat": "arrow", "id": number, **place})
     return {"displayTimeUnit": "ms", "otherData": {"run": root.name}, "traceEvents": events}
 
 
