@@ -120,9 +120,14 @@ class Results:
         run = self.analysis.run
         colour = _COLOURS.get(self.verdict, "inherit")
         parts = [f"<h4>{escape(run.name)}: <span style='color:{colour}'>{self.verdict}</span></h4>"]
-        checks = [("&#10003;" if c.passed else "&#10007;", escape(c.name), escape(c.detail)) for c in self.checks]
-        parts += ["<ul>", *(f"<li>{escape(reason)}</li>" for reason in self.reasons), "</ul>"] if self.reasons else []
-        parts += ["<table>", *("<tr><td>" + "</td><td>".join(check) + "</td></tr>" for check in checks), "</table>"]
+        if self.reasons:
+            items = "".join(f"<li>{escape(reason)}</li>" for reason in self.reasons)
+            parts.append(f"<ul>{items}</ul>")
+        parts.append("<table>")
+        for check in self.checks:
+            mark = "&#10003;" if check.passed else "&#10007;"
+            parts.append(f"<tr><td>{mark}</td><td>{escape(check.name)}</td><td>{escape(check.detail)}</td></tr>")
+        parts.append("</table>")
         for table in (self.results, self.recoveries):
             if len(table):
                 shown = table.loc[:, [c for c in table if not table[c].isna().all() and (table[c] != "").any()]]

@@ -47,14 +47,9 @@ def command(
     before = sources.load("A", a)
     after = sources.load("B", b)
     try:
-        comparison = compared.compare(
-            [compared.values_of(source.run, _axes(source)) for source in before],
-            [compared.values_of(source.run, _axes(source)) for source in after],
-            limit,
-            confidence,
-            _problems(before, after),
-            _notes(before, after),
-        )
+        problems = _problems(before, after)
+        notes = _notes(before, after)
+        comparison = compared.compare(_values(before), _values(after), limit, confidence, problems, notes)
     except RailyardError:
         raise
     except Exception as error:
@@ -69,10 +64,17 @@ def command(
     return 1 if comparison.failure else 0
 
 
+def _values(runs: Sequence[Source]) -> list[dict[compared.RowKey, compared.Values]]:
+    return [compared.values_of(source.run, _axes(source)) for source in runs]
+
+
 def _suspect(before: Sequence[Source], after: Sequence[Source]) -> tuple[str, Source]:
     """Return the first run whose records are not as Railyard wrote them, else the first, and its side."""
-    runs = [("A", source) for source in before] + [("B", source) for source in after]
-    return next((candidate for candidate in runs if candidate[1].run.damaged or not candidate[1].run.verified), runs[0])
+    for side, source_list in (("A", before), ("B", after)):
+        for source in source_list:
+            if source.run.damaged or not source.run.verified:
+                return side, source
+    return "A", before[0]
 
 
 def _axes(source: Source) -> str:

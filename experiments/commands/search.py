@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import asdict
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -63,12 +63,12 @@ def command(
     fastest = list(map(int, weighed.order()[:top]))
     if as_json:
         names = ("iteration_s", "stage_s", "tp_pp_s", "bubble_s", "dp_s", "optimizer_s")
-        rows = [
-            asdict(weighed.strategy(index))
-            | {"gpu_bytes": int(weighed.gpu_bytes[index])}
-            | {name: float(term[index]) for name, term in zip(names, terms, strict=True)}
-            for index in fastest
-        ]
+        rows: list[dict[str, Any]] = []
+        for index in fastest:
+            row = asdict(weighed.strategy(index))
+            row["gpu_bytes"] = int(weighed.gpu_bytes[index])
+            row |= {name: float(term[index]) for name, term in zip(names, terms, strict=True)}
+            rows.append(row)
         print(json.dumps(rows, indent=1))
         return 0
     title = (

@@ -46,18 +46,19 @@ def view(title: str, links: Sequence[Link], samples: Sequence[LinkSample]) -> Gr
     for link, sample in zip(links, samples, strict=True):
         by_node[link.b.node].append((link, sample))
     for node, node_rows in by_node.items():
-        into, out = (
-            sum(sample[direction] * link.rate_bps for link, sample in node_rows) // 1000 for direction in (1, 2)
-        )  # fmt: skip
-        up, queued, drops = (sum(getattr(sample, name) for _, sample in node_rows) for name in ("up", "queue", "drops"))
-        row = (
-            f"{up} of {len(node_rows)}",
-            rate(into),
-            rate(out),
-            format_size(queued, 3) if queued else "0",
-            str(drops),
-        )
-        table.add_row(node, *row)
+        up = 0
+        into = 0
+        out = 0
+        queued = 0
+        drops = 0
+        for link, sample in node_rows:
+            up += sample.up
+            into += sample.to_network * link.rate_bps
+            out += sample.from_network * link.rate_bps
+            queued += sample.queue
+            drops += sample.drops
+        queued_text = format_size(queued, 3) if queued else "0"
+        table.add_row(node, f"{up} of {len(node_rows)}", rate(into // 1000), rate(out // 1000), queued_text, str(drops))
     both = sorted(zip(links, samples, strict=True), key=lambda pair: -max(pair[1].to_network, pair[1].from_network))
     busy = [f"{name(link)} {max(s.to_network, s.from_network) / 10:.0f}%" for link, s in both[:BUSIEST]]
     dead = [name(link) for link, sample in both if not sample.up]

@@ -85,10 +85,11 @@ def _together(
     MissingRequirement if a kernel lacks something, or packets of fabrics with this MTU don't get through.
     """
     first = random.SystemRandom().randrange(1 << 8) << 16  # so that no other run's tunnels have these numbers
-    addresses = (own_machine["address"], *(about["address"] for _, about in machines))
+    all_machines = [own_machine, *(about for _, about in machines)]
+    addresses = tuple(about["address"] for about in all_machines)
     underlays = [
-        Underlay(n, addresses, about["interface"], underlay.tunnel_port, first)
-        for n, about in enumerate([own_machine, *(about for _, about in machines)])
+        Underlay(number, addresses, about["interface"], underlay.tunnel_port, first)
+        for number, about in enumerate(all_machines)
     ]
     with ExitStack() as stack:
         stack.enter_context(guarded(underlays[0], machine_net))
@@ -167,7 +168,8 @@ def look(hosts: int, underlay: UnderlaySpec) -> list[dict[str, Any]]:
         machines = _wait_for_machines(server, hosts, underlay, own_machine, False, _identity_problem)
         for sock, _ in machines:
             stack.callback(sock.close)
-        mtu = min(about["mtu"] for about in (own_machine, *(about for _, about in machines))) - TUNNEL_HEADERS
+        least_mtu = min([own_machine["mtu"], *(about["mtu"] for _, about in machines)])
+        mtu = least_mtu - TUNNEL_HEADERS
         request = {"experiment": "doctor", "is_check": True}
         cluster = stack.enter_context(_together(server, machine_net, own_machine, machines, underlay, mtu, request))
         return cluster.provenance()

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any, Final, Literal
 
 import matplotlib as mpl
@@ -76,16 +77,19 @@ class Plot:
 def kind_colours(kinds: Iterable[str]) -> dict[str, str]:
     """Return a colour for each kind of traffic, in the order in which figures show them: known ones first."""
     distinct_kinds = list(dict.fromkeys(kinds))
+    colours = {kind: colour for kind, colour in KINDS.items() if kind in distinct_kinds}
     unknown = [kind for kind in distinct_kinds if kind not in KINDS]
-    return {kind: colour for kind, colour in KINDS.items() if kind in distinct_kinds} | {
-        kind: _OTHER_KINDS[number % len(_OTHER_KINDS)] for number, kind in enumerate(unknown)
-    }
+    for kind, colour in zip(unknown, cycle(_OTHER_KINDS), strict=False):
+        colours[kind] = colour
+    return colours
 
 
 def ink_on(colour: str) -> str:
     """Return black or white, whichever has the higher contrast on a colour (WCAG 2.2, relative luminance)."""
-    parts = (value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in to_rgb(colour))
-    luminance = sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
+    luminance = 0.0
+    for weight, value in zip((0.2126, 0.7152, 0.0722), to_rgb(colour), strict=True):
+        linear = value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
+        luminance += weight * linear
     return "#000000" if (luminance + 0.05) ** 2 > 1.05 * 0.05 else "#ffffff"
 
 

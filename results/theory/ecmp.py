@@ -80,7 +80,8 @@ def uplink_imbalance(
     # on the same switches; on others
     groups = max(1, fabric.domains // y)
     columns = max(1, fabric.rails // x)
-    src, dst = (np.concatenate([end % x + x * c for c in range(columns)] * groups) for end in np.divmod(pairs, gpus))
+    src = np.concatenate([pairs // gpus % x + x * column for column in range(columns)] * groups)
+    dst = np.concatenate([pairs % gpus % x + x * column for column in range(columns)] * groups)
     switches = 2 * x * columns
     each = np.tile(sizes, groups * columns)
     ends = np.concatenate([src, dst + x * columns]) * uplinks

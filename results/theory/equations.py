@@ -112,9 +112,12 @@ def _largest_over_pairs(x: int, y: int, hb: int, rail: int, rails_are_apart: boo
     best, time = _largest(x, y, hb, rail, cells, rows, columns * int(rails_are_apart))
     r = int(rows[best])
     c = int(columns[best])
-    is_single_gpu = r == c == 0
-    matrix = tuple(tuple(i < r or j < c or (is_single_gpu and i == j == 0) for j in range(x)) for i in range(y))
-    return Bound(time, matrix)
+    dimension = np.zeros((y, x), dtype=bool)
+    dimension[:r] = True
+    dimension[:, :c] = True
+    if r == c == 0:
+        dimension[0, 0] = True  # the cut around a single GPU
+    return Bound(time, tuple(map(tuple, dimension.tolist())))
 
 
 def _largest_over_matrices(x: int, y: int, hb: int, rail: int, rails_are_apart: bool) -> Bound:
@@ -124,13 +127,12 @@ def _largest_over_matrices(x: int, y: int, hb: int, rail: int, rails_are_apart: 
     numbers = np.arange(1, 2 ** (x * y) - 1, dtype=np.int64)
     row_bits = (2**x - 1) << x * np.arange(y)
     column_bits = sum(1 << (x * row) for row in range(y)) << np.arange(x)
-    rows, columns = (np.sum([(numbers & line) == line for line in lines], axis=0) for lines in (row_bits, column_bits))
+    rows = np.sum([(numbers & bits) == bits for bits in row_bits], axis=0)
+    columns = np.sum([(numbers & bits) == bits for bits in column_bits], axis=0)
     cells = np.bitwise_count(numbers).astype(np.int64)
     best, time = _largest(x, y, hb, rail, cells, rows, columns * int(rails_are_apart))
-    dimension = int(numbers[best])
-    return Bound(
-        time, tuple(tuple(bool(dimension >> (x * row + column) & 1) for column in range(x)) for row in range(y))
-    )
+    bits = int(numbers[best]) >> np.arange(x * y) & 1
+    return Bound(time, tuple(map(tuple, bits.astype(bool).reshape(y, x).tolist())))
 
 
 def _largest(x: int, y: int, hb: int, rail: int, cells: Ints, rows: Ints, columns: Ints) -> tuple[int, Fraction]:

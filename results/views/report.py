@@ -220,8 +220,13 @@ def _facts(run: Run) -> list[tuple[str, str]]:
 
 def _first_cards(by_section: Sequence[Sequence[Card]]) -> list[Card]:
     """Return the cards for the first screen: one of every section, then a second one, while there is room."""
-    order = sorted((n, number) for number, cards in enumerate(by_section) for n in range(len(cards)))
-    return [by_section[number][n] for number, n in sorted((number, n) for n, number in order[:_MAX_CARDS])]
+    # (number of a card in its section, number of the section): in the order in which cards are chosen
+    places: list[tuple[int, int]] = []
+    for section, cards in enumerate(by_section):
+        places += [(number, section) for number in range(len(cards))]
+    places.sort()
+    chosen = sorted(places[:_MAX_CARDS], key=lambda place: (place[1], place[0]))
+    return [by_section[section][number] for number, section in chosen]
 
 
 def _data_files(run: Run) -> list[str]:

@@ -42,10 +42,11 @@ def figure() -> Figure:
 def _draw(drawn: matplotlib.figure.Figure, rows: list[tuple[Measured, float]]) -> None:
     axes = drawn.subplots()
     measured_pct = {i: hfu for i, (_, hfu) in enumerate(rows)}
-    fitted, held_out = (
-        {i: hfu_pct(row, predicted_s(row)) for i, (row, _) in enumerate(rows) if row.fitted is use}
-        for use in (True, False)
-    )
+    fitted: dict[int, float] = {}
+    held_out: dict[int, float] = {}
+    for number, (row, _) in enumerate(rows):
+        heights_of_use = fitted if row.fitted else held_out
+        heights_of_use[number] = hfu_pct(row, predicted_s(row))
     for shift, colour, hatch, label, heights in (
         (-0.2, GREY, "", "measured", measured_pct),
         (0.2, BLUE, "", "predicted, row held out of the fit", held_out),

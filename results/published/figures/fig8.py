@@ -74,7 +74,8 @@ def _rows(reading: shared.Reading, model: str, gpus: int, curve: Curve) -> list[
 
 def _stated(gpt_1t: Curve, gpt_146b: Curve) -> dict[str, float]:
     """What the text gives numbers for, and how much GPT-1T gains above K = 32, where it "plateaus"."""
-    large, small = ({k: b.seconds for k, b in curve.items()} for curve in (gpt_1t, gpt_146b))
+    large = {k: best.seconds for k, best in gpt_1t.items()}
+    small = {k: best.seconds for k, best in gpt_146b.items()}
     return {
         "GPT-1T, K=256 over ideal": 100 * (large[256] / large[max(large)] - 1),
         "GPT-146B, K=256 over ideal": 100 * (small[256] / small[max(small)] - 1),

@@ -112,13 +112,16 @@ def _draw(drawn: matplotlib.figure.Figure, pairs: list[Pair]) -> None:
     for axes, power in zip(drawn.subplots(1, 2), (False, True), strict=True):
         for offset, colour, narrow in ((-0.2, BLUE, False), (0.2, ORANGE, True)):
             networks = [both.narrow if narrow else both.wide for both in pairs]
-            values = [(n.power_w() if power else n.cost_usd()) / 1e6 for n in networks]
-            places = [i + offset for i in range(len(pairs))]
+            values: list[float] = []
+            for network in networks:
+                amount = network.power_w() if power else network.cost_usd()
+                values.append(amount / 1e6)
+            places = [number + offset for number in range(len(pairs))]
             axes.bar(places, values, width=0.38, color=colour, label=networks[0].design)
             if narrow:
-                saved = [both.power_saving_pct if power else both.cost_saving_pct for both in pairs]
-                for place, value, percent in zip(places, values, saved, strict=True):
-                    axes.annotate(f"{percent:.3g}%", (place, value), ha="center", va="bottom", fontsize=7)
+                for both, place, value in zip(pairs, places, values, strict=True):
+                    saved_pct = both.power_saving_pct if power else both.cost_saving_pct
+                    axes.annotate(f"{saved_pct:.3g}%", (place, value), ha="center", va="bottom", fontsize=7)
         axes.set_xticks(range(len(pairs)), names, fontsize=8)
         quiet(axes, "y", xlabel="GPUs", ylabel="peak power, MW" if power else "cost, million USD")
         if not power:
