@@ -103,9 +103,10 @@ def redraw(run: Run, folder: Folder, console: Console) -> None:
     folder.remove(journal.NAME)
 
 
-def unfit(field: str, given: str, what: str, error: Exception, run: Run | None = None) -> BadInput:
+def unfit(field: str, value: str, action: str, error: Exception, run: Run | None = None) -> BadInput:
     """Return the error for records that an exception shows to make no sense. Limits of the machine are raised again.
 
+    `field`, `value`: where the user named the records; `action`: for the message, such as `drawn from`.
     Records that are as the manifest has them may show a defect of ours, or be forged: there is a crash report, too.
     """
     if crash.from_system(error):
@@ -113,7 +114,7 @@ def unfit(field: str, given: str, what: str, error: Exception, run: Run | None =
     line = f"{type(error).__name__}: {error}".partition("\n")[0][:80]
     if run is None or (run.verified and not run.damaged):
         line = f"{line} ({crash.write_report(crash.crash_text(error))})"
-    problem = BadInput(field, given, f"can't be {what} the records that it has: {line}")
+    problem = BadInput(field, value, f"can't be {action} the records that it has: {line}")
     problem.__cause__ = error
     return problem
 
@@ -134,9 +135,11 @@ def _recorded(run: Run, judgement: Judgement) -> Iterator[tuple[str, bytes, int 
     yield "events.jsonl", b"".join(rows.to_json(asdict(e), indent=None) for e in run.events), len(run.events)
     lists = {kind.name: [rows.to_plain(row) for row in run.rows(kind)] for kind in _lists()}
     own_fields = ("name", "started_utc", "scale", "duration_s", "interrupted", "failed")
-    run_data = {"format": FORMAT, **{name: getattr(run, name) for name in own_fields}, **lists}
+    run_fields = {name: getattr(run, name) for name in own_fields}
+    run_data = {"format": FORMAT, **run_fields, **lists}
     yield "run.json", rows.to_json(run_data, indent=None), None
-    yield from ((name, data, None) for name, data in run.files.items())
+    for name, data in run.files.items():
+        yield name, data, None
 
 
 def _tables() -> list[RecordKind[Any]]:
@@ -213,11 +216,11 @@ def open_records(folder: Folder) -> tuple[RecordReader, dict[str, Any]]:
     RailyardError if that is of another format. What is damaged is in the reader, when all has been read.
     """
     reader = RecordReader(folder)
-    rest: dict[str, Any] = reader.get("run.json", partial(rows.from_json, file="run.json"), {})
-    file_format = rest.pop("format", FORMAT if reader.damaged else None)
+    run_data: dict[str, Any] = reader.get("run.json", partial(rows.from_json, file="run.json"), {})
+    file_format = run_data.pop("format", FORMAT if reader.damaged else None)
     if file_format != FORMAT:
         raise RailyardError(f"run.json is of format {str(file_format)[:20]}, not {FORMAT}")
-    return reader, rest
+    return reader, run_data
 
 
 def _load(folder: Folder, path: Path) -> Run:

@@ -52,7 +52,7 @@ class Clicks:
 
     experiment: dict[str, Any]
     faults: list[Click] = field(default_factory=list)
-    started: dict[str, list[Any]] = field(default_factory=lambda: {what: [] for what in STARTABLE})
+    started: dict[str, list[Any]] = field(default_factory=lambda: {sort: [] for sort in STARTABLE})
     policy: str = ""  # the fabric's own
 
     @property
@@ -117,31 +117,33 @@ class Clicks:
 
     def _lines(self) -> list[str]:
         """Return the lines of a script that has the fabric as `net`."""
-        lines = [
-            f"net.run(ry.{_call(class_name(settings['kind']), settings)})" for settings in self.started["workload"]
-        ]
+        lines: list[str] = []
+        for settings in self.started["workload"]:
+            lines.append(f"net.run(ry.{_call(class_name(settings['kind']), settings)})")
         timed = list[tuple[float, str]]()
         for number, click in enumerate(self.faults, 1):
             settings = as_dict(click.fault)
-            positional = ", ".join(repr(settings.pop(key)) for key in ("kind", "target"))
-            keys = "".join(f", {key}={value!r}" for key, value in settings.items())
-            timed.append((click.injected_s, f"fault{number} = net.fault({positional}{keys})"))
+            arguments = [repr(settings.pop("kind")), repr(settings.pop("target"))]
+            arguments += [f"{key}={value!r}" for key, value in settings.items()]
+            timed.append((click.injected_s, f"fault{number} = net.fault({', '.join(arguments)})"))
             if click.repaired_s is not None:
                 timed.append((click.repaired_s, f"fault{number}.repair()"))
         lines += [line for _, line in sorted(timed)]
-        return lines + [
-            f"# {sort} {dump_yaml(settings, default_flow_style=True).partition(chr(10))[0]}: for experiments alone"
-            for sort in ("background", "policy")
-            for settings in self.started[sort]
-        ]
+        for sort in ("background", "policy"):
+            for settings in self.started[sort]:
+                text = dump_yaml(settings, default_flow_style=True).partition("\n")[0]
+                lines.append(f"# {sort} {text}: for experiments alone")
+        return lines
 
 
-def _call(name: str, given: dict[str, Any]) -> str:
-    return f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items() if key != 'kind')})"
+def _call(name: str, settings: dict[str, Any]) -> str:
+    arguments = [f"{key}={value!r}" for key, value in settings.items() if key != "kind"]
+    return f"{name}({', '.join(arguments)})"
 
 
 def _override(key: str, value: object) -> str:
-    return f"{key}={dump_yaml(value, default_flow_style=True, width=10**6).partition(chr(10))[0]}"
+    text = dump_yaml(value, default_flow_style=True, width=10**6).partition("\n")[0]
+    return f"{key}={text}"
 
 
 def script_of(clicks: Sequence[Click], now_s: float) -> list[Timed]:
@@ -149,15 +151,18 @@ def script_of(clicks: Sequence[Click], now_s: float) -> list[Timed]:
 
     A script needs time between a repair and the next fault of the same part: a faster click comes later in it.
     """
-    actions = [(click.injected_s, 1, i) for i, click in enumerate(clicks)]
-    actions += [(click.repaired_s or now_s, 0, i) for i, click in enumerate(clicks)]
+    actions: list[tuple[float, int, int]] = []
+    for number, click in enumerate(clicks):
+        actions.append((click.injected_s, 1, number))
+        actions.append((click.repaired_s or now_s, 0, number))
     delay_s = _FIRST_AT_S - min(actions)[0] if clicks else 0.0
     at = dict[int, float]()
     until = dict[int, float]()
     for when, is_injection, i in sorted(actions):
         if is_injection:
-            idle = (until[j] + idle_s(clicks[j].scope, clicks[i].scope) - when for j in until)
-            delay_s = max(delay_s, *idle) if until else delay_s
+            for earlier, repaired_s in until.items():
+                ready_s = repaired_s + idle_s(clicks[earlier].scope, clicks[i].scope)
+                delay_s = max(delay_s, ready_s - when)
             at[i] = round(when + delay_s, 1)
         else:
             until[i] = max(round(when + delay_s, 1), at[i] + _MIN_REPAIR_S)

@@ -29,7 +29,7 @@ from railyard.experiments.run.words import sentences_of_measures
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
 from railyard.experiments.spec.parsing import parse
 from railyard.results.runs.records import LIVE, Event, Flow, Run
-from railyard.topologies.addresses import Pair, gpu_of_name
+from railyard.topologies.addresses import Gpu, Pair, gpu_of_name
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.fabric_kinds import FabricPlan
 from railyard.topologies.forwarding import Shares, hops, path_names
@@ -60,13 +60,17 @@ def record_of(run: Run) -> bytes:
     for row in run.fabrics:
         fabric = _Fabric(run, row.label, _plan_of(spec, row.label, row.rail_bps))
         messages += [("fabric", structure(row.label, fabric.plan)), *fabric.messages(), ("fabric", None)]
-    lines = (json.dumps({"kind": kind, "data": data}, separators=(",", ":"), default=str) for kind, data in messages)
-    return "".join(f"{line}\n" for line in lines).encode()
+    text = ""
+    for kind, data in messages:
+        line = json.dumps({"kind": kind, "data": data}, separators=(",", ":"), default=str)
+        text += f"{line}\n"
+    return text.encode()
 
 
 def _zero_ns(run: Run) -> int:
     """Return the time of the run's first record."""
-    times = [event.monotonic_ns for event in run.events] + [flow.start_ns for flow in run.flows if flow.start_ns]
+    times = [event.monotonic_ns for event in run.events]
+    times += [flow.start_ns for flow in run.flows if flow.start_ns]
     return min(times, default=0)
 
 
@@ -120,11 +124,15 @@ class _Fabric:
         flows = [flow for flow in self.run.flows if flow.fabric == self.label and flow.end_ns > flow.start_ns > 0]
         crossed = _Crossed(self.plan) if isinstance(self.plan, Plan) else None
         around = list(traffic_of(self.run, self.label, self.plan, crossed.by if crossed else _no_links))
-        times = [*(event["ns"] for event in events), *(at for flow in flows for at in (flow.start_ns, flow.end_ns))]
-        times += [at for traffic in around for at in (traffic.begin_ns, traffic.end_ns)]
+        times: list[int] = [event["ns"] for event in events]
+        for flow in flows:
+            times += [flow.start_ns, flow.end_ns]
+        for traffic in around:
+            times += [traffic.begin_ns, traffic.end_ns]
         if not times:
             return
-        yield from (("event", event) for event in events)
+        for event in events:
+            yield "event", event
         yield from self._health()
         if isinstance(self.plan, Plan) and len(self.plan.gpus) <= ALL_PAIRS_GPUS:
             yield "paths", {"ns": min(times), "paths": self._paths(self.plan)}
@@ -162,12 +170,15 @@ class _Fabric:
     @staticmethod
     def _paths(plan: Plan) -> dict[str, Message]:
         links = Links(plan)
-        return {
-            f"{src.name} {dst.name}": {
-                "policy": path_names(plan.spec.paths(src, dst)), "policy_links": links.policy(src, dst), "links": [],
+        paths: dict[str, Message] = {}
+        for src, dst in permutations(plan.gpus, 2):
+            names = path_names(plan.spec.paths(src, dst))
+            paths[f"{src.name} {dst.name}"] = {
+                "policy": names,
+                "policy_links": links.policy(src, dst),
+                "links": [],
             }
-            for src, dst in permutations(plan.gpus, 2)
-        }  # fmt: skip
+        return paths
 
     def _samples(
         self,
@@ -217,7 +228,8 @@ class _Fabric:
             shares = _Crossed(self.plan)
             wire = 1 / payload_fraction(self.plan.spec.mtu)
             for flow in flows:
-                begin, end = ((at - begin_ns) / period_ns for at in (flow.start_ns, flow.end_ns))
+                begin = (flow.start_ns - begin_ns) / period_ns
+                end = (flow.end_ns - begin_ns) / period_ns
                 first = int(begin)
                 last = int(end)
                 times = np.minimum(np.arange(first, last + 1) + 1, end) - np.maximum(np.arange(first, last + 1), begin)
@@ -262,13 +274,19 @@ class _Crossed:
             for hop in hops(share.path, src, dst):
                 for direction, gpu in enumerate((hop.a, hop.b)):
                     numbers = self._links.at_gpu(gpu, hop.side)
-                    yield from ((direction, number, part / len(numbers)) for number in numbers)
-                if self._plan.spec.definition.is_graph:
-                    crossed = self._links.graph_uplinks(hop.a, hop.b) if hop.side == "rail" else []
-                    yield from ((direction, number, part * share) for number, direction, share in crossed)
-                    continue
-                uplinks = self._links.uplinks(hop.a, hop.b) if hop.side == "rail" else []
-                near = {self._plan.links[number].b.node for number in self._links.at_gpu(hop.a, "rail")}
-                for number in uplinks:
-                    direction = 0 if self._plan.links[number].a.node in near else 1
-                    yield direction, number, part * 2 / len(uplinks)
+                    for number in numbers:
+                        yield direction, number, part / len(numbers)
+                if hop.side == "rail":
+                    yield from self._uplinks(hop.a, hop.b, part)
+
+    def _uplinks(self, src: Gpu, dst: Gpu, part: float) -> Iterator[tuple[int, int, float]]:
+        """Yield the same of the links between switches that two GPUs' `part` of the bytes crosses."""
+        if self._plan.spec.definition.is_graph:
+            for number, direction, share in self._links.graph_uplinks(src, dst):
+                yield direction, number, part * share
+            return
+        numbers = self._links.uplinks(src, dst)
+        near_switches = {self._plan.links[number].b.node for number in self._links.at_gpu(src, "rail")}
+        for number in numbers:
+            direction = 0 if self._plan.links[number].a.node in near_switches else 1
+            yield direction, number, part * 2 / len(numbers)
