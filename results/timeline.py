@@ -100,7 +100,8 @@ def add_links(root: Track, record: bytes) -> None:
     and {"kind": "sample", "data": {"ns": ..., "links": columns}}, the columns being those of live.sampler.LinkSample.
     It ends at a line that isn't of that form, such as the last one of a run that was killed.
     """
-    busy_links: list[tuple[Track, float]] = []  # of the fabric's links, with the bit/s of a thousandth of their rates
+    # links of the fabric, with the bit/s of a thousandth of their rates
+    busy_links: list[tuple[Track, float]] = []
     with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
         for kind, data in ((line["kind"], line["data"]) for line in map(json.loads, record.splitlines())):
             if kind == "fabric":

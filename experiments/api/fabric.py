@@ -61,7 +61,8 @@ class Fabric:
         """Address of its live page; empty without one."""
         self._started: list[Process] = []
         self._turn = turn
-        self._turns: list[ExitStack] = []  # of faults, which hold one until their repair
+        # turns of faults, each held until the fault's repair
+        self._turns: list[ExitStack] = []
         self._close = weakref.finalize(self, _end, connection, self._turns)
 
     @property

@@ -223,7 +223,8 @@ class Refused(Message):
             plain = isinstance(cause.value, str | int | float | list | None)
             value = cause.value if plain else repr(cause.value)
             field = cause.field
-            for section in ("fabrics", "workloads", "faults"):  # of which a script gives one
+            # a script gives a single item of each section
+            for section in ("fabrics", "workloads", "faults"):
                 field = field.removeprefix(f"{section}.0.")
             return cls(number=number, text=text, exit_status=status, field=field, value=value, allowed=cause.allowed)
         if isinstance(cause, MissingRequirement):

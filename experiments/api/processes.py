@@ -139,7 +139,8 @@ class Process:
             environment = dict(os.environ if env is None else env)
             arguments = {"node": node, "argv": tuple(args), "environment": environment, "cwd": cwd}
             self.pid: int = ask(m.StartProcess, [*fds, their_end], **arguments)
-            kept.pop_all()  # it has started: its files stay open
+            # it has started: its files stay open
+            kept.pop_all()
 
     def poll(self) -> int | None:
         """Return the exit status if the program has ended, negative for a signal; else None."""
@@ -158,7 +159,8 @@ class Process:
             if self.returncode is None and select([self._status_fd], [], [], left_s)[0]:
                 written = os.read(self._status_fd, 16)
                 os.close(self._status_fd)
-                self.returncode = int(written) if written else -signal.SIGKILL  # the sandbox has ended
+                # the sandbox has ended
+                self.returncode = int(written) if written else -signal.SIGKILL
         return self.returncode
 
     def communicate(self, input: Any = None, timeout: float | None = None) -> tuple[Any, Any]:  # noqa: A002 - as in Popen

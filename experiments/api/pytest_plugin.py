@@ -39,7 +39,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Describe the marker, and count inconclusive tests."""
     keys = "kind, domains, rails, ..., reroute=True, seed=1, scope='function'"
     config.addinivalue_line("markers", f"fabric({keys}): the fabric that the fixture `fabric` builds")
-    config.addinivalue_line("filterwarnings", "ignore::DeprecationWarning:mininet.*")  # not the tests' concern
+    # not the tests' concern
+    config.addinivalue_line("filterwarnings", "ignore::DeprecationWarning:mininet.*")
     config.pluginmanager.register(_Inconclusive(config), "railyard-inconclusive")
 
 
@@ -55,7 +56,8 @@ def fabric(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     temporary = tmp_path_factory.getbasetemp()
     fabrics = owner.stash.setdefault(_FABRICS, {})
     if (name := repr(sorted(keys.items()))) not in fabrics:
-        if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the machine: all take the same `auto` rates
+        # workers share the machine: all take the same `auto` rates
+        if "PYTEST_XDIST_WORKER" in os.environ:
             from railyard.experiments.api.machine import CAPACITY
 
             CAPACITY.file = temporary.parent / "railyard-capacity"
@@ -102,7 +104,8 @@ class _Inconclusive:
     def __init__(self, config: pytest.Config) -> None:
         self._strict = config.getoption("railyard_strict", default=False)
         self._shows_tracebacks = config.getoption("tbstyle", default="auto") != "no"
-        self._reports: list[Any] = []  # of inconclusive tests
+        # reports of inconclusive tests
+        self._reports: list[Any] = []
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:

@@ -94,7 +94,8 @@ def _run_experiment(order: m.RunExperiment, pipe: Pipe) -> int:
 
     spec = load_any(order.name, order.overrides, order.seed)
     out = Path(order.out) if order.out else folder.default_choices(spec.name)[0]
-    sys.argv = ["railyard", "run", order.name]  # as `ps` shows it
+    # as `ps` shows it
+    sys.argv = ["railyard", "run", order.name]
     status = run(
         order.name, order.overrides, out, order.seed, order.quiet,
         no_queue=order.no_queue, tell=lambda line: pipe.send(m.Queued(line=line)),
@@ -117,7 +118,8 @@ class _Server:
         self._lock = threading.Lock()
         self._serving = -1
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._groups: set[int] = set()  # process groups of programs, also of those that ended
+        # process groups of programs, also of those that ended
+        self._groups: set[int] = set()
         self._live: Any = None
 
     def serve(self) -> None:
@@ -160,7 +162,8 @@ class _Server:
                 self._waiting.put(request)
 
     def _serve_next(self) -> None:
-        with suppress(KeyboardInterrupt):  # of a request that was done just before
+        # an interrupt may be meant for a request that has just ended
+        with suppress(KeyboardInterrupt):
             request = self._waiting.get()
             with self._lock:
                 self._serving = request.number
@@ -198,7 +201,8 @@ class _Server:
         """Start a program, with the node's name as its host name; write its exit status to the last of its files."""
         number = -1
         fds = list[int]()
-        while number != request.number:  # a start that was interrupted has left its files
+        # a start that was interrupted has left its files
+        while number != request.number:
             for fd in fds:
                 os.close(fd)
             data, fds, _, _ = socket.recv_fds(self._files, m.NUMBER.size, 4)
@@ -231,7 +235,8 @@ class _Server:
     def _signal_process(self, request: m.SignalProcess) -> None:
         process = self._processes.get(request.pid)
         with suppress(ProcessLookupError):
-            if request.group and request.pid in self._groups:  # what the program started may outlive it
+            # what the program started may outlive it
+            if request.group and request.pid in self._groups:
                 os.killpg(request.pid, request.signal)
             elif process is not None:
                 process.send_signal(request.signal)

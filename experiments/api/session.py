@@ -123,7 +123,8 @@ class LiveFabric:
                 try:
                     near.sendto(text, far.getsockname())
                     while far.recv(64) != text:
-                        pass  # an earlier one, late
+                        # an earlier one, late
+                        pass
                     far.sendto(text, near.getsockname())
                     while near.recv(64) != text:
                         pass
@@ -198,7 +199,8 @@ class LiveFabric:
         """Repair a fault, wait until its detours are withdrawn, and return its recovery."""
         fault = self._faults.pop(number)
         with ExitStack() as ports, fault.scores, fault.load, fault.traffic, ExitStack() as last:
-            ports.callback(self._probe_ports.release, fault.probe_port)  # after the probes have ended
+            # after the probes have ended
+            ports.callback(self._probe_ports.release, fault.probe_port)
             if not self._faults:
                 last.callback(self._heartbeats.close)
             if not fault.is_confirmed:
@@ -212,7 +214,8 @@ class LiveFabric:
 
     def _evaluate(self, fault: ProbedFault, log: TrafficLog, now_ns: int) -> Recovery:
         """Return the recovery by what was observed until now; a fault that lasts is evaluated as if repaired now."""
-        until_ns = now_ns - IN_FLIGHT_NS  # later probes may still be on their way
+        # later probes may still be on their way
+        until_ns = now_ns - IN_FLIGHT_NS
         probes = [probe.before(until_ns) for probe in log.probes]
         observed = ScriptObservations(
             self._session.plan, fault.script, (), fault.selection.probes, TrafficLog(probes=probes), fault.begun_ns,
@@ -243,7 +246,8 @@ class LiveFabric:
 
     def draw(self) -> str:
         """Return a drawing of the fabric as SVG."""
-        from railyard.results.plots import fabric as drawing  # Matplotlib takes most of a second to load
+        # Matplotlib takes most of a second to load
+        from railyard.results.plots import fabric as drawing
 
         return drawing.draw(self._base.fabrics[0]).svg
 

@@ -20,7 +20,9 @@ def command(
     """Let this machine take part in runs of another one with hosts: 2 or more. RAILYARD_TOKEN is their secret."""
     from railyard.core.errors import BadInput
     from railyard.core.units import parse_time
-    from railyard.experiments.machines.agent import serve  # slow to load
+
+    # slow to load
+    from railyard.experiments.machines.agent import serve
 
     try:
         within_s = parse_time(within) if within else inf

@@ -57,7 +57,8 @@ def command(
     argv = module_command("railyard.experiments.commands.capture", interface, f"{seconds:g}", link)
     with TemporaryFile() as sink:
         stdout = os.dup(1)
-        os.dup2(sink.fileno(), 1)  # the child writes the pcap to its stdout
+        # the child writes the pcap to its stdout
+        os.dup2(sink.fileno(), 1)
         try:
             status = ps.run_inside(chosen, argv, {"PYTHONPATH": str(PROJECT)}, node, MAX_BYTES + MAX_PACKET)
         finally:

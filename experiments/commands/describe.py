@@ -94,7 +94,8 @@ def _is_nested(value: object) -> bool:
 
 def _has(written: object, key: Any) -> bool:
     if isinstance(written, dict):
-        return key in written or (key == "on" and True in written)  # YAML 1.1 reads a bare `on` as true
+        # YAML 1.1 reads a bare `on` as true
+        return key in written or (key == "on" and True in written)
     return isinstance(written, list) and isinstance(key, int) and key < len(written)
 
 

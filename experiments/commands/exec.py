@@ -33,12 +33,14 @@ def command(
     chosen, nodes = _await_fabric(run, wait) if wait else ps.choose_up(run)
     if gpu not in nodes:
         raise BadInput("GPU", gpu, unknown_name_hint(gpu, nodes).replace("known", f"in {chosen.name}", 1))
-    is_switch = not gpu[1:2].isdigit()  # d0g1 and n0 are hosts
+    # d0g1 and n0 are hosts
+    is_switch = not gpu[1:2].isdigit()
     if is_switch and len(arguments) == 1 and arguments[0] in SWITCH_COMMANDS:
         management = f"unix:{OVS_DIR / gpu / gpu}.mgmt"
         arguments = ["ovs-ofctl", "-O", "OpenFlow13", SWITCH_COMMANDS[arguments[0]], management]
     at = str(OVS_DIR / gpu)
-    return ps.run_inside(chosen, arguments, {"OVS_RUNDIR": at, "OVS_DBDIR": at}, gpu)  # ovs-vsctl finds this switch
+    # ovs-vsctl finds this switch
+    return ps.run_inside(chosen, arguments, {"OVS_RUNDIR": at, "OVS_DBDIR": at}, gpu)
 
 
 def _await_fabric(run: str, within_s: float) -> tuple[ps.LiveRun, list[str]]:

@@ -133,7 +133,8 @@ def _write_folder(setting: Setting, page: str) -> None:
     """Write the page and the notebook; the answer sheet and the starter only if they aren't there."""
     with reporting_path_errors("FOLDER", setting.folder), Folder(setting.folder, make=True) as folder:
         files = {"lab.md": page}
-        with suppress(MissingRequirement):  # only the notebook needs jupytext
+        # only the notebook needs jupytext
+        with suppress(MissingRequirement):
             files["lab.ipynb"] = pages.notebook(page)
         if not folder.has(checking.ANSWERS):
             files[checking.ANSWERS] = checking.answer_sheet(setting)

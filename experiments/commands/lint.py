@@ -161,7 +161,8 @@ def layouts(spec: PlacementSpec, model: GptModel | MoeModel) -> tuple[Layout, La
     else:
         gpus = (spec.domains * rails) if spec.domains else model.gpus
         parallelism = data_parallel(gpus, gpus * model.global_batch // model.gpus, rails).parallelism
-    if parallelism.gpus > MAX_GPUS:  # before a rank is laid out
+    # before a rank is laid out
+    if parallelism.gpus > MAX_GPUS:
         wrong, value = ("domains", spec.domains) if spec.domains else ("model", spec.model)
         if spec.parallelism is not None:
             sizes = {name: int(getattr(spec.parallelism, name)) for name in DIMENSIONS}

@@ -41,7 +41,8 @@ SHOWN: Final = 40  # rows in the terminal; NAME.csv has all
 
 def figure_of(name: str, console: Console) -> "Predicted":
     """Compute a figure of a paper. Its status is 1 if a claim is not met and has no note that explains it."""
-    from railyard.experiments.predict.output import Predicted  # matplotlib, which shell completion need not load
+    # matplotlib, which shell completion need not load
+    from railyard.experiments.predict.output import Predicted
     from railyard.results.plots import style
 
     with console.status(f"computing {name}"):

@@ -85,7 +85,8 @@ def find() -> list[LiveRun]:
         except Refused as why:
             runs.append(replace(run, refused=str(why)))
         except (psutil.Error, OSError):
-            continue  # it has just ended
+            # it has just ended
+            continue
         finally:
             os.close(announcement.pidfd)
     return sorted(runs, key=lambda run: run.started_s)
@@ -155,11 +156,13 @@ def print_table(runs: Sequence[LiveRun], console: Console) -> None:
         if run.refused:
             print(f"{run.name} {run.refused} (process {run.pid} of {run.user})", file=sys.stderr)
             continue
-        hosts = Counter(node[0] for node in run.nodes if node[1:2].isdigit())  # GPUs are d0g0, nodes of many rails n0
+        # GPUs are d0g0, nodes of many rails n0
+        hosts = Counter(node[0] for node in run.nodes if node[1:2].isdigit())
         fabric = ", ".join(f"{hosts[first]} {noun}" for first, noun in _HOSTS.items() if hosts[first]) or "none up"
         lasted = format_time(max(1.0, time.time() - run.started_s), 3)
         row = (run.name, run.experiment, str(run.pid), run.user, lasted, fabric, run.where)
-        table.add_row(*map(Text, row))  # no markup: a name may look like some
+        # no markup: a name may look like some
+        table.add_row(*map(Text, row))
     nothing = "no other run is alive" if runs else "no run is alive"
     console.print(table if table.row_count else nothing)
 

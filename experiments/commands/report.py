@@ -45,7 +45,8 @@ def command(
     folder.check_outputs({"--junit": junit, "--markdown": markdown})
     with folder.reporting_path_errors("DIR", run):
         try:
-            become_owner_of(run)  # for reading too: root could follow links to more than their owner can read
+            # for reading too: root could follow links to more than their owner can read
+            become_owner_of(run)
         except (FileNotFoundError, NotADirectoryError):
             raise BadInput("DIR", str(run), run_folder.NO_RUN) from None
         with Folder(run) as opened:
@@ -59,7 +60,8 @@ def command(
             if timeline_json:
                 tracks = chrome_trace.encode(run_folder.timeline_of(records, opened))
                 opened.write("timeline.json", to_json(tracks, indent=None))
-            if was_killed:  # a notice comes last: an error must be the only line
+            # a notice comes last: an error must be the only line
+            if was_killed:
                 print("the run was killed: its folder is finished from its journal", file=sys.stderr)
             has_page = write_page(opened)
             if show and not has_page:

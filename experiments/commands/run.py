@@ -101,7 +101,8 @@ def _tell(line: str) -> None:
 
 def _killed(where: Folder) -> str:
     """Return the line about a run that was killed, with what can be done about its folder."""
-    from railyard.results.runs import journal  # takes a second to load
+    # takes a second to load
+    from railyard.results.runs import journal
 
     killed = "the run was killed, by a signal or for lack of memory"
     if journal.is_left(where):
@@ -113,7 +114,8 @@ def _cluster_of(
     spec: ExperimentSpec, on: str, keys: Path | None, insecure: bool, live: str | None
 ) -> tuple[Mapping[str, Any] | None, AbstractContextManager[object]]:
     """Return what the sandbox needs to know of the other machines, None without any, and what starts their agents."""
-    from railyard.experiments.machines import dask, joining  # slow to load
+    # slow to load
+    from railyard.experiments.machines import dask, joining
 
     if on and spec.machine_count == 1:
         raise BadInput("--on", on, "is for hosts of 2 or more: their agents are started there")
@@ -219,7 +221,8 @@ def run(
 def _print_report(report: Path, other_load: other_programs.OtherPrograms) -> None:
     """Print the path of the report, and whether other programs disturbed the run."""
     if not report.exists():
-        return  # nothing was measured that they could disturb
+        # nothing was measured that they could disturb
+        return
     if other_load.disturb:
         print(f"other programs used {other_load.amount}, while it ran")
     print(f"{report}")

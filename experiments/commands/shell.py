@@ -52,7 +52,8 @@ def command(
     except BadInput as error:
         if not error.field.startswith(("faults.", "scripts.")):
             raise
-        spec = load([*overrides, "faults=[]", "scripts=[]"])  # a shell injects none, so they need not suit the fabric
+        # a shell injects none, so they need not suit the fabric
+        spec = load([*overrides, "faults=[]", "scripts=[]"])
     refuse_several(spec, "shell")
     check_machine(spec)
     run = f"{spec.name} {run_name or f'shell-{spec.name}'}"

@@ -206,7 +206,8 @@ def _machines(on: str, keys: "Keys | None") -> Iterator[Machines]:
     if on == LOCAL:
         yield Local()
         return
-    from railyard.experiments.sweep.cluster import Cluster  # Dask takes a second to load
+    # Dask takes a second to load
+    from railyard.experiments.sweep.cluster import Cluster
 
     cluster = Cluster(on, keys)
     try:
@@ -269,7 +270,8 @@ def _expected(cell: Cell, measured: float | None) -> str:
         return f"about {about(seconds)}"
     if not spec.gpu_fabrics or not spec.workloads:
         return fmt.NOTHING
-    longest: dict[tuple[str, str], float] = {}  # a workload has a time as a whole, or one phase
+    # a workload has a time as a whole, or one phase
+    longest: dict[tuple[str, str], float] = {}
     for row in predictions(spec):
         key = row.fabric, row.workload
         longest[key] = max(longest.get(key, 0.0), row.predicted or 0.0)

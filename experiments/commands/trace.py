@@ -187,7 +187,8 @@ def show(plan: Plan, src: Gpu, dst: Gpu, probes: int, console: Console) -> int:
 
     An agent may change its paths while probes wait in queues: those before and after the probes both count.
     """
-    before = ask(src, dst)  # the paths of the agent, if there is one
+    # the paths of the agent, if there is one
+    before = ask(src, dst)
     with Capture(plan) as capture:
         sent = capture.probe(src, dst, probes)
     ways = [assemble_path(src, dst, probe.observations) for probe in sent]

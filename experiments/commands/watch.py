@@ -87,7 +87,8 @@ def main(arguments: Sequence[str], out: Console) -> int:
     title = f"{run}: {plan.title.removeprefix('the ')}"
     try:
         sampler = Sampler(plan)
-        sampler.sample()  # rates need two
+        # rates need two
+        sampler.sample()
         with Live(console=out, auto_refresh=False) as live:
             while True:
                 time.sleep(PERIOD_S)

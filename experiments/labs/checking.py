@@ -121,7 +121,8 @@ def is_same(answer: object, right: Answer, within: float) -> bool:
     """Return whether what a student wrote is the answer: numbers within a share; sets of names in
     any order, separated by commas or spaces; words in any case.
     """
-    if isinstance(answer, bool):  # YAML's yes and no
+    # YAML's yes and no
+    if isinstance(answer, bool):
         answer = "yes" if answer else "no"
     if isinstance(right, frozenset):
         words = answer if isinstance(answer, list) else re.split(r"[,\s]+", str(answer).strip())

@@ -174,5 +174,6 @@ def notebook(page: str) -> str:
     for number, cell in enumerate(document.cells):
         cell["id"] = f"cell-{number}"
         cell["metadata"] = {}
-        cell["source"] = re.sub(r"\A%%bash\n", "%%bash -e\n", cell["source"])  # else the last status alone counts
+        # without -e the status of the last command alone would count
+        cell["source"] = re.sub(r"\A%%bash\n", "%%bash -e\n", cell["source"])
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"

@@ -50,7 +50,8 @@ class Controls:
         self._show = show
         self._script_fd = script_fd
         self._has_probes = has_probes
-        self._unrecorded: list[tuple[int, str, dict[str, Any]]] = []  # of the time while no fabric is up
+        # events from the time while no fabric is up
+        self._unrecorded: list[tuple[int, str, dict[str, Any]]] = []
         self._record: OnClick = self._keep
         self._net: EmulatedNet | None = None
         self._traffic: PageTraffic | None = None

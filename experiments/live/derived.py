@@ -99,7 +99,8 @@ def _phases(run: Run) -> Iterator[tuple[str, Message]]:
     spans = dict[tuple[Any, str], tuple[int, int]]()
     for flow in run.flows:
         begin, end = spans.get((flow.interval, flow.phase), (flow.start_ns, flow.end_ns))
-        if flow.start_ns:  # it was sent
+        # it was sent
+        if flow.start_ns:
             spans[flow.interval, flow.phase] = min(begin, flow.start_ns), max(end, flow.end_ns)
     changes = [(begin, 1, name) for (_, name), (begin, _) in spans.items()]
     changes += [(end, 0, name) for (_, name), (_, end) in spans.items()]
@@ -142,7 +143,8 @@ class _Fabric:
         return (event for event in self.run.events if event.detail.get("fabric") == self.label)
 
     def _events(self) -> Iterator[Message]:
-        injected = dict[str, str]()  # the kind of the fault that is active at a target
+        # the kind of the fault that is active at a target
+        injected = dict[str, str]()
         for event in self._own():
             detail = {key: value for key, value in event.detail.items() if key != "fabric"}
             if event.source in ("controller", LIVE):
@@ -197,7 +199,8 @@ class _Fabric:
         changes: Iterator[tuple[int, list[int], int]] = chain(self._carriers(events), [(1 << 62, [], 0)])
         at, numbers, state = next(changes)
         for n in range(bins):
-            ns = begin_ns + (n + 1) * period_ns  # a sample has the rate of the time before it
+            # a sample has the rate of the time before it
+            ns = begin_ns + (n + 1) * period_ns
             while at <= ns:
                 for number in numbers:
                     carrier[number] = state
@@ -243,7 +246,8 @@ class _Fabric:
         if flows or around:
             rates = np.array([link.rate_bps for link in self.plan.links])
             link_rates = np.round(link_rates / (rates[:, None] * period_ns / 1e9) * 1000)
-            link_rates = np.minimum(link_rates, 1000)  # flows that share a link are not even over their time
+            # flows that share a link are not even over their time
+            link_rates = np.minimum(link_rates, 1000)
         return link_rates[0].astype(np.int64), link_rates[1].astype(np.int64)
 
 

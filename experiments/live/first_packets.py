@@ -145,7 +145,8 @@ class FirstPackets:
 
     def _start(self) -> _Kept:
         worker = _Kept(traffic.__name__, "the probes of the live page", *traffic.REPLIES)
-        worker.watched.release()  # a run does not depend on its page
+        # a run does not depend on its page
+        worker.watched.release()
         return worker
 
     def _replace(self) -> None:

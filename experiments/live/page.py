@@ -49,7 +49,8 @@ class Page(Observer):
         inherited = [fd for fd in (serve.listener, serve.diagnosis, serve.record) if fd >= 0]
         self._worker = Worker(MODULE, "the live page", Ready, on_event=self._on_event, pass_fds=inherited)
         self._worker.open(serve)
-        self._worker.watched.release()  # a run does not depend on its page: no interval is invalid without it
+        # a run does not depend on its page: no interval is invalid without it
+        self._worker.watched.release()
         self._health_s = 0.0
         self._has_ended = threading.Event()
         for loop in (self._send_all, self._answer_all, self._name_interruptions):
@@ -147,7 +148,8 @@ class Page(Observer):
             was_stopped = is_stopped
 
     def _send_all(self) -> None:
-        with suppress(RailyardError):  # the server has ended, and the run goes on without a page
+        # the server has ended, and the run goes on without a page
+        with suppress(RailyardError):
             while message := self._waiting.get():
                 self._worker.send(message)
 

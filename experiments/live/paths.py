@@ -36,7 +36,8 @@ class Links:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self.at = {(link.a.node, link.a.interface): i for i, link in enumerate(plan.links)}
-        self._of = dict[tuple[str, bool], list[int]]()  # by node, and whether it is that of the HB domain
+        # numbers of links by node, and whether the link is that of the HB domain
+        self._of = dict[tuple[str, bool], list[int]]()
         for (node, interface), number in self.at.items():
             self._of.setdefault((node, interface.startswith("hb")), []).append(number)
 
@@ -182,7 +183,8 @@ def route_lookup() -> Iterator[NextHop]:
         if _ROUTE.unpack_from(body)[7] == RTN_LOCAL or RTA_OIF not in route_attributes:
             return None
         device = names.get(struct.unpack("=I", route_attributes[RTA_OIF])[0])
-        if device is None:  # the interface is new
+        # the interface is new
+        if device is None:
             return None
         gateway = route_attributes.get(RTA_GATEWAY)
         return device, gpu_of_ip(socket.inet_ntoa(gateway)) if gateway else dst

@@ -32,7 +32,8 @@ def write_page(folder: Folder) -> bool:
 def page_of(record: bytes) -> str:
     """Return the page as one HTML document. A last line without its end, of a run that was killed, is left out."""
     lines = record[: record.rfind(b"\n") + 1].decode(errors="replace").splitlines()
-    data = f"[{','.join(lines)}]".replace("<", "\\u003c")  # or a name could end the script, or hide its end (<!--)
+    # a name with "<" could end the script, or hide its end (<!--)
+    data = f"[{','.join(lines)}]".replace("<", "\\u003c")
     text = (STATIC / "index.html").read_text(encoding="utf-8")
     for name in ("uplot", "page"):
         style = f"<style>{(STATIC / f'{name}.css').read_text(encoding='utf-8')}</style>"

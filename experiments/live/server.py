@@ -81,14 +81,16 @@ class Connection(H11Protocol):  # type: ignore[misc]  # uvicorn has no types her
         self.app_state: dict[str, Any]
         self._serve = serve
         self._diagnosis = diagnosis
-        self._waits: asyncio.TimerHandle | None = None  # for a request's head
+        # timer of the wait for a request's head
+        self._waits: asyncio.TimerHandle | None = None
         self.is_strange = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Look who it is: here, where no header of a request can say otherwise."""
         super().connection_made(transport)
         user = None
-        if self.client:  # None if it is closed again
+        # None if it is closed again
+        if self.client:
             with contextlib.suppress(OSError):
                 user = access.owner_of(self._diagnosis, self.client, (access.HOST, self._serve.port))
         self.app_state = {**self.app_state, "user": user, "abort": self.transport.abort}
@@ -165,10 +167,12 @@ class Live:
     def __init__(self, serve: Serve, parent: Parent) -> None:
         self._serve = serve
         self._parent = parent
-        self._pages: dict[asyncio.Queue[bytes], Callable[[], None]] = {}  # with what ends the connection
+        # with what ends the connection
+        self._pages: dict[asyncio.Queue[bytes], Callable[[], None]] = {}
         self._samples: deque[bytes] = deque(maxlen=KEPT_SAMPLES)
         self._events: deque[bytes] = deque(maxlen=KEPT_EVENTS)
-        self._steps: deque[bytes] = deque(maxlen=KEPT_EVENTS)  # and phases of workloads
+        # steps and phases of workloads
+        self._steps: deque[bytes] = deque(maxlen=KEPT_EVENTS)
         self._path_changes: deque[dict[str, Any]] = deque()
         self._paths: Paths | None = None
         self._paths_due = asyncio.Event()
@@ -201,7 +205,8 @@ class Live:
         match message:
             case ShowFabric():
                 self._end_fabric()
-                with contextlib.suppress(OSError):  # it is gone already
+                # it is gone already
+                with contextlib.suppress(OSError):
                     self._sampler = Sampler(message.plan)
                     self._fabric = structure(message.label, message.plan)
                     self._plan = message.plan
@@ -253,8 +258,10 @@ class Live:
             await self._paths_due.wait()
             await asyncio.sleep(PATHS_SETTLE_S)
             self._paths_due.clear()
-            begun_s = time.thread_time()  # of this process: on a busy machine reading takes longer, but costs no more
-            with contextlib.suppress(OSError):  # the fabric is going away
+            # time of this thread: on a busy machine reading takes longer, but costs no more
+            begun_s = time.thread_time()
+            # the fabric is going away
+            with contextlib.suppress(OSError):
                 self._read_paths()
             await asyncio.sleep(min(MAX_PATHS_GAP_S, (time.thread_time() - begun_s) / PATHS_SHARE))
 
@@ -265,7 +272,8 @@ class Live:
         if changed:
             self._path_changes.append({"ns": ns, "paths": changed})
             self._publish("paths", self._path_changes[-1])
-        if len(self._path_changes) > KEPT_EVENTS:  # the oldest state is kept whole
+        # the oldest state is kept whole
+        if len(self._path_changes) > KEPT_EVENTS:
             oldest = self._path_changes.popleft()
             following = self._path_changes[0]
             following["paths"] = {**oldest["paths"], **following["paths"]}
@@ -308,7 +316,8 @@ class Live:
 
         async def messages() -> AsyncIterator[bytes]:
             state = [_message(kind, _as_json(data)) for kind, data in (("run", self._run), ("fabric", self._fabric))]
-            self._pages[queue] = request.scope["state"]["abort"]  # before the first wait, so that nothing falls between
+            # before the first wait, so that nothing falls between
+            self._pages[queue] = request.scope["state"]["abort"]
             try:
                 paths = [_message("paths", _as_json(change)) for change in self._path_changes]
                 for part in _parts([*state, *self._steps, *self._events, *paths, *self._samples]):
@@ -365,7 +374,8 @@ async def _click_of(request: Request) -> dict[str, Any] | Response:
     if request.headers.get("content-type") != "application/json":
         return JSONResponse({"error": "content-type must be application/json"}, 415)
     too_large = JSONResponse({"error": f"a request has {MAX_BODY} bytes or less"}, 413)
-    if int(request.headers.get("content-length", 0)) > MAX_BODY:  # h11 lets digits through alone, 20 at most
+    # h11 lets digits through alone, 20 at most
+    if int(request.headers.get("content-length", 0)) > MAX_BODY:
         return too_large
     body = b""
     try:
@@ -374,7 +384,8 @@ async def _click_of(request: Request) -> dict[str, Any] | Response:
                 body += part
                 if len(body) > MAX_BODY:
                     return too_large
-        asked = from_json(body, allow_inf_nan=False)  # bounds the nesting, and refuses halves of surrogate pairs
+        # bounds the nesting, and refuses halves of surrogate pairs
+        asked = from_json(body, allow_inf_nan=False)
     except TimeoutError:
         return JSONResponse({"error": f"the request did not come within {BODY_S:g} s"}, 408, {"connection": "close"})
     except (ValueError, ClientDisconnect):
@@ -418,11 +429,13 @@ async def serve_page(serve: Serve, parent: Parent) -> None:
     app = Gate(Starlette(routes=live.routes), serve)
     options: dict[str, Any] = {"ws": "none", "lifespan": "off", "log_config": None, "access_log": False}
     options["http"] = partial(Connection, serve, socket.socket(fileno=serve.diagnosis))
-    options["log_level"] = "error"  # what is wrong with a request is for who sent it: our output grows in memory
+    # what is wrong with a request is for who sent it: our output grows in memory
+    options["log_level"] = "error"
     options["proxy_headers"] = False
     options["h11_max_incomplete_event_size"] = MAX_HEAD
     server = uvicorn.Server(uvicorn.Config(app, server_header=False, **options))
-    server.capture_signals = contextlib.nullcontext  # Ctrl-C is for the run, or a command in its shell
+    # Ctrl-C is for the run, or a command in its shell
+    server.capture_signals = contextlib.nullcontext
     parent.send(Ready())
     await server.serve([socket.socket(fileno=serve.listener)])
     for task in tasks:

@@ -45,7 +45,8 @@ class PageTraffic:
         self._controller = controller
         self._on_end = on_end
         self._on_event = on_event
-        self._running: dict[str, ExitStack] = {}  # what is closed to stop each
+        # what is closed to stop each
+        self._running: dict[str, ExitStack] = {}
 
     @property
     def running(self) -> list[str]:
@@ -59,7 +60,8 @@ class PageTraffic:
         """
         if sort in self._running:
             raise BadInput(sort, text, "runs already: stop it first")
-        data = parse_yaml(text, sort)  # with bounds: an alias could stand for gigabytes
+        # with bounds: an alias could stand for gigabytes
+        data = parse_yaml(text, sort)
         with ExitStack() as stack:
             started = {"workload": self._replay, "background": self._load, "policy": self._steer}[sort](data, stack)
             self._running[sort] = stack.pop_all()

@@ -60,7 +60,8 @@ class ClusterController(ControllerProcess):
         while self._carriers:
             self._carriers.pop().end()
         super().stop()
-        with suppress(RailyardError), watch.unchecked():  # the next fabric needs none of this one's processes
+        # the next fabric needs none of this one's processes
+        with suppress(RailyardError), watch.unchecked():
             self._cluster.ask_all(messages.TakeDown(), within_s=60.0)
 
     def remote_agents(self) -> Mapping[socket.socket, frozenset[Gpu]]:

@@ -31,12 +31,14 @@ def agents(on: str, keys: "Keys | None", spec: ExperimentSpec, join: str, token:
 
     `keys`: those of the Dask scheduler; None for those of Dask's configuration, or none.
     """
-    from railyard.experiments.sweep.cluster import ASK_EVERY_S, Cluster  # Dask takes a second to load
+    # Dask takes a second to load
+    from railyard.experiments.sweep.cluster import ASK_EVERY_S, Cluster
 
     cluster = Cluster(on, keys)
     try:
         needed = spec.machine_count - 1
-        poll(lambda: len(_others(cluster, spec)) >= needed, spec.underlay.wait, ASK_EVERY_S)  # workers may be starting
+        # workers may be starting
+        poll(lambda: len(_others(cluster, spec)) >= needed, spec.underlay.wait, ASK_EVERY_S)
         other_machines = _others(cluster, spec)
         if len(other_machines) < needed:
             wanted = f" of {', '.join(spec.hosts[1:])}" if isinstance(spec.hosts, tuple) else ""

@@ -84,7 +84,8 @@ def _together(
 
     MissingRequirement if a kernel lacks something, or packets of fabrics with this MTU don't get through.
     """
-    first = random.SystemRandom().randrange(1 << 8) << 16  # so that no other run's tunnels have these numbers
+    # so that no other run's tunnels have these numbers
+    first = random.SystemRandom().randrange(1 << 8) << 16
     all_machines = [own_machine, *(about for _, about in machines)]
     addresses = tuple(about["address"] for about in all_machines)
     underlays = [
@@ -185,9 +186,11 @@ def mtu_problem(interface: str, mtu: int, spec: ExperimentSpec) -> str:
 
 def _check_path(machine: Machine, port: int, mtu: int, address: str, machine_net: int) -> None:
     """Send datagrams as long as a tunnel's, there and back. MissingRequirement if none comes through whole."""
-    size = mtu + TUNNEL_HEADERS - 28  # IPv4 and UDP headers come on top
+    # IPv4 and UDP headers come on top
+    size = mtu + TUNNEL_HEADERS - 28
     with namespaces.inside_machine(machine_net), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER, IP_PMTUDISC_DO: nothing is fragmented
+        # IP_MTU_DISCOVER, IP_PMTUDISC_DO: nothing is fragmented
+        sock.setsockopt(socket.IPPROTO_IP, 10, 2)
         sock.bind((address, 0))
         sock.settimeout(PROBE_S)
         for _ in range(PROBES):

@@ -20,7 +20,8 @@ class ClusterMeter:
     def __init__(self, cluster: Cluster, late_s: float) -> None:
         self._cluster, self._late_s, self._own = cluster, late_s, LoadMeter(late_s)
         self._loads: list[MachineLoad] = []
-        self._shared: list[messages.Metered] = []  # of parts on this kernel
+        # measurements of parts on this kernel
+        self._shared: list[messages.Metered] = []
 
     def __enter__(self) -> "ClusterMeter":
         self._cluster.ask_all(messages.Meter(on=True, late_s=self._late_s))
@@ -30,7 +31,8 @@ class ClusterMeter:
     def __exit__(self, kind: object, *_: object) -> None:
         self._own.__exit__()
         if kind is not None:
-            return  # a machine may be gone
+            # a machine may be gone
+            return
         answers = self._cluster.ask_all(messages.Meter(on=False), messages.Metered)
         for machine, metered in zip(self._cluster.others, answers, strict=True):
             if machine.about["boot_id"] == self._cluster.own["boot_id"]:

@@ -60,11 +60,13 @@ class RelayedController:
         """Accept no more switches."""
         for listener in self._listeners:
             with suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
+                # wakes the thread
+                listener.shutdown(socket.SHUT_RDWR)
             listener.close()
 
     def _accept(self, listener: socket.socket) -> None:
-        with suppress(OSError):  # closed, or the run has ended
+        # closed, or the run has ended
+        with suppress(OSError):
             while True:
                 connection, _ = listener.accept()
                 relay(tuned(connection), self._part.dial({"role": "openflow"}))
@@ -205,13 +207,15 @@ def _follow(process: "subprocess.Popen[bytes]", watched: watch.Watched, sock: so
 def _echo(ip: str) -> int:
     """Send back what comes to a UDP port of an address of this thread's namespace, in a thread; return the port."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    sock.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER, IP_PMTUDISC_DO: nothing is fragmented
+    # IP_MTU_DISCOVER, IP_PMTUDISC_DO: nothing is fragmented
+    sock.setsockopt(socket.IPPROTO_IP, 10, 2)
     sock.bind((ip, 0))
 
     def answer() -> None:
         while True:
             data, peer = sock.recvfrom(_LARGEST_DATAGRAM)
-            with suppress(OSError):  # it is too long for this end
+            # it is too long for this end
+            with suppress(OSError):
                 sock.sendto(data, peer)
 
     threading.Thread(target=answer, daemon=True).start()

@@ -26,7 +26,8 @@ class Server:
         self._token = token
         self.joining: queue.Queue[tuple[socket.socket, dict[str, Any]]] = queue.Queue()
         self._workers: dict[int, queue.Queue[socket.socket]] = {}
-        self.strangers = 0  # callers without the token
+        # callers without the token
+        self.strangers = 0
         self._greetings = threading.Semaphore(MAX_GREETINGS)
         with namespaces.inside_machine(machine_net):
             try:
@@ -51,7 +52,8 @@ class Server:
         self._listener.close()
 
     def _accept(self) -> None:
-        with suppress(OSError):  # closed
+        # closed
+        with suppress(OSError):
             while True:
                 self._greetings.acquire()
                 sock, _ = self._listener.accept()

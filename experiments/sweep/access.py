@@ -37,6 +37,7 @@ def load_keys(path: Path | None) -> "Keys | None":
     """Return the keys of a file; None without one: Dask's configuration may name certificates."""
     if path is None:
         return None
-    from railyard.experiments.sweep import keys  # takes 50 ms to load
+    # takes 50 ms to load
+    from railyard.experiments.sweep import keys
 
     return keys.load(path)

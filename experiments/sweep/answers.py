@@ -78,7 +78,8 @@ def files(archive: bytes) -> Iterator[tuple[str, bytes]]:
     names = set[PurePosixPath]()
     folders = set[PurePosixPath]()
     try:
-        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:  # without compression: no bomb
+        # without compression: no bomb
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
             for member in tar:
                 if member.isdir():
                     continue

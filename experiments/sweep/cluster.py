@@ -66,7 +66,8 @@ class Cluster:
         """
         self._where, self._sweep = where, secrets.token_hex(8)
         refuse_pickles()
-        logging.disable(logging.CRITICAL)  # Dask has tracebacks for workers that come and go, and for a lost scheduler
+        # Dask has tracebacks for workers that come and go, and for a lost scheduler
+        logging.disable(logging.CRITICAL)
         with ExitStack() as undo:
             address, security = _scheduler(where, keys, undo)
             try:
@@ -74,13 +75,19 @@ class Cluster:
                 self._client = undo.enter_context(client)
             except (OSError, TimeoutError) as error:
                 raise connecting.no_answer(where, keys) from error
-            with suppress(Exception):  # a scheduler may be on a machine without Railyard
+            # a scheduler may be on a machine without Railyard
+            with suppress(Exception):
                 self._client.run_on_scheduler(worker.let_scheduler_be_quiet)
-            self._machines: dict[str, str] = {}  # worker -> machine
-            self._refused: dict[str, MissingRequirement] = {}  # worker -> why it gets no runs
-            self._named = set[str]()  # refused workers that the user has a line of
-            self._is_lost = False  # whether the scheduler didn't answer
-            self._asked, self._seen = 0.0, time.monotonic()  # when workers were asked for, and there; monotonic, s
+            # worker -> machine
+            self._machines: dict[str, str] = {}
+            # worker -> why it gets no runs
+            self._refused: dict[str, MissingRequirement] = {}
+            # refused workers that the user has a line of
+            self._named = set[str]()
+            # whether the scheduler didn't answer
+            self._is_lost = False
+            # when workers were asked for, and there; monotonic, s
+            self._asked, self._seen = 0.0, time.monotonic()
             self._await_workers(keys)
             self._undo = undo.pop_all()
 
@@ -114,7 +121,8 @@ class Cluster:
             del self._machines[address]
         if new := [address for address in alive if address not in self._machines]:
             self._identify(new)
-        if self._machines:  # without one, the first refusal is the error that ends the sweep
+        # without one, the first refusal is the error that ends the sweep
+        if self._machines:
             self._name_refused()
         return sorted(set(self._machines.values()))
 
@@ -136,13 +144,15 @@ class Cluster:
         for address in workers:
             try:
                 answers = self._client.run(worker.join, workers=[address], on_error="return")
-                with suppress(Refused):  # whatever a nanny answers
+                # whatever a nanny answers
+                with suppress(Refused):
                     self._client.run(worker.be_quiet, workers=[address], nanny=True, on_error="ignore")
             except Refused:  # a pickled ImportError, from a worker that lacks the function or all of Railyard
                 self._refused[address] = _other_version(address)
                 continue
             except (OSError, TimeoutError):
-                continue  # gone in the meantime; asked again if not
+                # gone in the meantime; asked again if not
+                continue
             if address not in answers:
                 continue
             try:
@@ -181,7 +191,8 @@ class Cluster:
         """Return why a run was lost; raise another error than that of a lost worker."""
         if isinstance(error, Lost):
             return str(error)
-        if isinstance(error, CommClosedError):  # while it handed out the result
+        # while it handed out the result
+        if isinstance(error, CommClosedError):
             raise self._without_scheduler() from None
         raise error
 
@@ -235,7 +246,8 @@ class Run:
             self._future.cancel()
             raise Lost(GONE)
         answer = _result(self._future)
-        self._future.release()  # Dask would do the run again if the worker that has its result died
+        # Dask would do the run again if the worker that has its result died
+        self._future.release()
         outcome: Outcome = read(OUTCOME, answer)
         return outcome
 
@@ -278,7 +290,8 @@ def _scheduler(where: str, keys: Keys | None, undo: ExitStack) -> tuple[str, Sec
     """Return the address of a scheduler, which is started for `ssh:`, and the settings to reach it."""
     if not where.startswith("ssh:"):
         return where, connecting.connected_security(where, keys)
-    from railyard.experiments.sweep import ssh  # loads asyncssh
+    # loads asyncssh
+    from railyard.experiments.sweep import ssh
 
     address, own_keys = undo.enter_context(ssh.started(where))
     return address, connecting.connected_security(address, own_keys)

@@ -100,27 +100,34 @@ class Driver:
         self._console = console
         self._write = write
         self._no_queue = no_queue
-        self._running: dict[str, _Running] = {}  # by machine
-        self._ended: list[_Running] = []  # to be kept
+        # the run on each machine
+        self._running: dict[str, _Running] = {}
+        # to be kept
+        self._ended: list[_Running] = []
         self._lost: dict[str, int] = {}
-        self._measured = set[str]()  # machines on which the sentinel was started
+        # machines on which the sentinel was started
+        self._measured = set[str]()
         self._write_at = time.monotonic() + _WRITE_EVERY_S
 
     def run(self, cells: Sequence[Cell], seed: int) -> Progress:
         """Run the cells in random order. A run that ends with an error, and has no records, is counted as failed."""
         queue = list(cells)
-        random.Random(seed).shuffle(queue)  # separates drift of the machines from effects of the axes
+        # separates drift of the machines from effects of the axes
+        random.Random(seed).shuffle(queue)
         progress = Progress(len(queue))
-        state = self._console.status("", refresh_per_second=1)  # nothing where there is no terminal
+        # nothing where there is no terminal
+        state = self._console.status("", refresh_per_second=1)
         with state, self._stopping():
             while queue or self._running:
                 self._ended = [run for run in self._running.values() if run.pending.done()]
                 for run in self._ended:
                     del self._running[run.machine]
-                self._ended.sort(key=lambda run: run.cell is not None)  # a sentinel says whether its machine gets runs
+                # a sentinel says whether its machine gets runs
+                self._ended.sort(key=lambda run: run.cell is not None)
                 while self._ended and self._ended[0].cell is None:
                     self._end(queue, progress)
-                self._start(queue)  # so that no machine waits until the run before is written
+                # so that no machine waits until the run before is written
+                self._start(queue)
                 state.update(self._state(progress))
                 if not self._ended:
                     time.sleep(_POLL_S)

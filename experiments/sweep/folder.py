@@ -65,8 +65,10 @@ class SweepFolder:
         self._folder = Folder(path, make)
         written = self._folder.read(SWEEP_FILE)
         self._known: list[dict[str, Any]] = []
-        self._states: dict[tuple[str, str], str] = {}  # of the runs that are there, by folder
-        self._rows: dict[str, _Rows] = {}  # of the runs that were read, which a table is put together from
+        # states of the runs that are there, by folder
+        self._states: dict[tuple[str, str], str] = {}
+        # rows of the runs that were read; tables are put together from them
+        self._rows: dict[str, _Rows] = {}
         if written is not None:
             self._known = self._check_same(parse_yaml(text_of(written, SWEEP_FILE), SWEEP_FILE))
         elif self._folder.names():
@@ -205,7 +207,8 @@ class SweepFolder:
         table = pd.concat(frames, ignore_index=True)
         table = table.reindex(columns=[*columns, "run", *self._sweep.axes, *_OUTCOME])
         for key in self._sweep.axes:
-            if table[key].map(type).nunique() > 1:  # a column has one type
+            # a column has one type
+            if table[key].map(type).nunique() > 1:
                 table[key] = table[key].astype(str)
         data = io.BytesIO()
         table.to_parquet(data, compression="zstd", index=False)

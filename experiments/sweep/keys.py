@@ -48,7 +48,8 @@ class Keys:
 
     def security(self) -> "Security":
         """Return Dask's settings, with which nothing but TLS with this certificate is used."""
-        from distributed.security import Security  # takes half a second to load
+        # takes half a second to load
+        from distributed.security import Security
 
         file = str(self.path or self._memory_file())
         return Security(
@@ -127,7 +128,8 @@ def _check_private(path: Path) -> None:
     status = path.stat()
     owners = {os.geteuid(), 0}
     if os.geteuid() == 0:
-        owners.add(path.parent.stat().st_uid)  # a file that `_write` has made in a user's folder is that user's
+        # a file that `_write` has made in a user's folder is that user's
+        owners.add(path.parent.stat().st_uid)
     if not stat.S_ISREG(status.st_mode):
         raise BadInput(OPTION, str(path), "must be a regular file")
     if status.st_uid not in owners:

@@ -98,7 +98,8 @@ def load(
         raise BadInput("zip", sweep_keys["zip"], "must be true or false")
     if not isinstance(sweep_keys["where"], str | None):
         raise BadInput("where", sweep_keys["where"], "must be an expression, such as domains * rails <= 16")
-    loading.load_plugins(data, name_or_file)  # before overrides, which may have keys of their definitions
+    # before overrides, which may have keys of their definitions
+    loading.load_plugins(data, name_or_file)
     data = loading.apply(loading.from_folder_of(name_or_file, data), overrides)
     given_axes = list(map(_axis, axes))
     if seeds:
@@ -143,7 +144,8 @@ def _seeds(text: str) -> list[int]:
         seeds = range(int(first), int(last) + 1) if dots else [int(part) for part in text.split(",")]
     except ValueError:
         seeds = []
-    if not seeds or seeds[MAX_RUNS:]:  # a range can have more values than len() can count
+    # a range can have more values than len() can count
+    if not seeds or seeds[MAX_RUNS:]:
         allowed = f"must be a range, such as 1..5, or a list, such as 1,3,7, of {MAX_RUNS:,} seeds or fewer"
         raise BadInput("--seeds", text, allowed)
     return list(seeds)
@@ -152,7 +154,8 @@ def _seeds(text: str) -> list[int]:
 def _check_values(key: str, values: list[Any]) -> None:
     if not values:
         raise BadInput(f"axis {key}", values, "must have one value or more")
-    if len(values) > MAX_RUNS:  # before each is compared with all others
+    # before each is compared with all others
+    if len(values) > MAX_RUNS:
         raise BadInput(f"axis {key}", f"{len(values):,} values", f"must be {MAX_RUNS:,} or fewer")
     checked_values = list[Any]()
     for value in values:
@@ -190,7 +193,8 @@ def _cells(
 def _resolved(data: dict[str, Any], name_or_file: str, values: Mapping[str, Any]) -> dict[str, Any]:
     overrides = [f"{key}={json.dumps(value, default=str)}" for key, value in values.items()]
     hosts = values.get("hosts", data.get("hosts", 1))
-    if hosts != 1:  # before the keys that several machines need are asked for
+    # before the keys that several machines need are asked for
+    if hosts != 1:
         raise BadInput("hosts", hosts, "is for run: a run of a sweep is on one machine")
     try:
         spec: ExperimentSpec = loading.make(data, name_or_file, overrides)

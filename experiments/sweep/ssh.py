@@ -80,7 +80,8 @@ class _Hosts:
         connection = await asyncssh.connect(host)
         self.connections.append(connection)
         process: Any = await connection.create_process(f"{shlex.quote(sys.executable)} -m {_MODULE}", encoding=None)
-        with suppress(BrokenPipeError):  # it has ended already, and says why below
+        # it has ended already, and says why below
+        with suppress(BrokenPipeError):
             process.stdin.write(ORDER.dump_json(order) + b"\n")
         output = await _read_until(process.stdout, re.compile(rb"^" + MARK.encode() + rb".*\n", re.MULTILINE))
         if output is None:
@@ -141,7 +142,8 @@ def own_address(host: str) -> str:
 
     Without it, a host that has no route to the Internet gives out 127.0.0.1.
     """
-    with suppress(OSError):  # such as an alias of ~/.ssh/config
+    # the name may be an alias of ~/.ssh/config
+    with suppress(OSError):
         address = socket.gethostbyname(host)
         if not address.startswith("127."):
             return address

@@ -110,7 +110,8 @@ def _rails(axes: Axes, fabric: FabricRun, rails: int, gpus: Points, width: float
     for g, plane in product(range(rails), range(planes)):
         name = kind.rail_switch(g, plane).name if kind else f"rail{g}"
         places.setdefault(name, []).append((g, pitch * (g + (plane + 0.5) / planes)))
-    for name, of_rails in places.items():  # a switch may serve several rails
+    # a switch may serve several rails
+    for name, of_rails in places.items():
         centre = (sum(x for _, x in of_rails) / len(of_rails), _Y["rail"])
         for g, _ in of_rails:
             _cables(axes, [top for (_, rank), top in gpus.items() if rank == g], centre, _colour(g, rails), 0.9)

@@ -108,7 +108,8 @@ def _sweeps(named: Iterable[Named]) -> Iterable[tuple[str, str, Sequence[Place]]
 def _swept_trait(members: Sequence[Mapping[str, Any]]) -> str:
     """Return the one trait in which members differ, if it is a number for each; else "". Domains x rails are one."""
     keys = {key for traits in members for key in traits}
-    keys.discard("name")  # a title, which a workload may have besides
+    # a title, which a workload may have besides
+    keys.discard("name")
     differing = {key for key in keys if len({repr(traits.get(key)) for traits in members}) > 1}
     if differing == _SIZE:
         trait = "rails"

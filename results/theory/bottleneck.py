@@ -55,7 +55,8 @@ def bottleneck_s(
     planes = len(fabric.definition.carrying(fabric.definition.all_planes))
     rate = {"hb": rates.hb, "rail": rates.rail / planes, "uplinks": y * rates.rail / (fabric.oversubscription or 1)}
     if fabric.definition.is_graph:
-        rate["uplinks"] = inf  # it has no rail switches: `_uplinks_s` counts its cables
+        # it has no rail switches: `_uplinks_s` counts its cables
+        rate["uplinks"] = inf
     routed = [(sizes, ways(sizes.src, sizes.dst, x, fabric)) for sizes in stages]
     if spread != "even":
         rate["uplinks"] /= uplink_imbalance(routed, x, y, fabric, spread) or 1.0
@@ -88,7 +89,8 @@ def _draws(
     for _ in range(max(8, min(HASH_DRAWS, 2**22 // gpus**2))):
         plane = rng.integers(planes, size=(gpus, gpus))
         if has_paths:
-            draw = rng.random((gpus, gpus))  # a flow has the same path in every stage
+            # a flow has the same path in every stage
+            draw = rng.random((gpus, gpus))
             yield plane, [(sizes, _hashed(routes, draw[sizes.src, sizes.dst])) for sizes, routes in stages]
         else:
             yield plane, stages
@@ -102,7 +104,8 @@ def is_multipath(routes: Sequence[Way]) -> bool:
 def _hashed(routes: Sequence[Way], draw: NDArray[np.float64]) -> list[Way]:
     """Return the ways with each pair on one of its paths. `draw`: of each pair, uniform from 0 to 1."""
     upper = np.cumsum([way.share for way in routes], axis=0)
-    upper[-1] = np.maximum(upper[-1], 1.0)  # shares may add up to slightly less
+    # shares may add up to slightly less
+    upper[-1] = np.maximum(upper[-1], 1.0)
     chosen = (draw >= upper).sum(axis=0)
     return [way._replace(share=(chosen == number).astype(np.float64)) for number, way in enumerate(routes)]
 

@@ -187,7 +187,8 @@ def explained_ratios(
     nothing is compared where groups are smaller, since it depends on their place. Of an iteration, Eq. 6 leaves out a
     term and adds up what overlaps: the most is what its tasks take at line rate, be it more or less than Eq. 6.
     """
-    spread: Spread = "expected"  # exact where uplinks are assigned
+    # exact where uplinks are assigned
+    spread: Spread = "expected"
     if measured and is_hashed(fabric):
         spread = measured
     predictions = stated(schedule, rates, fabric)
@@ -456,7 +457,8 @@ def project_to_full_size(
     if scale.real is None:
         return {}
     if stated(schedule, scale.emulated_rates, fabric):
-        return {}  # what a definition states is of this schedule, and not of the published job
+        # what a definition states is of this schedule, and not of the published job
+        return {}
     emulated = predict_schedule(schedule, scale.emulated_rates, fabric)
     parts = [*scale.real.each_micro_batch, *scale.real.sync]
     if scale.real.boundary:

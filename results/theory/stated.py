@@ -52,7 +52,8 @@ def _of_definitions(phase: Phase, schedule: Schedule, rates: Rates, fabric: Fabr
         if of_algorithm is not None:
             return of_algorithm
     policy = FORWARDING_POLICIES[fabric.chosen_policy]
-    if type(policy).stated is ForwardingPolicy.stated:  # the pairs of a phase may be a million
+    # the pairs of a phase may be a million
+    if type(policy).stated is ForwardingPolicy.stated:
         return None
     pair_bytes: dict[tuple[Gpu, Gpu], float] = {}
     for sizes in phase_pairs(phase, schedule):
@@ -90,7 +91,8 @@ def _hashed_phases(schedule: Schedule, fabric: FabricSpec) -> frozenset[str]:
     for name in dict.fromkeys(phase.name for phase in schedule.phases):
         numbers = [number for number, phase in enumerate(schedule.phases) if phase.name == name]
         phase = schedule.phases[numbers[0]]
-        if not phase.collective or fabric.definition.is_graph:  # cables of a graph are counted in whole groups
+        # cables of a graph are counted in whole groups
+        if not phase.collective or fabric.definition.is_graph:
             continue
         sent = ~columns.is_compute & np.isin(columns.phase, numbers)
         pairs = np.unique(columns.src[sent] * schedule.gpus + columns.dst[sent])
@@ -143,7 +145,8 @@ def _computing_phases(schedule: Schedule) -> frozenset[str]:
     waiting = np.repeat(np.arange(len(columns)), np.diff(columns.after_end, prepend=0))
     same_run = columns.phase[waiting] == columns.phase[columns.after]
     follows_transfer = same_run & columns.is_compute[waiting] & ~columns.is_compute[columns.after]
-    after_transfer = np.zeros(len(columns), dtype=bool)  # computing that a transfer of its own run precedes
+    # computing that a transfer of its own run precedes
+    after_transfer = np.zeros(len(columns), dtype=bool)
     after_transfer[waiting[follows_transfer]] = True
     names = set[str]()
     if not after_transfer.any():

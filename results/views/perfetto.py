@@ -87,7 +87,8 @@ class _Encoder:
     def __init__(self) -> None:
         self._trace, self._parts = Trace(), list[bytes]()
         self._uuids = count(1)
-        self._events: dict[str, int] = {}  # names by their numbers
+        # names by their numbers
+        self._events: dict[str, int] = {}
         self._details: dict[str, int] = {}
         self._packet(_CLEARED)
 

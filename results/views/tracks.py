@@ -53,8 +53,10 @@ class Track:
     def lanes(self) -> list[list[Slice]]:
         """Return the slices in order of time, in as few lanes as keep them apart; instants are in the first one."""
         lanes: list[list[Slice]] = [[]]
-        free = [0]  # lanes that are idle again, lowest first
-        busy: list[tuple[int, int]] = []  # (end ns, lane)
+        # lanes that are idle again, lowest first
+        free = [0]
+        # (end ns, lane)
+        busy: list[tuple[int, int]] = []
         for each in sorted(self.slices, key=lambda s: (s.start_ns, s.last_ns)):
             while busy and busy[0][0] <= each.start_ns:
                 heappush(free, heappop(busy)[1])

@@ -48,7 +48,8 @@ def _draw(drawn: matplotlib.figure.Figure, networks: list[Network]) -> None:
     most = max(network.switches for network in networks)
     labels = []
     for number, network in enumerate(networks):
-        place = number + 0.6 * (number // 2)  # pairs stand together
+        # pairs stand together
+        place = number + 0.6 * (number // 2)
         bar_start = 0
         for switches, name in zip(network.layers, _names(network), strict=True):
             axes.barh(place, switches, left=bar_start, color=colours[name], edgecolor=PAPER, height=0.85)

@@ -57,7 +57,8 @@ def _draw(drawn: matplotlib.figure.Figure) -> None:
         (left_axes, "x = 8 GPUs of each domain", False),
         (right_axes, "all GPUs of each domain", True),
     ):
-        alike: dict[tuple[int, float], list[str]] = {}  # names of platforms whose lines are one, by x and C_F/C_S
+        # names of platforms whose lines are one, by x and C_F/C_S
+        alike: dict[tuple[int, float], list[str]] = {}
         for platform in PLATFORMS.values():
             alike.setdefault((platform.domain_gpus if all_gpus else PAPER[0], platform.ratio), []).append(platform.name)
         for colour, ((x, ratio), names) in zip(style.SERIES, alike.items(), strict=False):

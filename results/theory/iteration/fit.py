@@ -44,7 +44,8 @@ class Measured:
 def measured() -> tuple[Measured, ...]:
     """Return every row of measured.csv, in its order."""
     rows = []
-    for row in csv.DictReader(ROWS.read_text().splitlines()[1:]):  # the first line is the source
+    # the first line is the source
+    for row in csv.DictReader(ROWS.read_text().splitlines()[1:]):
         batch = GptModel.load(row["model"]).training.global_batch
         recipe = Recipe(batch, cast(Recompute, row["recompute"]), row["sequence_parallel"] == "yes")
         hfu = float(row["hfu_pct"]) if row["hfu_pct"] else None
@@ -83,7 +84,8 @@ def fitted_constants(rows: Sequence[Measured]) -> Constants:
         columns.append([float(part[0]) / row.seconds for part in (parts.matmul_s, parts.pass_s, parts.memory_s)])
         targets.append(1 - network_s / row.seconds)
     matrix = np.array(columns)
-    scale = np.linalg.norm(matrix, axis=0)  # seconds for one FLOP are far smaller than the others
+    # seconds for one FLOP are far smaller than the others
+    scale = np.linalg.norm(matrix, axis=0)
     solved, *_ = np.linalg.lstsq(matrix / scale, np.array(targets), rcond=None)
     slowness, overhead, memory = (float(x) for x in solved / scale)
     return replace(
