@@ -51,7 +51,7 @@ class LiveRun:
     pid: int
     user: str
     started_s: float
-    own: bool = True
+    is_own: bool = True
     refused: str = ""
     entry: Entry | None = field(default=None, repr=False, compare=False)
 
@@ -72,8 +72,8 @@ def find() -> list[LiveRun]:
     for announcement in announcements():
         experiment, _, where = map(printable, announcement.text.partition(" "))
         name = Path(where).name[:_MAX_NAME] or f"run-{announcement.pid}"
-        run = LiveRun(experiment, name, where, announcement.pid, str(announcement.uid), 0.0)
-        run = replace(run, own=announcement.uid == os.geteuid())
+        is_own = announcement.uid == os.geteuid()
+        run = LiveRun(experiment, name, where, announcement.pid, str(announcement.uid), 0.0, is_own=is_own)
         try:
             with suppress(KeyError):
                 run = replace(run, user=pwd.getpwuid(announcement.uid).pw_name)
@@ -98,8 +98,8 @@ def choose(wanted: str, runs: Sequence[LiveRun]) -> LiveRun:
     Your own come first, so that no other user's run can take the place of yours by its name.
     """
     answering = [run for run in runs if not run.refused]
-    own_runs = [run for run in answering if run.own]
-    not_own = [run for run in answering if not run.own]
+    own_runs = [run for run in answering if run.is_own]
+    not_own = [run for run in answering if not run.is_own]
     matches = _matching(wanted, own_runs) or _matching(wanted, not_own)
     if not matches:
         raise _no_match(wanted, runs, answering)

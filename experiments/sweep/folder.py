@@ -89,14 +89,14 @@ class SweepFolder:
         if not isinstance(theirs.get("axes"), dict) or not isinstance(runs, list) or not all(map(_is_run, runs)):
             self._folder.close()
             raise BadInput("--out", str(self.path), f"has a {SWEEP_FILE} that no sweep wrote: choose another folder")
-        for key, same in (
-            ("experiment", ours["experiment"] == theirs.get("experiment")),
-            ("axes", list(ours["axes"]) == list(theirs["axes"])),
-        ):
-            if not same:
-                self._folder.close()
-                difference = "another experiment" if key == "experiment" else "other axes"
-                raise BadInput("--out", str(self.path), f"is a sweep of {difference}: choose another folder")
+        difference = ""
+        if ours["experiment"] != theirs.get("experiment"):
+            difference = "another experiment"
+        elif list(ours["axes"]) != list(theirs["axes"]):
+            difference = "other axes"
+        if difference:
+            self._folder.close()
+            raise BadInput("--out", str(self.path), f"is a sweep of {difference}: choose another folder")
         cell_names = {cell.name for cell in self._sweep.cells}
         return [run for run in runs if run["folder"] not in cell_names]
 
@@ -115,8 +115,10 @@ class SweepFolder:
 
     def state(self, name: str, parent: str = RUNS) -> str:
         """Return the verdict of a run, `failed`, or "" if it isn't there."""
-        if (parent, name) not in self._states and (found := self._read_state(name, parent)):
-            self._states[parent, name] = found
+        if (parent, name) not in self._states:
+            state = self._read_state(name, parent)
+            if state:
+                self._states[parent, name] = state
         return self._states.get((parent, name), "")
 
     def _read_state(self, name: str, parent: str) -> str:
@@ -130,9 +132,9 @@ class SweepFolder:
             return ""
         except RailyardError:
             return FAILED
-        return (
-            FAILED if records.damaged or run_data.get("failed") or "verdict" not in summary else str(summary["verdict"])
-        )
+        if records.damaged or run_data.get("failed") or "verdict" not in summary:
+            return FAILED
+        return str(summary["verdict"])
 
     def record(self, name: str) -> dict[str, Any]:
         """Return where and when a run was done; nothing if it isn't there."""
@@ -164,17 +166,19 @@ class SweepFolder:
 
     def write_results(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Write and return measurements and recoveries of all runs that are there, with a column for each axis."""
-        tables = list[_Rows]()
-        for run in [*({"folder": c.name, "axes": c.axes} for c in self._sweep.cells), *self._known]:
-            name = run["folder"]
+        axes_of_runs = [(cell.name, cell.axes) for cell in self._sweep.cells]
+        axes_of_runs += [(run["folder"], run["axes"]) for run in self._known]
+        measured: list[pd.DataFrame] = []
+        recovered: list[pd.DataFrame] = []
+        for name, axes in axes_of_runs:
             if name not in self._rows and self.state(name):
-                self._rows[name] = self._read_rows(name, run["axes"])
+                self._rows[name] = self._read_rows(name, axes)
             if name in self._rows:
-                tables.append(self._rows[name])
-        return (
-            self._write_table(TABLE, [r.measured for r in tables if r.measured is not None], _MEASURED),
-            self._write_table(RECOVERIES, [r.recovered for r in tables if r.recovered is not None], _RECOVERED),
-        )
+                tables = self._rows[name]
+                measured += [tables.measured] if tables.measured is not None else []
+                recovered += [tables.recovered] if tables.recovered is not None else []
+        results = self._write_table(TABLE, measured, _MEASURED)
+        return results, self._write_table(RECOVERIES, recovered, _RECOVERED)
 
     def _read_rows(self, name: str, axes: dict[str, Any]) -> _Rows:
         try:
@@ -183,22 +187,19 @@ class SweepFolder:
         except RailyardError:  # it failed before it had records, or they are damaged
             self._states[RUNS, name] = FAILED
             return _Rows(None, None)
-        own = {"run": name, **axes, **{key: record.get(key) for key in _OUTCOME}}
-        own = {key: _plain(value) for key, value in own.items()}
-
-        def frame(plain: list[dict[str, Any]]) -> pd.DataFrame | None:
-            return pd.DataFrame(plain).assign(**own).dropna(axis="columns", how="all") if plain else None
-
-        run = analysis.run
+        columns = {"run": name}
+        columns |= {axis: _plain(value) for axis, value in axes.items()}
+        columns |= {key: _plain(record.get(key)) for key in _OUTCOME}
         judgement = analysis.judgement
-        measured = [
-            to_plain(run_folder.judged_row(m, judgement.of_row(m)), run_folder.RESULT_COLUMNS) for m in run.measurements
-        ]
+        measured: list[dict[str, Any]] = []
+        for row in analysis.run.measurements:
+            judged_row = run_folder.judged_row(row, judgement.of_row(row))
+            measured.append(to_plain(judged_row, run_folder.RESULT_COLUMNS))
         recovered: list[dict[str, Any]] = []
-        for recovery in run.rows(fault_records.RECOVERIES):
+        for recovery in analysis.run.rows(fault_records.RECOVERIES):
             verdict = judgement.intervals.get(recovery.interval, "ok")
             recovered.append({**recovery_row(recovery), "verdict": verdict})
-        return _Rows(frame(measured), frame(recovered))
+        return _Rows(_frame(measured, columns), _frame(recovered, columns))
 
     def _write_table(self, name: str, frames: list[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
         """Write and return a table, unless it has no rows."""
@@ -217,7 +218,7 @@ class SweepFolder:
 
     def machines(self) -> list[dict[str, Any]]:
         """Return each machine with the median time (s) and the verdict of its sentinel experiment."""
-        found = []
+        machines: list[dict[str, Any]] = []
         with Folder(self.path / MACHINES, make=True) as folder:
             for name in folder.names():
                 state = self.state(name, MACHINES)
@@ -226,11 +227,12 @@ class SweepFolder:
                     record = from_json(folder.read(f"{name}/{RECORD}") or b"{}", RECORD)
                 except RailyardError:
                     unknown: dict[str, Any] = dict.fromkeys(_OUTCOME)
-                    found.append({**unknown, "machine": name, "seconds": None, "verdict": FAILED})
+                    machines.append({**unknown, "machine": name, "seconds": None, "verdict": FAILED})
                     continue
-                times = [m.value for m in run.measurements if m.metric in TIME_METRICS and not m.phase]
-                found.append({**record, "seconds": median(times) if times else None, "verdict": state})
-        return found
+                times = [row.value for row in run.measurements if row.metric in TIME_METRICS and not row.phase]
+                seconds = median(times) if times else None
+                machines.append({**record, "seconds": seconds, "verdict": state})
+        return machines
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file of the sweep itself."""
@@ -242,11 +244,18 @@ def _is_run(run: Any) -> bool:
     return isinstance(run, dict) and isinstance(run.get("axes"), dict) and bool(_NAME.fullmatch(str(run.get("folder"))))
 
 
+def _frame(plain_rows: list[dict[str, Any]], columns: dict[str, Any]) -> pd.DataFrame | None:
+    """Return rows as a table with more columns, of one value each; None without rows."""
+    if not plain_rows:
+        return None
+    return pd.DataFrame(plain_rows).assign(**columns).dropna(axis="columns", how="all")
+
+
 def _plain(value: Any) -> Any:
     return value if isinstance(value, int | float | str | None) else str(value)
 
 
-def _as_yaml(sweep: Sweep, known: list[dict[str, Any]] | None = None) -> bytes:
+def _as_yaml(sweep: Sweep, other_runs: list[dict[str, Any]] | None = None) -> bytes:
     data = sweep.as_dict()
-    data["runs"] += known or []
+    data["runs"] += other_runs or []
     return dump_yaml(data, allow_unicode=True).encode()

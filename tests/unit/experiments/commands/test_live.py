@@ -39,8 +39,8 @@ def test_nothing_alive_is_reported() -> None:
 
 
 def test_own_runs_come_first_and_refused_runs_are_named() -> None:
-    theirs = LiveRun("quickstart", "one", "/tmp/theirs/one", 44, "me", 0.0, own=False)
-    fake = LiveRun("recovery", "fake", "/tmp/fake", 55, "me", 0.0, own=False, refused="is refused: it is fake")
+    theirs = LiveRun("quickstart", "one", "/tmp/theirs/one", 44, "me", 0.0, is_own=False)
+    fake = LiveRun("recovery", "fake", "/tmp/fake", 55, "me", 0.0, is_own=False, refused="is refused: it is fake")
     assert choose("one", [theirs, *RUNS]) == choose("quickstart", [theirs, *RUNS]) == RUNS[0]
     assert choose("one", [theirs]) == theirs
     with pytest.raises(BadInput) as caught:
