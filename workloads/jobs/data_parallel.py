@@ -22,15 +22,19 @@ FIRST_BUCKET_BYTES: Final = 2**20  # DDP's first bucket is smaller (1 MiB), so t
 
 def buckets(model: LayersModel, limit: int) -> tuple[int, ...]:
     """Bytes of each bucket, in the order in which they are sent."""
-    full_buckets: list[int] = []
+    bucket_sizes: list[int] = []
     bucket_size = 0
+    bucket_limit = min(limit, FIRST_BUCKET_BYTES)
     for layer in reversed(model.layers):
         for parameters in (layer.biases, layer.weights):
             bucket_size += parameters * model.bytes_per_parameter
-            if bucket_size >= (limit if full_buckets else min(limit, FIRST_BUCKET_BYTES)):
-                full_buckets.append(bucket_size)
+            if bucket_size >= bucket_limit:
+                bucket_sizes.append(bucket_size)
                 bucket_size = 0
-    return (*full_buckets, bucket_size) if bucket_size else tuple(full_buckets)
+                bucket_limit = limit
+    if bucket_size:
+        bucket_sizes.append(bucket_size)
+    return tuple(bucket_sizes)
 
 
 @WORKLOADS.register("data-parallel")

@@ -224,11 +224,12 @@ class Node:
     def _serve_until(self, is_done: Callable[[], bool], call: Call) -> None:
         began = time.monotonic()
         limit_s = self.timeouts.operation_s
+        own_limit_s = limit_s if self._coordinator else limit_s + _GRACE_S
         self._send_heartbeat(began)
         self.transport.deliver_own()
         while self._failed is None and not is_done():
             now = time.monotonic()
-            if self._send_heartbeat(now) and now - began > limit_s + (0 if self._coordinator else _GRACE_S):
+            if self._send_heartbeat(now) and now - began > own_limit_s:
                 absent = self._liveness.absent(self._peers, self._op, now)
                 missing_ranks = ", ".join(f"rank {rank}" for rank in absent)
                 action = f"operation {self._op} ({call})"

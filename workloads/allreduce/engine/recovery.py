@@ -198,7 +198,11 @@ class Coordinator:
         """A node found a rail dead, in that incarnation. The last rail stays unless `certain`: it may recover."""
         if self._aborted or rail not in self.alive or incarnation != self._incarnations[rail]:
             return
-        dead = self._round.dead if self._round else frozenset()
+        dead = frozenset[int]()
+        restored = frozenset[int]()
+        if self._round:
+            dead = self._round.dead
+            restored = self._round.restored
         is_last = self.alive <= dead | {rail}
         if is_last and not certain:
             return
@@ -207,11 +211,12 @@ class Coordinator:
             reasons = "; ".join(f"{self._rails[rail]}: {why}" for rail, why in sorted(self._reasons.items()))
             self.abort(f"no rail is left: {reasons}")
         elif rail not in dead:
-            self._freeze(dead | {rail}, self._round.restored if self._round else frozenset())
+            self._freeze(dead | {rail}, restored)
 
     def _freeze(self, dead: frozenset[int], restored: frozenset[int]) -> None:
         """Begin a round, or begin it again with one more dead rail."""
-        for rail in dead - (self._round.dead if self._round else frozenset()):
+        newly_dead = dead - self._round.dead if self._round else dead
+        for rail in newly_dead:
             self._incarnations[rail] += 1
             self._ready.pop(rail, None)
         self._round = _Round(next(self._epochs), dead, restored)

@@ -91,10 +91,12 @@ def decode(content: bytes, where: str) -> tuple[Any, list[Any]]:
     stream = io.BytesIO(content)
     read: list[Any] = []
     try:
-        while (message := parse_length_prefixed(NodeMessage if read else GlobalMetadata, stream)) is not None:
+        message = parse_length_prefixed(GlobalMetadata, stream)
+        while message is not None:
             read.append(message)
             if len(read) > common.MAX_OPERATIONS:
                 raise BadInput(where, "its content", f"has more than {common.MAX_OPERATIONS:,} messages")
+            message = parse_length_prefixed(NodeMessage, stream)
     except (DecodeError, EOFError, ValueError, OverflowError) as error:
         # OverflowError: a length of 2^63 bytes
         message_name = f"message {len(read)}"
