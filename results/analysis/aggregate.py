@@ -285,12 +285,12 @@ def pairs(run: Run) -> tuple[tuple[FabricRun, FabricRun], ...]:
 
 
 def slowdowns(run: Run, timed: Sequence[Row]) -> tuple[Slowdown, ...]:
-    """Return rail-only over rail-optimized for every time that both measured, under the same policy if one steered."""
+    """Return rail-only over rail-optimized for each time that both have, under one policy if several ran in turn."""
     names = labels(run)
     found = []
-    steered = [(policy, policy) for policy in policies_in_turn(run)]
+    in_turn = [(policy, policy) for policy in policies_in_turn(run)]
     for a, b in pairs(run):
-        for own, other_policy in steered or [(a.policy, b.policy)]:
+        for own, other_policy in in_turn or [(a.policy, b.policy)]:
             one = names.get((a.label, own), "")
             other = names.get((b.label, other_policy), "")
             for row in timed:

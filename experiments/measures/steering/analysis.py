@@ -167,10 +167,9 @@ def path_shares(interval: MeasurementInterval, max_times: int) -> pd.DataFrame:
     step = max(1, (interval.end_ns - interval.begin_ns) // max_times)
     times = [*range(interval.begin_ns, interval.end_ns, step), interval.end_ns]
     at_first = [(interval.begin_ns, pair, paths) for pair, paths in interval.default_paths.items()]
-    rows = [*at_first, *((c.monotonic_ns, (c.src, c.dst), c.paths) for c in interval.choices)]
-    chosen = pd.DataFrame(
-        [(at, pair, path.split(" + ")) for at, pair, path in rows], columns=["at", "pair", "path"]
-    ).astype({"at": "int64"})
+    later = [(choice.monotonic_ns, (choice.src, choice.dst), choice.paths) for choice in interval.choices]
+    rows = [(at_ns, pair, paths.split(" + ")) for at_ns, pair, paths in at_first + later]
+    chosen = pd.DataFrame(rows, columns=["at", "pair", "path"]).astype({"at": "int64"})
     chosen["until"] = chosen.groupby("pair", sort=False)["at"].shift(-1, fill_value=interval.end_ns + 1)
     chosen["parts"] = _WHOLE // chosen.path.map(len)
     chosen = chosen.explode("path").replace({"path": {"": NO_PATH}})
@@ -180,7 +179,8 @@ def path_shares(interval: MeasurementInterval, max_times: int) -> pd.DataFrame:
 
     def order(path: str) -> tuple[int, int, str]:
         kind = path.partition(" ")[0]
-        return (_KINDS.index(kind) if kind in _KINDS else len(_KINDS)), rail_of(path), path
+        place = _KINDS.index(kind) if kind in _KINDS else len(_KINDS)
+        return place, rail_of(path), path
 
     names = sorted(map(str, shares.columns[shares.any()]), key=order)
     return shares[names]
@@ -188,8 +188,8 @@ def path_shares(interval: MeasurementInterval, max_times: int) -> pd.DataFrame:
 
 def rail_of(path: str) -> int:
     """Return the rail of a path such as `drd by rail 4`; 0 where the name has none."""
-    found = re.search(r"by rail (\d+)$", path)
-    return int(found[1]) if found else 0
+    match = re.search(r"by rail (\d+)$", path)
+    return int(match[1]) if match else 0
 
 
 BASELINE_POLICY: Final = "dr"

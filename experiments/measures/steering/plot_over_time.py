@@ -112,13 +112,13 @@ def background(interval: MeasurementInterval) -> Iterator[Span]:
                 if numbers:
                     parts.append(f"{unit if len(numbers) == 1 else unit + 's'} {', '.join(map(str, numbers))}")
             parts += ["spines"] if detail.get("spine") else []
-            what = f"{detail.get('text', ' and '.join(parts))}: {percent(float(detail['load']), 0)}"
-            if what in active_since:
-                yield Span(what, active_since.pop(what), at)
+            name = f"{detail.get('text', ' and '.join(parts))}: {percent(float(detail['load']), 0)}"
+            if name in active_since:
+                yield Span(name, active_since.pop(name), at)
             if event.what == "on":
-                active_since[what] = at
-    for what, start in active_since.items():
-        yield Span(what, start, _seconds(interval, interval.end_ns))
+                active_since[name] = at
+    for name, start in active_since.items():
+        yield Span(name, start, _seconds(interval, interval.end_ns))
 
 
 def _seconds(interval: MeasurementInterval, at_ns: int) -> float:
@@ -137,15 +137,15 @@ def _lines(
 
     `limits`: of the axis.
     """
-    found: defaultdict[tuple[str, int], list[HealthSample]] = defaultdict(list)
+    samples_by_element: defaultdict[tuple[str, int], list[HealthSample]] = defaultdict(list)
     for sample in interval.health:
         if sample.element in elements:
-            found[sample.element, sample.index].append(sample)
+            samples_by_element[sample.element, sample.index].append(sample)
     loaded = loaded_elements(interval)
     (low, high) = limits
     ends: defaultdict[tuple[str, bool], list[tuple[float, int]]] = defaultdict(list)
-    for element, index in sorted(found, key=lambda key: (elements.index(key[0]), key[1])):
-        every = found[element, index]
+    for element, index in sorted(samples_by_element, key=lambda key: (elements.index(key[0]), key[1])):
+        every = samples_by_element[element, index]
         samples = every[:: 1 + len(every) // _MAX_POINTS]
         times = [_seconds(interval, s.monotonic_ns) for s in samples]
         values = [float(getattr(s, what)) for s in samples]
@@ -162,13 +162,13 @@ def _lines(
 
 def loaded_elements(interval: MeasurementInterval) -> set[tuple[str, int]]:
     """Return the elements, such as ("rail", 0), that background loads at any time."""
-    found = set[tuple[str, int]]()
+    loaded = set[tuple[str, int]]()
     for event in interval.events:
         if event.source == "background":
             for element, key in _LOADED_KEYS.items():
                 numbers = event.detail.get(key) or ()
-                found |= {(element, 0)} if numbers is True else {(element, number) for number in numbers}
-    return found
+                loaded |= {(element, 0)} if numbers is True else {(element, number) for number in numbers}
+    return loaded
 
 
 class EndLabel(NamedTuple):
@@ -188,13 +188,13 @@ def end_labels(ends: Mapping[tuple[str, bool], Sequence[tuple[float, int]]]) -> 
     together = _TOGETHER
     while len(clusters := list(_clusters(ends, together))) > _LABELS and together < 1:
         together *= 2
-    found = list[EndLabel]()
+    labels = list[EndLabel]()
     for end, look, indices in sorted(clusters):
-        y = max(end, found[-1].y + _LABEL_GAP) if found else end
-        found.append(EndLabel(look, _names(look, indices), end, y))
-    too_high = max(0.0, found[-1].y - 1) if found else 0.0
+        y = max(end, labels[-1].y + _LABEL_GAP) if labels else end
+        labels.append(EndLabel(look, _names(look, indices), end, y))
+    too_high = max(0.0, labels[-1].y - 1) if labels else 0.0
     lowered = list[EndLabel]()
-    for label in reversed(found):
+    for label in reversed(labels):
         highest = lowered[-1].y - _LABEL_GAP if lowered else label.y - too_high
         lowered.append(label._replace(y=min(label.y, highest)))
     return lowered[::-1]

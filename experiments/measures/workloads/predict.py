@@ -37,15 +37,15 @@ def predict(spec: ExperimentSpec) -> Predicted:
 
 def predictions(spec: ExperimentSpec) -> tuple[Prediction, ...]:
     """Return every phase of every workload on every fabric."""
-    found: list[Prediction] = []
+    rows: list[Prediction] = []
     for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
         plan = nominal_plan(fabric)
         rates = payload_rates(plan.hb_bps, plan.rail_bps, fabric.mtu)
         for name, workload in zip(spec.workload_labels, spec.workloads, strict=True):
             schedule, *_ = build(workload, fabric, plan.rail_bps, plan.hb_bps, seed=spec.seed)
             where = (label, plan.spec.chosen_policy, name)
-            found += _of_schedule(schedule, rates, fabric, where, workload.is_iteration)
-    return tuple(found)
+            rows += _of_schedule(schedule, rates, fabric, where, workload.is_iteration)
+    return tuple(rows)
 
 
 def _of_schedule(
@@ -55,15 +55,15 @@ def _of_schedule(
     times = predict_schedule(schedule, rates, fabric)
     loaded = predict_schedule(schedule, rates, fabric, "expected") if has_choice(fabric) else {}
     steps = {phase: round(n) for phase, n in latency(schedule, PathSeconds(1, 1, 1)).items()}
-    own = stated(schedule, rates, fabric)
+    stated_by_phase = stated(schedule, rates, fabric)
     equations = {p.name: equation(p, rates, fabric, hash_choices(p, schedule, fabric)) for p in schedule.phases}
     if schedule.iteration is not None:
         equations = {WHOLE: "Eq. 6" if is_iteration else "all rounds", **equations}
-    elif WHOLE in own and len(set(equations)) > 1:
+    elif WHOLE in stated_by_phase and len(set(equations)) > 1:
         equations = {WHOLE: "", **equations}
     for phase, by in equations.items():
         metric = "iteration_time" if phase == WHOLE and is_iteration else "completion_time"
-        match own.get(phase):
+        match stated_by_phase.get(phase):
             case NotCompared(reason):
                 name = ""
                 not_compared = reason
@@ -88,13 +88,13 @@ def draw(rows: Sequence[Prediction], spec: ExperimentSpec) -> Figure:
     timed = {(row.fabric, row.workload, row.phase): Spread((), row.predicted) for row in rows}
     fabrics = list(zip(spec.labels, data["fabrics"], strict=True))
     workloads = list(zip(spec.workload_labels, data["workloads"], strict=True))
-    found = sweep.curves(fabrics, workloads, timed)
-    if not sweep.covers(found, timed):
+    curves = sweep.curves(fabrics, workloads, timed)
+    if not sweep.covers(curves, timed):
         return _panels(rows)
-    heights = [sweep.height(curve) for curve in found]
+    heights = [sweep.height(curve) for curve in curves]
     figure = style.new_figure(style.WIDTH, 0.4 + sum(heights))
-    parts = figure.subfigures(len(found), 1, squeeze=False, height_ratios=heights)
-    for part, curve in zip(parts[:, 0], found, strict=True):
+    parts = figure.subfigures(len(curves), 1, squeeze=False, height_ratios=heights)
+    for part, curve in zip(parts[:, 0], curves, strict=True):
         sweep.draw(part, curve)
     return figure
 
@@ -106,13 +106,15 @@ def _panels(rows: Sequence[Prediction]) -> Figure:
     for row in sorted(rows, key=lambda row: order[row.workload, row.phase]):
         by_workload[row.workload].append(row)
     colours = style.colours(list(dict.fromkeys(row.fabric for row in rows)))
-    heights = [len(own) + 1 for own in by_workload.values()]
+    heights = [len(workload_rows) + 1 for workload_rows in by_workload.values()]
     figure = style.new_figure(style.WIDTH, 1.2 + 0.3 * sum(heights))
     panels = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
-    for axes, (workload, own) in zip(panels[:, 0], by_workload.items(), strict=True):
-        times = [row.predicted or 0.0 for row in own]
-        axes.barh(range(len(own)), times, color=[colours[row.fabric] for row in own], height=0.7)
-        axes.set_yticks(range(len(own)), [f"{row.phase or 'iteration'} ({row.fabric})" for row in own])
+    for axes, (workload, workload_rows) in zip(panels[:, 0], by_workload.items(), strict=True):
+        times = [row.predicted or 0.0 for row in workload_rows]
+        axes.barh(range(len(workload_rows)), times, color=[colours[row.fabric] for row in workload_rows], height=0.7)
+        axes.set_yticks(
+            range(len(workload_rows)), [f"{row.phase or 'iteration'} ({row.fabric})" for row in workload_rows]
+        )
         axes.set_xlim(0, 1.15 * max(times))
         axes.invert_yaxis()
         axes.set(xlabel="seconds", title=workload)

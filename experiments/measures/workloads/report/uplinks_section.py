@@ -184,6 +184,6 @@ def _draw(row: _Row, number: int) -> style.Plot:
         axes.set_xticks([])
         style.quiet(axes, grid="y", xlabel="uplinks, switch by switch", ylabel="bytes over the mean")
         style.top_legend(figure, handles)
-        what = f"{row.workload} on {row.fabric}"
-        alt = f"Bytes of each uplink over the mean of its switch, {what}: at most {median(row.measured):.2f}"
-        return style.finish(figure, f"uplinks-{number}", f"{alt}, expected {ratio(row.expected)}", what)
+        name = f"{row.workload} on {row.fabric}"
+        alt = f"Bytes of each uplink over the mean of its switch, {name}: at most {median(row.measured):.2f}"
+        return style.finish(figure, f"uplinks-{number}", f"{alt}, expected {ratio(row.expected)}", name)
