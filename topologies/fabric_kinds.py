@@ -151,6 +151,11 @@ class BaseFabricSpec(ConfigModel):
 
     kind: str
 
+    @property
+    def host_count(self) -> int:
+        """Number of GPUs, or of nodes where these have none."""
+        raise NotImplementedError
+
     def label(self) -> str:
         """Return the fabric's name in results."""
         return self.kind

@@ -164,6 +164,11 @@ class FabricSpec(BaseFabricSpec):
         return self.domains * self.rails
 
     @property
+    def host_count(self) -> int:
+        """Number of GPUs."""
+        return self.gpus
+
+    @property
     def spine_count(self) -> int:
         """Number of spines that join rail switches; 0 for a kind that states its own graph."""
         return 0 if self.definition.is_graph else self.size.spines

@@ -114,7 +114,7 @@ def facts(spec: "ExperimentSpec") -> "tuple[list[str], list[int], Counts]":
     from railyard.experiments.measures.definition import Counts, measures_of
 
     kinds = dict.fromkeys(fabric.kind for fabric in spec.fabrics)
-    gpus = dict.fromkeys([fabric.gpus for fabric in spec.gpu_fabrics] + [fabric.nodes for fabric in spec.rail_fabrics])
+    gpus = dict.fromkeys(fabric.host_count for fabric in spec.fabrics)
     replays = 0
     faults = 0
     for measure in measures_of(spec):

@@ -17,7 +17,6 @@ from railyard.experiments.spec.faults import ATTEMPTS, MAX_ATTEMPTS, Repeats
 from railyard.experiments.spec.heartbeats import Heartbeats, HeartbeatsSpec
 from railyard.experiments.spec.hosts import Hosts, UnderlaySpec
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, BaseFabricSpec, FabricPlan
-from railyard.topologies.multirail.spec import MultirailSpec
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.spec import WorkloadSpec, parse_workload
@@ -130,11 +129,6 @@ class ExperimentSpec(ConfigModel):
     def gpu_fabrics(self) -> tuple[FabricSpec, ...]:
         """The fabrics if they are of GPUs; else none."""
         return tuple(fabric for fabric in self.fabrics if isinstance(fabric, FabricSpec))
-
-    @cached_property
-    def rail_fabrics(self) -> tuple[MultirailSpec, ...]:
-        """The fabrics if they are multi-rail; else none."""
-        return tuple(fabric for fabric in self.fabrics if isinstance(fabric, MultirailSpec))
 
     def resolved(self) -> dict[str, Any]:
         """Return plain data with every default filled in, of which `parse` makes the same experiment."""

@@ -172,6 +172,11 @@ class MultirailSpec(BaseFabricSpec):
     mtu: Annotated[int, Field(ge=1280, le=9000)] = 9000
     dilation: BySize[Dilation] = Field(default_factory=dict)
 
+    @property
+    def host_count(self) -> int:
+        """Number of nodes."""
+        return self.nodes
+
     def label(self) -> str:
         """Return `tcp+sharp, 4 nodes`."""
         return f"{self.mix}, {self.nodes} nodes"

@@ -3,7 +3,7 @@
 from rich.console import Console
 
 from railyard.core.units import format_rate
-from railyard.experiments.measures.allreduce.spec import faults_on, workloads_on
+from railyard.experiments.measures.allreduce.spec import faults_on, rail_fabrics, workloads_on
 from railyard.experiments.options import plain_table
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results import format as fmt
@@ -13,7 +13,7 @@ from railyard.workloads.allreduce.engine_kind import rails_of
 
 def print_items(spec: ExperimentSpec, console: Console) -> None:
     """Print the rails of each fabric, then its workloads and faults."""
-    for number, (label, fabric) in enumerate(zip(spec.labels, spec.rail_fabrics, strict=True)):
+    for number, (label, fabric) in enumerate(zip(spec.labels, rail_fabrics(spec), strict=True)):
         plan = nominal_plan(fabric)
         rates = ", ".join(f"{rail.name} {format_rate(rail.rate * 8, 3)}" for rail in rails_of(plan))
         scale = f"{plan.scale:g} times slower than the paper's"

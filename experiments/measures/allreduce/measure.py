@@ -13,6 +13,7 @@ from railyard.experiments.measures.allreduce.spec import (
     dilations_on,
     faults_of,
     faults_on,
+    rail_fabrics,
     workloads_on,
 )
 from railyard.experiments.measures.definition import MEASURES, Counts, Measure, RunContext
@@ -53,19 +54,19 @@ class AllreduceMeasure(Measure[Any]):
     def steps(self, spec: ExperimentSpec) -> int:
         """Return the number of builds, of the steps that workloads count, and of faults."""
         steps = 0
-        for number, fabric in enumerate(spec.rail_fabrics):
+        for number, fabric in enumerate(rail_fabrics(spec)):
             steps += len(dilations_on(spec, number))
             steps += sum(w.step_count(number, fabric, spec.repeats) for w in workloads_on(spec, number))
         return steps + self._fault_runs(spec)
 
     def counts(self, spec: ExperimentSpec) -> Counts:
         """Return the number of workloads and faults on all fabrics, with repeats."""
-        workloads = sum(len(workloads_on(spec, number)) for number in range(len(spec.rail_fabrics)))
+        workloads = sum(len(workloads_on(spec, number)) for number in range(len(rail_fabrics(spec))))
         return Counts(replays=workloads * spec.repeats, faults=self._fault_runs(spec))
 
     def _fault_runs(self, spec: ExperimentSpec) -> int:
         """Return how often a fault is injected."""
-        numbers = range(len(spec.rail_fabrics))
+        numbers = range(len(rail_fabrics(spec)))
         return sum(fault.times(spec) for number in numbers for fault in faults_on(spec, number))
 
     def predict(self, spec: ExperimentSpec) -> "Predicted":

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from railyard.experiments.measures.allreduce import plots
-from railyard.experiments.measures.allreduce.spec import workloads_on
+from railyard.experiments.measures.allreduce.spec import rail_fabrics, workloads_on
 from railyard.experiments.options import plain_table
 from railyard.experiments.predict.output import Predicted, Prediction
 from railyard.experiments.spec.experiment import ExperimentSpec
@@ -24,7 +24,7 @@ def predict(spec: ExperimentSpec) -> Predicted:
     """Compute the times of workloads; a fault has no formula."""
     rows: list[Prediction] = []
     panels: dict[str, Lines] = {}
-    for number, (label, fabric) in enumerate(zip(spec.labels, spec.rail_fabrics, strict=True)):
+    for number, (label, fabric) in enumerate(zip(spec.labels, rail_fabrics(spec), strict=True)):
         for workload in workloads_on(spec, number):
             for prediction in workload.predictions(number, nominal_plan(fabric)):
                 policy = prediction.policy

@@ -8,7 +8,7 @@ from railyard.core.units import format_rate
 from railyard.experiments.measures.allreduce.faults import run_fault
 from railyard.experiments.measures.allreduce.records import RAILS, Rails
 from railyard.experiments.measures.allreduce.session import calibrated_session
-from railyard.experiments.measures.allreduce.spec import dilations_on, faults_on, workloads_on
+from railyard.experiments.measures.allreduce.spec import dilations_on, faults_on, rail_fabrics, workloads_on
 from railyard.experiments.measures.definition import RunContext
 from railyard.experiments.run.session import surviving_interruptions
 from railyard.experiments.spec.experiment import ExperimentSpec
@@ -59,7 +59,7 @@ def check_dilations(spec: ExperimentSpec, number: int, plan: MultirailPlan) -> N
 
 def _owner_of(spec: ExperimentSpec, number: int, dilation: float) -> str:
     """Return the field of the fabric that has a dilation, else that of the first workload on it which asks for it."""
-    fabric = spec.rail_fabrics[number]
+    fabric = rail_fabrics(spec)[number]
     if dilation in fabric.dilation.values():
         return f"fabrics.{number}"
     workload = next(w for w in workloads_on(spec, number) if dilation in w.dilations(number, fabric))

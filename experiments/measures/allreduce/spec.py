@@ -13,6 +13,7 @@ from railyard.core.errors import BadInput
 from railyard.core.units import Size, Time
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
 from railyard.experiments.spec.faults import FaultSpec, check_faults
+from railyard.topologies.multirail.spec import MultirailSpec
 from railyard.workloads.allreduce.engine_kind import check_policy
 from railyard.workloads.allreduce.workload import RailWorkload
 
@@ -37,6 +38,11 @@ class RailFaultSpec(FaultSpec):
         return self.kind, self.target, self.size, self.policy
 
 
+def rail_fabrics(spec: ExperimentSpec) -> tuple[MultirailSpec, ...]:
+    """Return the fabrics of an experiment if they are multi-rail; else none."""
+    return tuple(fabric for fabric in spec.fabrics if isinstance(fabric, MultirailSpec))
+
+
 def workloads_on(spec: ExperimentSpec, number: int) -> list[RailWorkload]:
     """Return the workloads of a fabric, by its number."""
     workloads = [workload for workload in spec.workloads if isinstance(workload, RailWorkload)]
@@ -57,7 +63,7 @@ def dilations_on(spec: ExperimentSpec, number: int) -> list[float]:
     """Return all dilations of a fabric, which is built anew for each. Faults aren't slowed down."""
     dilations = {1.0} if faults_on(spec, number) else set[float]()
     for workload in workloads_on(spec, number):
-        dilations |= workload.dilations(number, spec.rail_fabrics[number])
+        dilations |= workload.dilations(number, rail_fabrics(spec)[number])
     return sorted(dilations)
 
 
@@ -68,7 +74,7 @@ def check_items(spec: ExperimentSpec) -> None:
         check_numbers(fault.on, len(spec.fabrics), f"faults.{i}.on")
     check_faults(faults, nominal_plans(spec))
     for i, fault in enumerate(faults):
-        for number, fabric in enumerate(spec.rail_fabrics):
+        for number, fabric in enumerate(rail_fabrics(spec)):
             if not fault.is_on(number):
                 continue
             if len(fabric.rails) < 2:
@@ -78,7 +84,7 @@ def check_items(spec: ExperimentSpec) -> None:
     intervals = set[tuple[int, str, str]]()
     for i, workload in enumerate(spec.workloads):
         assert isinstance(workload, RailWorkload)
-        workload.check(spec.rail_fabrics, f"workloads.{i}")
+        workload.check(rail_fabrics(spec), f"workloads.{i}")
         for interval in _intervals(spec, workload):
             if interval in intervals:
                 number, *names = interval
@@ -89,7 +95,7 @@ def check_items(spec: ExperimentSpec) -> None:
 
 def _intervals(spec: ExperimentSpec, workload: RailWorkload) -> Iterator[tuple[int, str, str]]:
     """Yield the number of the fabric, the name and the policy of each interval that a workload records."""
-    for number, fabric in enumerate(spec.rail_fabrics):
+    for number, fabric in enumerate(rail_fabrics(spec)):
         if workload.is_on(number):
             for name, policy in workload.intervals(number, fabric):
                 yield number, name, policy

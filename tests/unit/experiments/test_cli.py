@@ -21,7 +21,7 @@ from railyard.experiments import cli, signatures
 from railyard.experiments.commands import describe, ps
 from railyard.experiments.commands.list import definitions, facts
 from railyard.experiments.measures.allreduce.measure import AllreduceMeasure
-from railyard.experiments.measures.allreduce.spec import workloads_on
+from railyard.experiments.measures.allreduce.spec import rail_fabrics, workloads_on
 from railyard.experiments.measures.definition import Measure
 from railyard.experiments.measures.faults.measure import FaultsMeasure
 from railyard.experiments.measures.replacement.measure import ReplacementMeasure
@@ -272,9 +272,9 @@ def test_list_imports_no_heavy_modules() -> None:
 def test_counts_of_list_equal_counts_of_the_spec(name: str) -> None:
     spec = load(name)
     policies = len(routing.policies) if (routing := routing_of(spec)) else 1
-    on_rails = sum(len(workloads_on(spec, number)) for number in range(len(spec.rail_fabrics)))
+    on_rails = sum(len(workloads_on(spec, number)) for number in range(len(rail_fabrics(spec))))
     replays = (on_rails + len(spec.gpu_fabrics) * len(spec.workloads)) * policies * spec.repeats
-    sizes = [fabric.gpus for fabric in spec.gpu_fabrics] + [fabric.nodes for fabric in spec.rail_fabrics]
+    sizes = [fabric.gpus for fabric in spec.gpu_fabrics] + [fabric.nodes for fabric in rail_fabrics(spec)]
     gpus = list(dict.fromkeys(sizes))
     measure: Measure[Any] = FaultsMeasure() if spec.gpu_fabrics else AllreduceMeasure()
     faults = measure.counts(spec).faults

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from railyard.core.errors import BadInput
 from railyard.core.plugins import BadDefinition
 from railyard.experiments import cli
-from railyard.experiments.measures.allreduce.spec import dilations_on, workloads_on
+from railyard.experiments.measures.allreduce.spec import dilations_on, rail_fabrics, workloads_on
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
 from railyard.experiments.spec.loading import load_any
@@ -146,12 +146,12 @@ def test_training_may_differ_by_fabric() -> None:
 
 def test_single_stands_for_each_rail_that_is_unlike_the_others() -> None:
     spec = spec_of({**SIZES, "policies": ["nezha", "single"]}, fabrics=[PAIR, UNLIKE])
-    on = [sizes_of(spec).policies_on(number, fabric) for number, fabric in enumerate(spec.rail_fabrics)]
+    on = [sizes_of(spec).policies_on(number, fabric) for number, fabric in enumerate(rail_fabrics(spec))]
     assert on == [("nezha", "single:tcp0"), ("nezha", "single:tcp0", "single:sharp1")]
     some = spec_of({**SIZES, "policies": ["nezha", "single"], "only": {"single": [0]}}, fabrics=[PAIR, UNLIKE])
-    on = [sizes_of(some).policies_on(number, fabric) for number, fabric in enumerate(some.rail_fabrics)]
+    on = [sizes_of(some).policies_on(number, fabric) for number, fabric in enumerate(rail_fabrics(some))]
     assert on == [("nezha", "single:tcp0"), ("nezha",)]
-    assert singles(spec.rail_fabrics[0]) == ["single:tcp0"]
+    assert singles(rail_fabrics(spec)[0]) == ["single:tcp0"]
 
 
 def test_fabric_labels_have_rails_nodes_and_differences() -> None:
@@ -174,23 +174,23 @@ def test_dilation_is_in_a_label_only_where_nothing_else_differs() -> None:
 
 def test_small_sizes_are_dilated_most_and_large_ones_not() -> None:
     fabric = spec_of(fabrics=[{**PAIR, "dilation": {"8MiB": 4, "128KiB": 6}}])
-    assert [fabric.rail_fabrics[0].dilation_of(size << 10) for size in (0, 128, 129, 8192, 8193)] == [6, 6, 4, 4, 1]
+    assert [rail_fabrics(fabric)[0].dilation_of(size << 10) for size in (0, 128, 129, 8192, 8193)] == [6, 6, 4, 4, 1]
     assert dilations_on(fabric, 0) == [1.0, 6.0]
     assert parse(fabric.resolved()) == fabric
 
 
 def test_small_sizes_have_more_starts() -> None:
     spec = spec_of({**SIZES, "policies": ["nezha", "mrib"], "starts": {"1MiB": 3}}, repeats=2)
-    sizes, fabric = sizes_of(spec), spec.rail_fabrics[0]
+    sizes, fabric = sizes_of(spec), rail_fabrics(spec)[0]
     assert [sizes.repeats_of(size, 2) for size in sizes.sizes] == [6, 2]
     assert sizes.step_count(0, fabric, 2) == 6 + 2
     assert parse(spec.resolved()) == spec
 
 
 def test_gloo_runs_on_the_first_tcp_rail() -> None:
-    assert peer_rail(spec_of(fabrics=[{**UNLIKE, "rails": [SHARP, TCP]}]).rail_fabrics[0]) == 1
+    assert peer_rail(rail_fabrics(spec_of(fabrics=[{**UNLIKE, "rails": [SHARP, TCP]}]))[0]) == 1
     mptcp = {**SIZES, "policies": ["nezha"]}
-    assert peer_rail(spec_of(mptcp, fabrics=[{**UNLIKE, "rails": [SHARP]}]).rail_fabrics[0]) == 0
+    assert peer_rail(rail_fabrics(spec_of(mptcp, fabrics=[{**UNLIKE, "rails": [SHARP]}]))[0]) == 0
 
 
 @pytest.mark.parametrize("name", MULTIRAIL)
@@ -288,7 +288,7 @@ def test_a_training_of_layers_is_the_models_gradients_to_scale() -> None:
 def test_gpt_keeps_its_ratio_of_computing_to_bytes() -> None:
     """1 Gbit/s NICs there: on rails that are r times as fast, a step is r times as short as a whole."""
     spec = spec_of(training("gpt3-2.7b"))
-    plan = nominal_plan(spec.rail_fabrics[0])
+    plan = nominal_plan(rail_fabrics(spec)[0])
     rails = rails_of(plan)
     rate = rails[0].rate * plan.scale
     step = TrainingSpec(kind="training", model="gpt3-2.7b").step(4, plan.scale, rails[0].rate)
