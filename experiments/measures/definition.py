@@ -17,7 +17,7 @@ from rich.console import Console
 
 from railyard.core.config import OnFabrics
 from railyard.core.errors import RailyardError
-from railyard.core.host import Datapath
+from railyard.core.host import Datapath, Machine
 from railyard.core.records import Record
 from railyard.core.registry import Registry
 from railyard.experiments.spec.experiment import ExperimentSpec, Reroute
@@ -167,8 +167,8 @@ class Measure(MeasuredResults, Generic[Item]):
         The numbers under `on` of each item are checked before.
         """
 
-    def missing_requirements(self, spec: ExperimentSpec) -> Iterator[RailyardError]:
-        """Yield an error for each program or library that the machine lacks for the items."""
+    def missing_requirements(self, spec: ExperimentSpec, machine: Machine) -> Iterator[RailyardError]:
+        """Yield an error for each program or library that the items need and the machine lacks."""
         yield from ()
 
     def plans(self, spec: ExperimentSpec, capacity: Capacity | None) -> Sequence[tuple[int, Plan]]:

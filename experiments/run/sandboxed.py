@@ -134,7 +134,7 @@ def check_machine(spec: ExperimentSpec) -> Machine:
     require(machine)
     spec.fabric_class.check_budget(spec.fabrics, machine)
     for measure in measures_of(spec):
-        for error in measure.missing_requirements(spec):
+        for error in measure.missing_requirements(spec, machine):
             raise error
     return machine
 

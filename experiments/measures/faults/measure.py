@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from railyard.core.errors import MissingRequirement, RailyardError
+from railyard.core.host import Machine
 from railyard.core.units import format_time
 from railyard.experiments.measures.definition import (
     MEASURES,
@@ -89,12 +90,11 @@ class FaultsMeasure(Measure[FaultSpec | ScriptSpec]):
 
         validation.check(spec, self.faults(spec), self.scripts(spec), plans)
 
-    def missing_requirements(self, spec: ExperimentSpec) -> Iterator[RailyardError]:
+    def missing_requirements(self, spec: ExperimentSpec, machine: Machine) -> Iterator[RailyardError]:
         """Yield the lack of etcd, if a fault needs a registry of that kind."""
-        from railyard.core.host import detect
         from railyard.core.installation import INSTALL
 
-        if any(item.registry == "etcd" for item in self.items(spec)) and not detect().programs.get("etcd"):
+        if any(item.registry == "etcd" for item in self.items(spec)) and not machine.programs.get("etcd"):
             yield MissingRequirement("this machine lacks etcd, for the registry", INSTALL)
 
     def reroutes(self, spec: ExperimentSpec, fabric: int) -> tuple[Reroute, ...]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 
 from railyard.core.errors import MissingRequirement, RailyardError
+from railyard.core.host import Machine
 from railyard.experiments.measures.definition import MEASURES, Counts, Measure, RunContext, SpecSection
 from railyard.experiments.measures.steering.records import CHOICES, HEALTH
 from railyard.experiments.measures.steering.spec import Background, RoutingSpec, background_of, grid_of, routing_of
@@ -77,12 +78,11 @@ class Steering(WorkloadVariants, Measure[Any]):
 
         check_routing(spec)
 
-    def missing_requirements(self, spec: ExperimentSpec) -> Iterator[RailyardError]:
+    def missing_requirements(self, spec: ExperimentSpec, machine: Machine) -> Iterator[RailyardError]:
         """Yield the lack of etcd, if health scores are kept in a registry of that kind."""
-        from railyard.core.host import detect
         from railyard.core.installation import INSTALL
 
-        if self._routing(spec).health.registry == "etcd" and not detect().programs.get("etcd"):
+        if self._routing(spec).health.registry == "etcd" and not machine.programs.get("etcd"):
             yield MissingRequirement("this machine lacks etcd, for the registry", INSTALL)
 
     def steps(self, spec: ExperimentSpec) -> int:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from railyard.core.errors import RailyardError
+from railyard.core.host import Machine
 from railyard.core.units import format_time
 from railyard.experiments.measures.definition import MEASURES, Counts, Measure, RunContext
 from railyard.experiments.measures.training.spec import Trainings, TrainingSpec, check_trainings
@@ -33,7 +34,7 @@ class Training(Measure[TrainingSpec]):
         """Check GPUs, targets and programs."""
         check_trainings(self.items(spec), plans)
 
-    def missing_requirements(self, spec: ExperimentSpec) -> Iterator[RailyardError]:
+    def missing_requirements(self, spec: ExperimentSpec, machine: Machine) -> Iterator[RailyardError]:
         """Yield what programs need: PyTorch, Open MPI."""
         for training in self.items(spec):
             if error := training.definition.missing_requirement():

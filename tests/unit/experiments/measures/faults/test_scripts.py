@@ -1,5 +1,6 @@
 """Scripts, storms and heartbeats as an experiment's file has them."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,7 +8,6 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railyard.core import host
 from railyard.core.errors import BadInput
 from railyard.experiments.measures.faults.measure import FaultsMeasure
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
@@ -268,13 +268,12 @@ def test_a_storm_whose_mix_breaks_a_registry_has_one() -> None:
 
 
 @pytest.mark.parametrize("where", ["faults: [%s]", "scripts: [{name: a, faults: [%s]}]"])
-def test_fault_of_etcd_needs_etcd(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "detect", lambda: FULL)
-    monkeypatch.delitem(FULL.programs, "etcd")
+def test_fault_of_etcd_needs_etcd(where: str) -> None:
+    machine = replace(FULL, programs={})
     etcd = "{kind: registry-crash, target: registry, registry: etcd}"
-    assert list(FaultsMeasure().missing_requirements(spec_of(where % etcd)))
+    assert list(FaultsMeasure().missing_requirements(spec_of(where % etcd), machine))
     embedded = "{kind: registry-crash, target: registry}"
-    assert not list(FaultsMeasure().missing_requirements(spec_of(where % embedded)))
+    assert not list(FaultsMeasure().missing_requirements(spec_of(where % embedded), machine))
 
 
 def test_the_same_may_break_on_two_fabrics_in_two_ways() -> None:
