@@ -68,13 +68,15 @@ def ignore_action(operation: Operation, fault: Fault, at_ns: int) -> None:
 class ActiveFault:
     """One fault on a built fabric. Leaving its context repairs it, and undoes a preparation that no injection followed.
 
-    `injected_ns`, `repaired_ns`: when the injection and the repair began, monotonic ns; 0 before.
+    `injected_ns`, `repaired_ns`: when the injection and the repair began, monotonic ns; 0 before. `late_ns`: how long
+    after it was due the injection began; 0 if it was due at no time.
     """
 
     def __init__(self, fabric: FaultyFabric, fault: Fault, on_action: OnAction = ignore_action) -> None:
         self.fault = fault
         self.injected_ns = 0
         self.repaired_ns = 0
+        self.late_ns = 0
         self._operator = operator_of(fabric)
         self._on_action = on_action
         self._is_prepared = False
@@ -105,11 +107,13 @@ class ActiveFault:
         self._operator.prepare(self.fault)
         self._on_action("prepare", self.fault, at_ns)
 
-    def inject(self) -> int:
-        """Inject the fault, which is prepared; return when (monotonic ns, just before)."""
+    def inject(self, due_ns: int | None = None) -> int:
+        """Inject the fault, which is prepared; return when (monotonic ns, just before). `due_ns`: when it is due."""
         # set before, so that half an injection is repaired too
         self.injected_ns = time.monotonic_ns()
         self.injected_ns = self._operator.inject(self.fault)
+        if due_ns is not None:
+            self.late_ns = self.injected_ns - due_ns
         self._on_action("inject", self.fault, self.injected_ns)
         return self.injected_ns
 

@@ -207,8 +207,8 @@ class Player:
 
     def _inject(self, number: int, timed: Timed, fault: ActiveFault) -> None:
         self.actions.begin(number, "inject")
-        self.injected_ns[number] = fault.inject()
-        self.late_ns[number] = fault.injected_ns - self._inject_at_ns(timed)
+        self.injected_ns[number] = fault.inject(self._inject_at_ns(timed))
+        self.late_ns[number] = fault.late_ns
         self.actions.end(number, "inject", fault.injected_ns)
 
     def _repair(self, number: int, fault: ActiveFault) -> None:

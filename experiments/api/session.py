@@ -30,7 +30,7 @@ from railyard.experiments.spec.parsing import parse
 from railyard.failure.active import ActiveFault
 from railyard.failure.analysis.evaluate import AFTER_S, WARM_UP_S, ScriptObservations, active_detours, evaluate_all
 from railyard.failure.pairs import PairSelection, monitored_pairs
-from railyard.failure.probes.traffic import ProbePorts, Traffic, TrafficJob, TrafficLog
+from railyard.failure.probes.traffic import Traffic, TrafficJob, TrafficLog
 from railyard.failure.script import Script
 from railyard.results.runs.records import LIVE, Event, LinkCheck, Run
 from railyard.topologies.addresses import Gpu
@@ -80,7 +80,6 @@ class LiveFabric:
         self._links: list[LinkCheck] = []
         self._faults: dict[int, ProbedFault] = {}
         self._heartbeats = ExitStack()
-        self._probe_ports = ProbePorts()
 
     def run(self, workload: dict[str, Any], repeats: int, seed: int) -> Run:
         """Run a workload `repeats` times and return its records. BadInput if it doesn't fit the fabric."""
@@ -155,10 +154,12 @@ class LiveFabric:
         script = spec.script(session.plan, 0)
         selection = replace(monitored_pairs(spec.fault, session.plan), streams=(), affected=frozenset())
         run = self._new_run(experiment)
+        if not self._faults:
+            session.await_detours_withdrawn()
         if not self._faults and self._reroute:
             self._heartbeats.enter_context(heartbeats_running(session, HeartbeatsSpec(), self._new_run(self._spec)))
             time.sleep(SETTLE_S)
-        port = self._probe_ports.take()
+        port = session.probe_ports.take()
         job = TrafficJob(streams=(), probes=selection.probes, stream_bytes_per_s=0.0, port=port)
         active = ActiveFault(session.net, spec.fault, observers.show_fault)
         fault = ProbedFault(spec, active, script, selection, run, Traffic(job), port)
@@ -200,7 +201,7 @@ class LiveFabric:
         fault = self._faults.pop(number)
         with ExitStack() as ports, fault.scores, fault.load, fault.traffic, ExitStack() as last:
             # after the probes have ended
-            ports.callback(self._probe_ports.release, fault.probe_port)
+            ports.callback(self._session.probe_ports.release, fault.probe_port)
             if not self._faults:
                 last.callback(self._heartbeats.close)
             if not fault.is_confirmed:

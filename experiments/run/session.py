@@ -26,6 +26,7 @@ from railyard.experiments.run import observers
 from railyard.experiments.spec.faults import ATTEMPTS
 from railyard.failure.analysis.evaluate import active_detours
 from railyard.failure.faults import Fault
+from railyard.failure.probes.traffic import ProbePorts
 from railyard.results.analysis.findings import link_findings
 from railyard.results.measured import MEASURED
 from railyard.results.runs.records import (
@@ -71,9 +72,9 @@ def record_interruptions(run: Run, interval: IntervalId) -> None:
         run.events.append(Event(one.start_ns, PROCESS, "interrupted", {**detail, "text": str(one)}))
 
 
-def record_late_injection(run: Run, interval: IntervalId, fault: Fault, injected_ns: int, due_ns: int) -> None:
+def record_late_injection(run: Run, interval: IntervalId, fault: Fault, injected_ns: int, late_ns: int) -> None:
     """Record as an event of an interval that a fault was injected late, if it was by more than LATE_S."""
-    seconds = (injected_ns - due_ns) / 1e9
+    seconds = late_ns / 1e9
     if seconds > LATE_S:
         text = f"{fault.kind} {fault.target} was injected {seconds:.2f} s late"
         detail = {**interval.as_dict(), "seconds": seconds, "text": text}
@@ -178,7 +179,8 @@ class FabricSession(Session):
 
     `received`: the events of its controller and agents so far, of which `recorded` gets those that aren't samples.
     `faults`: those that were injected, with the times (ns) of each and of its repair, also of repeated intervals.
-    `registry_uses`: the registry of each active fault that needs health scores.
+    `registry_uses`: the registry of each active fault that needs health scores. `probe_ports`: for the probes of faults
+    that are active together.
     """
 
     net: FabricNet
@@ -188,6 +190,7 @@ class FabricSession(Session):
     recorded: list[Event] = field(default_factory=list, repr=False)
     faults: list[tuple[Fault, int, int]] = field(default_factory=list)
     registry_uses: list[RegistryKind] = field(default_factory=list)
+    probe_ports: ProbePorts = field(default_factory=ProbePorts)
 
     @property
     def plan(self) -> Plan:

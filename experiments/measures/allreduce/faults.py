@@ -98,8 +98,8 @@ def inject_and_repair(
             problem = f"this kernel can't do {fault.kind}: nftables can't catch what leaves an interface"
             raise MissingRequirement(problem, "use Linux 5.16") from error
         sleep_until(due_s)
-        active.inject()
-        record_late_injection(session.run, injected.interval, fault.fault, active.injected_ns, round(due_s * 1e9))
+        active.inject(round(due_s * 1e9))
+        record_late_injection(session.run, injected.interval, fault.fault, active.injected_ns, active.late_ns)
         active.confirm()
         sleep_until(active.injected_ns / 1e9 + fault.repair)
     # rails are back when the repair is done, not when it begins

@@ -175,7 +175,7 @@ class FaultInjector:
             observers.show_first_packet(row)
         for fault, late_s in zip(seen.faults, seen.late_s, strict=False):
             t_fault = fault.recovery.t_fault
-            record_late_injection(self.run, interval, fault.fault, t_fault, t_fault - round(late_s * 1e9))
+            record_late_injection(self.run, interval, fault.fault, t_fault, round(late_s * 1e9))
         first = seen.faults[0]
         row = seen.faults[0].recovery
         trace = (first.t_ms, first.bps, first.affected_bps)

@@ -232,7 +232,8 @@ def run_replacement(
     timeline.step("job-resumed", after[0].start_ns)
     detail = {**interval.as_dict(), "case": replacement.case, "way": job.way, "failed": replacement.failed}
     run.events += [Event(at, "replacement", name, detail) for name, at in timeline.at.items()]
-    record_late_injection(run, during, replacement.fault, timeline.at["fault"], timeline.due_ns)
+    injected_ns = timeline.at["fault"]
+    record_late_injection(run, during, replacement.fault, injected_ns, injected_ns - timeline.due_ns)
     ms = {what: (at - timeline.at["fault"]) / 1e6 for what, at in timeline.at.items()}
     optical = session.plan.spec.optical
     row = Replacement(

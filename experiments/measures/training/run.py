@@ -296,7 +296,7 @@ class TrainingRun:
                     if not active.injected_ns and now_s >= inject_s:
                         job.may_restart = True
                         show_injected = probing.enter_context(observers.probing(fault.fault))
-                        active.inject()
+                        active.inject(round(inject_s * 1e9))
                         active.confirm()
                         show_injected(active.injected_ns)
                     elif active.is_injected and now_s >= active.injected_ns / 1e9 + fault.repair:
@@ -318,7 +318,7 @@ class TrainingRun:
         is_job = self.training.definition.restarts == "job"  # of which nothing notices a fault after its restart
         until = job.restarts[0] if is_job and job.restarts else results.OPEN_END_NS
         self._record_events(interval, fault, job, t_fault, t_repair)
-        record_late_injection(self.run, interval, fault.fault, t_fault, round(inject_s * 1e9))
+        record_late_injection(self.run, interval, fault.fault, t_fault, active.late_ns)
         if job.meter and reference.pace:
             rows = [
                 (results.STALLED, results.stalled_s(job.meter.sent, reference.pace, t_fault), "s", ""),

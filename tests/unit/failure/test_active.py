@@ -129,3 +129,10 @@ def test_operations_are_reported_with_their_times() -> None:
     names = [operation for operation, _, _ in actions]
     assert names == ["prepare", "inject", "repair"]
     assert [at_ns for _, _, at_ns in actions[1:]] == [fault.injected_ns, fault.repaired_ns]
+
+
+def test_lateness_counts_from_the_due_time() -> None:
+    with ActiveFault(RecordingOperator(), CUT) as fault:
+        fault.prepare()
+        injected_ns = fault.inject(-5)
+        assert fault.late_ns == injected_ns + 5
