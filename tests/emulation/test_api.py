@@ -275,7 +275,7 @@ def test_run_waits_for_other_runs_and_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
-def test_figures_of_a_script_are_those_of_the_command_line(tmp_path: Path) -> None:
+def test_figures_of_a_script_equal_the_command_lines(tmp_path: Path) -> None:
     """Of the four collectives of `collectives`, compared as two runs of the command line are. A variant:
     test_experiment_returns_its_tables_and_a_scripts_figures has the same predictions and metrics.
     """

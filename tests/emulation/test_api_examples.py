@@ -22,7 +22,7 @@ def test_every_example_is_run() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", EXPECTED)
-def test_example_prints_what_it_should(name: str, tmp_path: Path) -> None:
+def test_example_prints_its_expected_output(name: str, tmp_path: Path) -> None:
     """They are variants: test_api.py does the same."""
     with Program([sys.executable, str(FOLDER / f"{name}.py")], cwd=tmp_path) as program:
         assert program.end(150) == 0, program.output

@@ -164,7 +164,7 @@ def test_uplinks_are_loaded_evenly() -> None:
     ],
 )
 @pytest.mark.quiet
-def test_no_route_moves_it(kind: str, policy: str, loads: dict[str, Any]) -> None:
+def test_no_route_change_moves_the_background(kind: str, policy: str, loads: dict[str, Any]) -> None:
     fabric = build(kind, 3, 3, policy=policy, **RATES)
     with Background(fabric.net.plan, [spec(load=0.5, **loads)]) as load:
         time.sleep(SETTLE_S)
@@ -175,7 +175,7 @@ def test_no_route_moves_it(kind: str, policy: str, loads: dict[str, Any]) -> Non
 
 
 @pytest.mark.quiet
-def test_a_square_wave_is_off_when_it_is_off() -> None:
+def test_square_wave_sends_nothing_while_off() -> None:
     fabric = build("rail-only", 2, 2, **RATES)
     port = fabric.net.plan.rail_link(Gpu(1, 0)).a
     wave = spec(rails=[0], load=0.9, start="200ms", duration="300ms", period="600ms")
@@ -210,7 +210,7 @@ def test_a_square_wave_is_off_when_it_is_off() -> None:
 
 
 @pytest.mark.quiet
-def test_a_transfer_over_a_hot_rail_gets_what_is_left() -> None:
+def test_transfer_over_a_hot_rail_gets_the_remaining_rate() -> None:
     fabric = build("rail-only", 2, 2, **RATES)
     before = count(fabric.net)
     with relaxed_tcp_timers(fabric.net.plan.hosts), Background(fabric.net.plan, [spec(rails=[0], load=0.9)]) as load:
@@ -226,7 +226,7 @@ def test_a_transfer_over_a_hot_rail_gets_what_is_left() -> None:
 
 @pytest.mark.quiet
 @pytest.mark.long
-def test_it_yields_to_no_crowd() -> None:
+def test_background_keeps_its_rate_beside_many_flows() -> None:
     """Eight streams from d0g1, which d0g0 carries over its rail (dr): they would wait in d0g0's queue with the load."""
     fabric = build("rail-only", 2, 2, **RATES)
     before = count(fabric.net)
@@ -236,7 +236,7 @@ def test_it_yields_to_no_crowd() -> None:
     assert (count(fabric.net) - before).drops == 0
 
 
-def test_it_ends_with_its_parent() -> None:
+def test_background_ends_with_its_parent() -> None:
     fabric = build("rail-only", 2, 2, **RATES)
     telling, reported = os.pipe()
     parent = os.fork()

@@ -43,7 +43,7 @@ def test_every_builder_takes_its_turn_and_is_compared(tmp_path: Path, slow: floa
 
 
 @pytest.mark.sandbox
-def test_what_is_left_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remaining_processes_and_links_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     before = teardown_check.visible()
     teardown_check.wait_until_gone(before)
     monkeypatch.setattr(teardown_check, "TIMEOUT_S", 0.2)

@@ -41,7 +41,7 @@ def taken(checker: ConnectivityChecker, actions: list[Action], answered: int, *b
     return found
 
 
-def test_silent_link_names_only_the_gpus_that_it_cuts_off() -> None:
+def test_silent_link_names_only_the_disconnected_gpus() -> None:
     fabric = build("rail-only", 3, 2, reroute=False, backups=False)
     pairs = list(permutations(fabric.gpus, 2))
     cut_off = {pair for pair in pairs if crosses(*pair)}

@@ -89,7 +89,7 @@ def command(*words: str, who: Wrap = as_root, cwd: Path = ROOT) -> "subprocess.C
     return finished(who([*RUN_EXPERIMENT, *words]), 180.0, cwd=cwd)
 
 
-def test_a_shell_on_a_fabric_and_a_look_into_it_from_elsewhere(who: Wrap, everybodys: Path, slow: float) -> None:
+def test_fabric_of_a_shell_is_seen_from_another_terminal(who: Wrap, everybodys: Path, slow: float) -> None:
     with Program(who(SHELL), home=everybodys) as shell:
         shell.await_text(PROMPT, BUILT_S * slow)
         shell.type("d0g0 ping -c 1 -W 10 d1g1")
@@ -181,7 +181,7 @@ def test_roots_run_in_a_users_folder_is_the_users(everybodys: Path) -> None:
     assert {path.stat().st_uid for path in (out / "a", *files)} == {uid}
 
 
-def test_a_run_that_is_stopped_keeps_what_it_has(everybodys: Path, slow: float) -> None:
+def test_stopped_run_keeps_its_records(everybodys: Path, slow: float) -> None:
     out = everybodys / "out"
     line = [
         "run",

@@ -54,7 +54,7 @@ def send(fabric: Fabric, connection: socket.socket, packets: int) -> dict[int, i
     return went_up(fabric, before)
 
 
-def test_connections_spread_over_spines_and_each_keeps_to_one() -> None:
+def test_connections_spread_over_spines_and_keep_their_spine() -> None:
     fabric = build("rail-optimized", 2, 2, spines=3)
     before = fabric.packets_to_spines()
     connections = fabric.connect(SRC, DST, MANY)
@@ -66,7 +66,7 @@ def test_connections_spread_over_spines_and_each_keeps_to_one() -> None:
         assert sorted(send(fabric, connection, 5).values())[:2] == [0, 0]
 
 
-def test_a_killed_spine_is_left_and_joined_again_when_it_is_back() -> None:
+def test_killed_spine_is_avoided_and_used_after_its_return() -> None:
     fabric = build("rail-optimized", 2, 2, spines=2)
     group = fabric.openflow("rail0", "dump-groups")
     fabric.net.ovs["spine0"].kill()

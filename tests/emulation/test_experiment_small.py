@@ -134,7 +134,7 @@ def test_bytes_are_exact_and_every_check_but_the_machines_passes(first: Folder) 
     assert {name for name, passed in checks.items() if not passed} <= {BELIEVABLE}
 
 
-def test_a_fault_has_a_row_on_each_fabric_that_says_how_it_went(first: Folder) -> None:
+def test_fault_has_a_row_with_its_outcome_on_each_fabric(first: Folder) -> None:
     rows = pd.read_csv(first.path / "recovery.csv")
     assert list(rows["fabric"]) == ["rail-only", "rail-optimized"]
     assert set(rows["fault"]) == {"link-down"}
@@ -166,7 +166,7 @@ def test_runs_of_root_and_of_a_user_do_not_disturb_each_other(first: Folder, eve
     assert outs[1].path.stat().st_uid == 65534
 
 
-def test_kill_9_while_something_is_broken_leaves_nothing(everybodys: Path, slow: float) -> None:
+def test_kill_9_during_a_fault_leaves_nothing(everybodys: Path, slow: float) -> None:
     before = machine_state()
     line = ["run", str(everybodys / "small.yaml"), "-o", "faults.0.repair=60s", "--out", str(everybodys / "out")]
     with Program([*RUN_EXPERIMENT, *line]) as run:

@@ -46,7 +46,7 @@ def test_all_reach_all_by_the_policys_path(kind: str, policy: str, domains: int,
         assert any(fabric.packets_to_spines().values()) == crosses
 
 
-def test_it_is_a_mininet_network() -> None:
+def test_fabric_is_a_mininet_network() -> None:
     fabric = build("rail-only", 2, 2)
     gpu = fabric.net.get("d0g1")
     assert gpu.IP() == "198.18.2.0"

@@ -168,7 +168,7 @@ def test_silent_cut_stays_until_its_repair_and_loses_nothing() -> None:
 
 
 @pytest.mark.long
-def test_what_is_impaired_carries_some_and_loses_nothing() -> None:
+def test_impaired_link_still_carries_traffic() -> None:
     broken = Broken("rail-only", 2, 2, reroute=False)
     for kind, most in IMPAIRED:
         for attempt in range(1, TRIES + 1):  # TCP's attempts on a busy machine may all find a flapping link down
@@ -226,7 +226,7 @@ def test_a_fault_that_does_not_bite_fails_loudly(monkeypatch: pytest.MonkeyPatch
         repair(net, fault)
 
 
-def test_probes_arrive_in_time_however_late_they_are_read() -> None:
+def test_probes_have_their_time_of_arrival_if_read_late() -> None:
     src, dst = build("rail-only", 2, 2).gpus[::2]
     traffic = Traffic(TrafficJob(streams=(), probes=((src, dst),), stream_bytes_per_s=0.0))
     traffic.start()

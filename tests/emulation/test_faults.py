@@ -218,7 +218,7 @@ def test_a_rail_switch_reboots_by_itself() -> None:
     assert_left_nothing(fabric, before)
 
 
-def test_the_repair_of_a_reboot_waits_for_it() -> None:
+def test_repair_of_a_reboot_waits_for_the_switch() -> None:
     fabric, fault = bare(), Fault.of("rail-switch-reboot", "rail1", down="0.4s")
     at_ns = inject(fabric.net, fault)
     repair(fabric.net, fault)
@@ -262,7 +262,7 @@ def test_hung_gpu_forwards_nothing_and_keeps_its_carrier() -> None:
     assert_left_nothing(fabric, before)
 
 
-def test_two_hung_gpus_of_a_domain_mend_one_by_one() -> None:
+def test_two_hung_gpus_of_a_domain_are_repaired_separately() -> None:
     fabric = bare(rails=3)
     before = state(fabric)
     first, second = Fault("gpu-hang", "d0g0"), Fault("gpu-hang", "d0g1")
@@ -291,7 +291,7 @@ def test_a_crashed_server_takes_its_whole_domain_and_no_other() -> None:
     assert_left_nothing(fabric, before)
 
 
-def test_each_kind_fails_loudly_if_it_does_not_bite(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_kind_fails_loudly_without_an_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(active, "SYMPTOMS_TIMEOUT_S", 0.3)
     net = bare("rail-optimized").net
     for kind, target in FAULT_TARGETS.items():

@@ -49,7 +49,7 @@ def test_a_body_that_dies_is_a_failure() -> None:
         run(lambda: os._exit(3))
 
 
-def test_a_body_that_hangs_is_ended_with_all_that_it_started() -> None:
+def test_hanging_body_is_ended_with_its_processes() -> None:
     name = f"sleep 4{os.getpid()}"
 
     def body() -> None:
@@ -61,7 +61,7 @@ def test_a_body_that_hangs_is_ended_with_all_that_it_started() -> None:
     eventually(lambda: not running(name))
 
 
-def test_what_a_body_leaves_running_ends_with_it() -> None:
+def test_processes_of_a_body_end_with_the_body() -> None:
     name = f"sleep 5{os.getpid()}"
 
     def body() -> None:
@@ -71,7 +71,7 @@ def test_what_a_body_leaves_running_ends_with_it() -> None:
     assert not running(name)
 
 
-def test_it_ends_with_the_one_who_started_it() -> None:
+def test_forked_process_ends_with_its_parent() -> None:
     name = f"sleep 6{os.getpid()}"
     code = (
         "import subprocess; from tests.emulation import forked\n"

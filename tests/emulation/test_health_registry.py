@@ -105,7 +105,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     return found
 
 
-def test_agents_get_all_scores_in_order_and_a_late_one_the_last(kind: Kind) -> None:
+def test_agents_get_scores_in_order_and_a_late_agent_the_last(kind: Kind) -> None:
     server = start(kind)
     healthd, early = writer(server), Reader(server)
     for version in range(1, 21):
@@ -231,7 +231,7 @@ def test_etcd_keeps_the_last_scores_over_a_kill() -> None:
     eventually(lambda: late.has(7))
 
 
-def test_new_etcd_takes_address_and_data_of_the_one_left() -> None:
+def test_new_etcd_takes_address_and_data_of_the_old_etcd() -> None:
     """As when a controller crashes, and comes back."""
     server = EtcdServer(Path("/run/etcd"))
     server.start()

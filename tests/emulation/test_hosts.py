@@ -161,7 +161,7 @@ def test_a_machine_that_dies_ends_the_run_and_leaves_nothing(
     assert_as_before(before)
 
 
-def test_what_is_missing_elsewhere_is_named_within_5_s(three: Machines, stack: ExitStack, tmp_path: Path) -> None:
+def test_process_missing_elsewhere_is_named_within_5_s(three: Machines, stack: ExitStack, tmp_path: Path) -> None:
     """On machine 2 the part is stopped, a replay worker killed, one of the next interval stopped, a switch killed."""
     agent = start_agent(three, stack, 2, "--once")
     long = [{**SMALL["workloads"][0], "duration": "20s"}]
@@ -194,7 +194,7 @@ def test_what_is_missing_elsewhere_is_named_within_5_s(three: Machines, stack: E
     check_nothing_left(three)
 
 
-def test_a_cut_between_machines_is_recovered_from_as_on_one(three: Machines, stack: ExitStack, tmp_path: Path) -> None:
+def test_cut_between_machines_recovers_as_on_a_machine(three: Machines, stack: ExitStack, tmp_path: Path) -> None:
     """The GPU is on machine 2, its rail switch on machine 1."""
     fabric = {"kind": "rail-only", "domains": 4, "rails": 4, "rail_rate": "5Mbit"}
     faults = [{"kind": "link-down", "target": "d2g0", "at": "700ms", "repair": "2s"}]
@@ -288,7 +288,7 @@ def set_link(name: str, *state: str) -> None:
     subprocess.run(["ip", "link", "set", name, *state], check=True)
 
 
-def test_doctor_checks_all_machines_and_what_joins_them(three: Machines, stack: ExitStack) -> None:
+def test_doctor_checks_all_machines_and_their_underlay(three: Machines, stack: ExitStack) -> None:
     for number in (2, 3):
         start_agent(three, stack, number, "--once")  # which doctor is no run for
     argv = (*RUN_EXPERIMENT, "doctor", "--hosts", "3", "--underlay", "eth0")

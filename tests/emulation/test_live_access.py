@@ -170,7 +170,7 @@ def test_no_variable_of_roots_reaches_a_users_run(tmp_path: Path, monkeypatch: p
     assert "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" in variables.splitlines()
 
 
-def test_programs_of_a_user_are_not_those_that_root_starts(tmp_path: Path) -> None:
+def test_root_starts_no_program_of_a_user(tmp_path: Path) -> None:
     """Root's `exec` and `ps` start no program by the PATH, PYTHONPATH or home folder of the run's user."""
     tmp_path.chmod(0o755)
     for name in ("unshare", "nsenter", "ip", "sh", "python3"):
@@ -250,7 +250,7 @@ def test_a_user_sees_and_enters_own_runs_only() -> None:
         assert "root" not in listed
 
 
-def test_what_was_checked_is_what_is_entered(capfd: pytest.CaptureFixture[str]) -> None:
+def test_ended_run_is_not_entered(capfd: pytest.CaptureFixture[str]) -> None:
     """Once the run has ended, its entry leads nowhere, whatever has its number then."""
     with impostor("listens"):
         (run,) = ps.find()

@@ -165,7 +165,7 @@ def test_the_path_of_a_pair_follows_its_packets(live: tuple[Program, Page, Path]
     eventually(lambda: page.path_of("d0g1", "d1g1")["gpus"] == ["d0g1", "d1g1"], SOON_S)
 
 
-def test_paths_are_recorded_when_they_change(live: tuple[Program, Page, Path]) -> None:
+def test_paths_are_recorded_at_each_change(live: tuple[Program, Page, Path]) -> None:
     _, page, _ = live
     eventually(lambda: len(page.paths["d0g0 d1g1"]) > 0, SOON_S)
     before = len(page.paths["d0g0 d1g1"])

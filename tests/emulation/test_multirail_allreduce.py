@@ -125,7 +125,7 @@ def test_other_rail_carries_on_when_a_nic_disappears() -> None:
 
 
 @pytest.mark.alone
-def test_two_of_three_rails_take_over_when_one_dies() -> None:
+def test_two_of_three_rails_carry_on_after_a_rail_fails() -> None:
     """
     n0   n1   n2   n3
     ||+--||+--||+--||+---- rail2 (glex)

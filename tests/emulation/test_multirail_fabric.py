@@ -170,7 +170,7 @@ def test_killed_switch_returns_with_its_flows() -> None:
     eventually(lambda: all_hear(net, 0))
 
 
-def test_a_hung_switch_forwards_nothing_until_it_wakes() -> None:
+def test_hung_switch_forwards_nothing_until_its_repair() -> None:
     net = built()
     inject(net, Fault("rail-switch-hang", "rail1"))
     assert not arrives(Nic(1, 0), Nic(1, 1))
@@ -245,7 +245,7 @@ def test_nothing_is_left_of_a_fabric_that_was_stopped() -> None:
     assert not [path for path in OVS_DIR.iterdir() if path.name in net.plan.namespaces]
 
 
-def test_mininet_knows_the_nodes_and_what_is_between_them() -> None:
+def test_mininet_has_the_nodes_and_the_links() -> None:
     net = built()
     assert [host.name for host in net.hosts] == ["n0", "n1", "n2", "n3"]
     assert {switch.name for switch in net.switches} == {"rail0", "rail1", "agg1"}

@@ -70,7 +70,7 @@ def test_spare_gpu_joins_optically_and_job_resumes_checkpoint() -> None:
 
 
 @pytest.mark.long
-def test_a_spare_domain_takes_all_tasks_of_one_that_lost_a_gpu() -> None:
+def test_spare_domain_takes_all_tasks_of_a_failed_domain() -> None:
     row, at = taken_over("rail-optimized", case="small-domain")
     assert (row.method, row.replaced_by, row.iterations_lost, row.optical_links_down_ms) == ("migration", "hb2", 1, 0.0)
     assert at["decided"] < at["replaced"] < at["state-moved"] < at["job-resumed"]
@@ -85,7 +85,7 @@ def test_a_spare_domain_takes_the_tasks_of_a_server_that_died() -> None:
 
 
 @pytest.mark.long
-def test_past_spines_an_idle_gpu_takes_over_where_it_is() -> None:
+def test_idle_gpu_behind_spines_replaces_without_optics() -> None:
     row, at = taken_over("rail-optimized", case="idle-gpu")
     assert (row.method, row.failed, row.replaced_by, row.optical_links_down_ms) == ("direct", "d0g1", "d0g2", 0.0)
     assert not {"optical-links-down", "optical-links-up", "adopted"} & at.keys()

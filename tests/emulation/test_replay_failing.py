@@ -39,7 +39,7 @@ def while_it_runs(do: Callable[[], None]) -> Callable[[int], None]:
     return progress
 
 
-def test_a_worker_that_dies_ends_it_for_all() -> None:
+def test_dead_worker_ends_the_replay_for_all() -> None:
     """The other processes notice it by their connections, and none waits for the deadline."""
     build("rail-only", 2, 2)
     schedule = collective_schedule("all-to-all-in-rail", 2, 2, SECONDS_OF_BYTES)
@@ -50,7 +50,7 @@ def test_a_worker_that_dies_ends_it_for_all() -> None:
     assert workers() == []
 
 
-def test_what_a_cut_link_keeps_back_is_missing_at_the_deadline() -> None:
+def test_bytes_behind_a_cut_link_are_missing_at_the_deadline() -> None:
     fabric = build("rail-only", 2, 2, reroute=False, backups=False)
     schedule = collective_schedule("all-to-all-in-rail", 2, 2, SECONDS_OF_BYTES // 2)
     cut = while_it_runs(lambda: fabric.set_link(Gpu(0, 1), "down"))

@@ -46,7 +46,7 @@ def test_segments_are_counted_and_on_whole_links_none_is_lost() -> None:
     assert spent.retransmits <= TAIL_PROBES
 
 
-def test_what_a_cut_link_swallows_is_counted_as_sent_again() -> None:
+def test_bytes_lost_at_a_cut_link_count_as_retransmitted() -> None:
     fabric = build("rail-only", 2, 2, reroute=False, backups=False)
     (connection,) = fabric.connect(Gpu(0, 1), Gpu(1, 1), 1)
     before = count(fabric.net)
@@ -55,7 +55,7 @@ def test_what_a_cut_link_swallows_is_counted_as_sent_again() -> None:
     eventually(lambda: (count(fabric.net) - before).retransmits > 0)
 
 
-def test_patience_lasts_as_long_as_it_is_asked_for() -> None:
+def test_tcp_timers_follow_the_longest_queue() -> None:
     fabric = build("rail-only", 2, 2)
     names = [gpu.name for gpu in fabric.gpus]
     before = settings_of(Gpu(0, 1))

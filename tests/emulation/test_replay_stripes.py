@@ -38,7 +38,7 @@ def play(fabric: Fabric, stripes: int, rounds: int = 1) -> tuple[Replay, frozens
     return done, frozenset(seen)
 
 
-def test_stripes_have_own_connections_and_take_as_long_as_one() -> None:
+def test_stripes_have_own_connections_and_equal_times() -> None:
     fabric = build("rail-only", 2, 2)
 
     def ratio() -> float:
@@ -51,7 +51,7 @@ def test_stripes_have_own_connections_and_take_as_long_as_one() -> None:
     at_best(ratio, lambda found: 1 / 1.5 < found < 1.5)
 
 
-def test_rounds_and_phases_begin_when_the_one_before_ended() -> None:
+def test_rounds_and_phases_begin_at_the_end_of_the_previous() -> None:
     """A round when its bytes have arrived, a phase when its own have left the GPU, which the kernel takes at once."""
     fabric = build("rail-only", 2, 2)
     done, several = play(fabric, stripes=2, rounds=4)

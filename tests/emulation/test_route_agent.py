@@ -112,7 +112,7 @@ def test_connection_survives_changes_of_its_number_of_next_hops() -> None:
         assert fabric.routes() == before
 
 
-def test_flows_spread_over_next_hops_and_each_keeps_to_one() -> None:
+def test_flows_spread_over_next_hops_and_each_keeps_its_hop() -> None:
     fabric = build("rail-only", 2, 3)
     agent, reader = agent_of(fabric), PortReader([SRC.name])
     agent.change(SRC, [], [by_both(DST)])

@@ -84,7 +84,7 @@ def test_ctrl_c_sent_to_all_processes_counts_once(who: Wrap) -> None:
     assert "once more" not in program.output
 
 
-def test_a_signal_is_not_lost_however_early_it_comes(who: Wrap) -> None:
+def test_early_signal_is_not_lost(who: Wrap) -> None:
     """While Python starts, the default action of SIGTERM ends it: also 143, as a shell sees it."""
     for delay_ms in range(0, 400, 50):
         with Program(who([*SANDBOXED, "wait"])) as program:

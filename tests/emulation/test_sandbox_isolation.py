@@ -192,7 +192,7 @@ def test_sockets_in_usual_places_are_out_of_reach(gpu: Gpu, machine: Machine) ->
         assert [path for path in paths if reaches(gpu, path)] == []
 
 
-def test_a_socket_elsewhere_is_covered_if_it_was_there(gpu: Gpu, machine: Machine) -> None:
+def test_existing_socket_elsewhere_is_hidden(gpu: Gpu, machine: Machine) -> None:
     """In the working folder and in a folder that is no usual place; files beside it stay visible."""
     for path in machine.sockets["elsewhere"]:
         assert reaches(outside, path)
@@ -231,7 +231,7 @@ def test_cgroups_of_the_machine_cannot_be_changed(gpu: Gpu) -> None:
     assert "Read-only" in made.stderr or not Path("/sys/fs/cgroup").is_dir()
 
 
-def test_devices_are_those_that_hold_nothing(gpu: Gpu) -> None:
+def test_only_stateless_devices_exist(gpu: Gpu) -> None:
     """No disk, no kernel memory, no log, and no terminal of another program; none can be made."""
     harmless = {"null", "zero", "full", "random", "urandom", "tty", "ptmx", "net", "pts", "shm", "mqueue"}
     assert set(gpu("ls", "/dev").stdout.split()) == harmless | {"fd", "stdin", "stdout", "stderr"}
@@ -266,14 +266,14 @@ def test_a_program_in_a_gpu_has_no_open_file_of_the_run(gpu: Gpu) -> None:
     assert gpu("ls", "/proc/self/fd").stdout.split() == ["0", "1", "2", "3"], "3 is the folder that ls reads"
 
 
-def test_what_a_run_writes_in_tmp_goes_with_it(gpu: Gpu) -> None:
+def test_files_of_a_run_in_tmp_end_with_the_run(gpu: Gpu) -> None:
     """While it goes on, every GPU of it sees the same /tmp."""
     assert gpu("sh", "-c", "echo mine >/tmp/railyard-test-file").returncode == 0
     assert gpu("cat", "/tmp/railyard-test-file").stdout == "mine\n"
     assert not Path("/tmp/railyard-test-file").exists()
 
 
-def test_the_working_folder_is_not_the_hidden_one() -> None:
+def test_relative_path_in_tmp_leads_to_no_hidden_socket() -> None:
     """From /tmp, a relative path would else lead past what covers it."""
     path = f"/tmp/railyard-test-{uuid4().hex}.sock"
     line = [SANDBOXED[0], "-m", "railyard.core.sandbox", "sh", "-c", f"pwd; ls {Path(path).name}"]

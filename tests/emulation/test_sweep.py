@@ -135,7 +135,7 @@ def test_workers_on_one_machine_do_the_same_runs_one_at_a_time(
     pd.testing.assert_frame_equal(sorted_keys(assert_whole(tmp_path / "out")), sorted_keys(assert_whole(looped)))
 
 
-def test_runs_on_three_workers_are_those_of_a_plain_loop(spec: str, tmp_path: Path, slow: float) -> None:
+def test_runs_on_three_workers_equal_a_plain_loop(spec: str, tmp_path: Path, slow: float) -> None:
     frames = []
     for seed in range(1, 13):
         argv = [*RUN_EXPERIMENT, "run", spec, "--seed", str(seed), "--out", str(tmp_path / str(seed))]

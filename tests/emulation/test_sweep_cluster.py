@@ -275,7 +275,7 @@ def test_every_run_is_there_once_whatever_is_killed(
     assert_one_at_a_time(records(out / str(round_number), runs))
 
 
-def test_a_scheduler_killed_while_it_hands_out_a_result_is_named() -> None:
+def test_scheduler_killed_during_a_result_is_named() -> None:
     found = DaskCluster.__new__(DaskCluster)
     found._where = ADDRESS
     with pytest.raises(MissingRequirement, match=f"the Dask scheduler at {ADDRESS} no longer answers"):
@@ -397,9 +397,7 @@ def test_a_host_that_refuses_a_login_gives_one_line(cluster: Cluster, sshds: str
     assert program.output.count("\n") == 1
 
 
-def test_what_ssh_started_ends_after_a_sweep_that_was_killed(
-    cluster: Cluster, sshds: str, tmp_path: Path, slow: float
-) -> None:
+def test_processes_of_ssh_end_after_a_killed_sweep(cluster: Cluster, sshds: str, tmp_path: Path, slow: float) -> None:
     with sweep(cluster, tmp_path / "out", 12, sshds) as program:
         program.await_text("[ 2/12]", 60 * slow)
         assert dask_processes()

@@ -11,13 +11,14 @@ from tests.import_graph import ROOT
 MAX_LINES = 57_150  # aim: 40,000
 MAX_PERCENT_WITH_A_SENTENCE = 20.5  # aim: 8
 """Of the tests: those that hold a sentence which the program prints, and so break when its wording changes."""
-MAX_VAGUE_NAMES = 320
+MAX_VAGUE_NAMES = 190
 """Tests whose name doesn't say what is tested."""
 DOCSTRING = re.compile(r'^ +""".*?"""$', re.MULTILINE | re.DOTALL)
 ASSERTION_MESSAGE = re.compile(r'(?m)^( +assert .*), f?"[^"\n]*"$')
 SENTENCE = re.compile(r'"[^"\n]*\b[a-z]+(?:,? [a-z]+){3}[^"\n]*"')
 """A string of four words or more in a row, on one line."""
-VAGUE_WORD = re.compile(r"_(it|they|them|one|what|those|who|something)(?=_|$)")
+VAGUE_WORD = re.compile(r"_(it|they|them|one(?!_line)|what|those|who|something)(?=_|$)")
+"""A word that names nothing; but an error in one line is a term."""
 
 
 @cache
