@@ -1,8 +1,6 @@
 """Targets of what a run measures, and whether it met them: each is met, missed, or was not measured.
 
-The targets of recovery stand here; those of measures beside the functions that measure them. The times of recovery are
-Railyard's own: no paper gives any. Rail-only IV-C and Spine-free Networks, "Fault Tolerance", leave what a dead link or
-switch served unavailable until the repair.
+Each measure states its targets beside the functions that measure them.
 """
 
 from collections import defaultdict
