@@ -101,16 +101,24 @@ class ByParity(ForwardingPolicy):
 
 @given(data=st.data(), x=st.integers(1, 4), y=st.integers(1, 4), rates=st.builds(Rates, hb=RATE, rail=RATE))
 def test_bound_equals_a_walk_over_every_pair(data: st.DataObject, x: int, y: int, rates: Rates) -> None:
+    pairs = list(permutations(range(x * y), 2))
+    sizes = st.dictionaries(st.sampled_from(pairs), SIZE) if pairs else st.just({})
+    stages = data.draw(st.lists(sizes, max_size=3))
+    fabric = data.draw(st.sampled_from(FABRICS))
+    expected = walked_s(list(stages), x, y, rates, fabric)
+    assert bottleneck_s(map(Sizes.of, stages), x, y, rates, fabric) == pytest.approx(expected, rel=1e-12)
+
+
+@given(size=SIZE, rates=st.builds(Rates, hb=RATE, rail=RATE))
+def test_a_single_flow_takes_one_of_its_paths_whole(size: float, rates: Rates) -> None:
+    """A walk with even shares would have two thirds of the flow on one path, though a hash never splits a flow."""
     FORWARDING_POLICIES.add("by-parity", ByParity())
     try:
-        pairs = list(permutations(range(x * y), 2))
-        sizes = st.dictionaries(st.sampled_from(pairs), SIZE) if pairs else st.just({})
-        stages = data.draw(st.lists(sizes, max_size=3))
-        fabric = data.draw(st.sampled_from([*FABRICS, FabricSpec(kind="rail-only", policy="by-parity")]))
-        expected = walked_s(list(stages), x, y, rates, fabric)
-        assert bottleneck_s(map(Sizes.of, stages), x, y, rates, fabric) == pytest.approx(expected, rel=1e-12)
+        fabric = FabricSpec(kind="rail-only", policy="by-parity")
+        bound = bottleneck_s([Sizes.of({(8, 0): size})], 3, 3, rates, fabric)
     finally:
         FORWARDING_POLICIES.remove("by-parity")
+    assert bound == pytest.approx(size / min(rates.hb, rates.rail), rel=1e-12)
 
 
 def test_two_planes_take_the_mean_over_hashes_of_the_flows() -> None:
