@@ -91,7 +91,7 @@ def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entered:
         ("describe quickstart --json", 2, "No such option: --json; see run_experiment.py describe --help"),
         ("run quickstart --live contrl", 2, "--live: 'contrl' is not known: did you mean 'control'? allowed is "
             "control, or nothing; see run_experiment.py run --help"),
-        ("lab chek 3", 2, "lab: 'chek' is not known: did you mean 'check'? allowed are check, grade, or a lab's "
+        ("lab chek 3", 2, "lab: 'chek' is not known: did you mean 'check'? allowed are check, grade, teach, or a lab's "
             "number"),
         ("run quickstart -o rail_rate=20Mbps", 2, "fabrics.0.rail_rate: '20Mbps' is not a rate: did you mean 20Mbit? "
             "write a number and one of bit, kbit, Kbit, Mbit, Gbit, Tbit, such as 100Mbit; or auto"),
