@@ -288,6 +288,10 @@ class RecordedExperiment:
         """The specifications of its workloads."""
         return self.data.get("workloads") or ()
 
+    def section(self, key: str) -> Any:
+        """Return a section as plain data, by its key, for the measure that it belongs to; None without it."""
+        return self.data.get(key)
+
     def item_count(self, key: str) -> int:
         """Return the number of items of a section, by its key."""
         return len(self.data.get(key) or ())

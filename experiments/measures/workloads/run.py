@@ -29,7 +29,10 @@ def make_workloads(spec: ExperimentSpec, plan: Plan, label: str, run: Run, seed:
         )
         workloads.append(workload)
         full_s = full_step_s(built.scale, plan.spec)
-        run.scale.append({**built.scale.as_dict(), "workload": name, "fabric": label, "full_step_s": full_s})
+        scale = {**built.scale.as_dict(), "workload": name, "fabric": label, "full_step_s": full_s}
+        # workloads are made again for each mode of rerouting, seed and script
+        if scale not in run.scale:
+            run.scale.append(scale)
     return workloads
 
 

@@ -138,6 +138,14 @@ def test_lost_datagrams_and_missed_targets_are_reported(latency: Measure[Any]) -
     assert [name for name in summary["targets_missed"] if name.startswith("median round trip")]
 
 
+def test_every_section_of_the_report_has_a_template_of_its_name() -> None:
+    folders = [ROOT / "results/views", ROOT / "results/views/sections"]
+    folders += [(ROOT / MEASURES.source(name).file).parent for name in MEASURES.names()]
+    templates = [path.name for folder in folders for path in folder.glob("*.j2")]
+    assert len(set(templates)) == len(templates), "one would be taken for another"
+    assert {section.template for _, section in report.sections()} <= set(templates)
+
+
 def test_records_of_a_plugin_are_a_file_of_the_folder(
     latency: Measure[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
