@@ -131,6 +131,10 @@ class MeasuredResults:
         """Return the interval whose record of the machine's load is that of another interval too."""
         return interval
 
+    def has_fabric_of_its_own(self, interval: IntervalId) -> bool:
+        """Return whether an interval was measured on a fabric built for it alone, whose links had no checks."""
+        return False
+
     def policies_in_turn(self, run: Any) -> Sequence[str]:
         """Return the policies under which it measured each fabric of a run in turn; none if each has its own."""
         return ()

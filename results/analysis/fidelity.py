@@ -4,8 +4,9 @@ ok: believe the numbers. degraded: believe the direction, not the last percent. 
 not the fabric. Each measurement interval has a verdict, and the run has the worst of them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final
 
 from railyard.core.records import IntervalId
@@ -80,7 +81,7 @@ class Judgement:
     reasons: tuple[str, ...]
     evidence: tuple[Finding, ...]
     intervals: dict[IntervalId, Verdict]
-    rows: dict[tuple[IntervalId, str, str], Verdict] = field(default_factory=dict)
+    rows: "RowVerdicts" = field(default_factory=dict)
     disturbed: frozenset[IntervalId] = frozenset()
 
     @property
@@ -92,17 +93,35 @@ class Judgement:
         origins = {finding.limit.origin for finding in self.evidence if finding.verdict == "invalid"}
         if "run" in origins or "machine" not in origins:
             return ""
-        return next(
-            finding.text
-            for finding in self.evidence
-            if finding.verdict == "invalid" and finding.limit.origin == "machine"
-        )
+        return next(finding.text for finding in self.evidence if _is_invalid_by_machine(finding))
 
     def of_row(self, row: Measurement) -> Verdict:
         """Return the verdict of a measurement: of its interval, and of its own deviation from its prediction."""
-        own = self.rows.get((row.interval, row.phase, row.metric), "ok")
-        of_interval = self.intervals.get(row.interval, "ok")
-        return own if own in NOT_COMPARED and of_interval != "invalid" else worst_verdict((of_interval, own))
+        return _verdict_of_row(row, self.rows, self.intervals)
+
+
+RowKey = tuple[IntervalId, str, str]
+"""Interval, phase and metric of a measurement."""
+RowVerdicts = dict[RowKey, Verdict]
+
+
+def _verdict_of_row(
+    row: Measurement, rows: Mapping[RowKey, Verdict], intervals: Mapping[IntervalId, Verdict]
+) -> Verdict:
+    """Return the worse of the verdicts of a measurement and of its interval.
+
+    That it isn't compared with a prediction goes before the verdict of its interval, unless that is invalid.
+    """
+    of_deviation = rows.get((row.interval, row.phase, row.metric), "ok")
+    of_interval = intervals.get(row.interval, "ok")
+    if of_deviation in NOT_COMPARED and of_interval != "invalid":
+        return of_deviation
+    return worst_verdict((of_interval, of_deviation))
+
+
+def _is_invalid_by_machine(finding: Finding) -> bool:
+    """Return whether a finding makes an interval invalid because of the machine, and not of the run itself."""
+    return finding.verdict == "invalid" and finding.limit.origin == "machine"
 
 
 def judge(run: Run) -> Judgement:
@@ -112,18 +131,22 @@ def judge(run: Run) -> Judgement:
     missing_records = tuple(_missing_records(run))
     if not recorded:
         nothing = "nothing was recorded that could vouch for this run"
-        unknown: dict[IntervalId, Verdict] = dict.fromkeys((m.interval for m in run.measurements), "invalid")
+        unknown: dict[IntervalId, Verdict] = dict.fromkeys((row.interval for row in run.measurements), "invalid")
         return Judgement("invalid", (nothing, *missing_records), (), unknown)
     intervals = _interval_verdicts(run, recorded)
     rows = {(row.interval, row.phase, row.metric): verdict_of_time(row, deviations) for row, deviations in times}
-    compared = _slowdowns(run, Judgement("ok", (), (), intervals, rows))
-    findings = (*recorded, *_of_slowdowns(run, compared))
-    verdict = worst_verdict((*(f.verdict for f in findings), "degraded" if missing_records else "ok"))
+
+    # comparisons of fabrics depend on the verdicts of the times that they compare, and are findings too
+    slowdowns = _slowdowns(run, rows, intervals)
+    findings = (*recorded, *_slowdown_findings(run, slowdowns))
+    rows |= _derived_verdicts(run, rows, slowdowns)
+
+    verdicts = [finding.verdict for finding in findings]
+    if missing_records:
+        verdicts.append("degraded")
     reasons = (*_reasons(_displayed(findings, intervals), labels(run)), *missing_records)
-    rows |= _of_derived(run, rows, compared)
-    machine = (f for f in findings if f.limit.origin == "machine" and f.verdict == "invalid")
-    disturbed = frozenset(f.interval for f in machine)
-    return Judgement(verdict, reasons, findings, intervals, rows, disturbed)
+    disturbed = frozenset(finding.interval for finding in findings if _is_invalid_by_machine(finding))
+    return Judgement(worst_verdict(verdicts), reasons, findings, intervals, rows, disturbed)
 
 
 def _recorded_findings(run: Run, times: Iterable[tuple[Measurement, list[Finding]]]) -> Iterator[Finding]:
@@ -156,55 +179,58 @@ def disturbance(run: Run) -> str:
     same if the run alone loads the machine beyond its limit.
     """
     invalid = [finding for finding in judge(run).evidence if finding.verdict == "invalid"]
-    own = [load.cpu_busy - load.cpu_foreign - load.cpu_stolen for load in run.loads]
-    if any(f.limit not in (*_BUSY, BACKGROUND) for f in invalid) or max(own, default=0.0) > CPU_BUSY.invalid:
+    if any(finding.limit not in (*_BUSY, BACKGROUND) for finding in invalid):
+        return ""
+    loads_by_run = [load.cpu_busy - load.cpu_foreign - load.cpu_stolen for load in run.loads]
+    if max(loads_by_run, default=0.0) > CPU_BUSY.invalid:
         return ""
     return next((finding.text for finding in invalid if finding.limit in _BUSY), "")
 
 
 def repeats(run: Run) -> dict[IntervalId, list[str]]:
     """Return the intervals that were measured again, and how the machine was busy each time before."""
-    found: dict[IntervalId, list[str]] = {}
+    reasons: dict[IntervalId, list[str]] = {}
     for event in run.events:
         if (event.source, event.what) == (RUN, REPEATED):
-            found.setdefault(IntervalId.of(event.detail), []).append(str(event.detail["text"]))
-    return found
+            reasons.setdefault(IntervalId.of(event.detail), []).append(str(event.detail["text"]))
+    return reasons
 
 
-def _slowdowns(run: Run, judged: Judgement) -> tuple[Slowdown, ...]:
+def _slowdowns(
+    run: Run, rows: Mapping[RowKey, Verdict], intervals: Mapping[IntervalId, Verdict]
+) -> tuple[Slowdown, ...]:
     """Return the comparisons of fabrics, of times with their verdicts."""
     if not pairs(run):
         return ()
-    rows = rows_of(run, measurements_frame(run, judged.of_row))
-    return slowdowns(run, [row for row in rows if row.metric in TIME_METRICS])
+    frame = measurements_frame(run, lambda row: _verdict_of_row(row, rows, intervals))
+    times = [row for row in rows_of(run, frame) if row.metric in TIME_METRICS]
+    return slowdowns(run, times)
 
 
-def _of_slowdowns(run: Run, compared: Iterable[Slowdown]) -> Iterator[Finding]:
+def _slowdown_findings(run: Run, compared: Iterable[Slowdown]) -> Iterator[Finding]:
     """Yield what comparisons are off their formulas; as of times, not of phases whose resolution is not known."""
-    resolved = {(m.interval.work, m.phase) for m in run.measurements if m.frames is not None}
-    for s in compared:
-        if s.predicted and (not s.row.phase or (s.row.work, s.row.phase) in resolved):
-            off = digits(s.measured / s.predicted, 4)
-            text = (
-                f"{s.row.phase or 'the whole'} over that on {s.rail_optimized} is {off} of its prediction, unexplained"
-            )
-            yield Finding(s.interval, UNEXPLAINED, s.off, text, phase=s.row.phase)
+    resolved = {(row.interval.work, row.phase) for row in run.measurements if row.frames is not None}
+    for slowdown in compared:
+        phase = slowdown.row.phase
+        if not slowdown.predicted or (phase and (slowdown.row.work, phase) not in resolved):
+            continue
+        ratio = digits(slowdown.measured / slowdown.predicted, 4)
+        name = phase or "the whole"
+        text = f"{name} over that on {slowdown.rail_optimized} is {ratio} of its prediction, unexplained"
+        yield Finding(slowdown.interval, UNEXPLAINED, slowdown.off, text, phase=phase)
 
 
-_Rows = dict[tuple[IntervalId, str, str], Verdict]
-
-
-def _of_derived(run: Run, times: Mapping[tuple[IntervalId, str, str], Verdict], compared: Iterable[Slowdown]) -> _Rows:
+def _derived_verdicts(run: Run, times: Mapping[RowKey, Verdict], compared: Iterable[Slowdown]) -> RowVerdicts:
     """Return the verdicts of rows that were computed from times: the worst of those times."""
-    found: _Rows = {}
-    for m in run.measurements:
-        if m.metric in FOLLOW_FROM_TIME:
-            own = (times.get((m.interval, m.phase, metric), "ok") for metric in TIME_METRICS)
-            found[m.interval, m.phase, m.metric] = worst_verdict(own)
-    for s in compared:
-        key = (s.interval, s.row.phase, SLOWDOWN)
-        found[key] = worst_verdict((found.get(key, "ok"), s.verdict))
-    return found
+    verdicts: RowVerdicts = {}
+    for row in run.measurements:
+        if row.metric in FOLLOW_FROM_TIME:
+            of_times = [times.get((row.interval, row.phase, metric), "ok") for metric in TIME_METRICS]
+            verdicts[row.interval, row.phase, row.metric] = worst_verdict(of_times)
+    for slowdown in compared:
+        key = (slowdown.interval, slowdown.row.phase, SLOWDOWN)
+        verdicts[key] = worst_verdict((verdicts.get(key, "ok"), slowdown.verdict))
+    return verdicts
 
 
 def _missing_records(run: Run) -> Iterator[str]:
@@ -227,8 +253,9 @@ def _uncalibrated(run: Run) -> list[str]:
 def _unwatched(run: Run) -> list[IntervalId]:
     """Return the intervals with bytes or a predicted time in which the machine's load was not recorded."""
     watched = {load.interval for load in run.loads}
-    timed = (m.interval for m in run.measurements if m.unit == "s" and m.predicted)
-    return [i for i in dict.fromkeys((*(check.interval for check in run.bytes), *timed)) if i not in watched]
+    intervals = [check.interval for check in run.bytes]
+    intervals += [row.interval for row in run.measurements if row.unit == "s" and row.predicted]
+    return [interval for interval in dict.fromkeys(intervals) if interval not in watched]
 
 
 def _interval_verdicts(run: Run, findings: tuple[Finding, ...]) -> dict[IntervalId, Verdict]:
@@ -245,9 +272,7 @@ def _interval_verdicts(run: Run, findings: tuple[Finding, ...]) -> dict[Interval
     verdicts: dict[IntervalId, Verdict] = {}
     for interval in _recorded_intervals(run, findings, unwatched):
         parts: list[Verdict] = [finding.verdict for finding in by_interval.get(interval, ())]
-        # a step of a GPU replacement has a fabric of its own, with spares
-        is_replacement = bool(interval.script and interval.part)
-        if not is_replacement:
+        if not any(measure.has_fabric_of_its_own(interval) for measure in MEASURED.values()):
             build = (interval.fabric, dilations.get(interval, 1.0))
             parts += [finding.verdict for finding in by_build.get(build, ())]
         if interval in unwatched or interval.fabric in uncalibrated:
@@ -255,13 +280,20 @@ def _interval_verdicts(run: Run, findings: tuple[Finding, ...]) -> dict[Interval
         verdicts[interval] = worst_verdict(parts)
     # what has no records of its own is as good as the interval in which it was measured
     for interval in dict.fromkeys(measurement.interval for measurement in run.measurements):
-        if interval in verdicts:
-            continue
-        for measure in MEASURED.values():
-            watched = measure.watched_interval(interval)
-            if watched in verdicts:
+        if interval not in verdicts:
+            watched = _watched_interval(interval, verdicts)
+            if watched:
                 verdicts[interval] = verdicts[watched]
     return verdicts
+
+
+def _watched_interval(interval: IntervalId, watched: Container[IntervalId]) -> IntervalId | None:
+    """Return the interval whose records of the machine's load are those of another one; None if no measure has one."""
+    for measure in MEASURED.values():
+        candidate = measure.watched_interval(interval)
+        if candidate in watched:
+            return candidate
+    return None
 
 
 def _is_of_links(finding: Finding) -> bool:
@@ -290,16 +322,21 @@ def _displayed(findings: Iterable[Finding], verdicts: Mapping[IntervalId, Verdic
 
 def _reasons(findings: Iterable[Finding], names: Mapping[tuple[str, str], str]) -> Iterator[str]:
     """Yield a line for each quantity of a fabric that is off, worst first: its worst interval, and how many others."""
-    groups = grouped([f for f in findings if f.verdict != "ok"], "fabric", "limit").values()
-    worst = [(max(group, key=lambda f: f.value), len(group) - 1) for group in groups]
-    for finding, more in sorted(worst, key=lambda item: VERDICTS.index(item[0].verdict), reverse=True):
+    groups = grouped([finding for finding in findings if finding.verdict != "ok"], "fabric", "limit").values()
+    worst = [(max(group, key=attrgetter("value")), len(group) - 1) for group in groups]
+    worst.sort(key=lambda item: VERDICTS.index(item[0].verdict), reverse=True)
+    for finding, similar in worst:
+        line = f"{finding.verdict}: {place(finding.interval, names)}: {finding.text}"
         limit = finding.limit
-        allowed = f", {limit.show(getattr(limit, finding.verdict))} is the limit" if limit.degraded else ""
-        others = f" (and {more} more like it)" if more else ""
-        yield f"{finding.verdict}: {place(finding.interval, names)}: {finding.text}{allowed}{others}"
+        if limit.degraded:
+            line += f", {limit.show(getattr(limit, finding.verdict))} is the limit"
+        if similar:
+            line += f" (and {similar} more like it)"
+        yield line
 
 
 def place(interval: IntervalId, names: Mapping[tuple[str, str], str]) -> str:
     """Return an interval as text, with the labels of its fabric and policy."""
-    place = (interval.fabric, interval.policy)
-    return interval_label(interval, names.get(place, " ".join(filter(None, place))))
+    built = (interval.fabric, interval.policy)
+    label = names.get(built, " ".join(filter(None, built)))
+    return interval_label(interval, label)

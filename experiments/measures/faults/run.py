@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -39,10 +39,11 @@ from railyard.failure.faults import Fault
 from railyard.failure.pairs import PairSelection, affected_pairs, monitored_pairs, select_script_pairs
 from railyard.failure.probes.sites import Site
 from railyard.failure.recovery_times import BIN_MS
-from railyard.failure.scenario.run import ScriptRun, run_script
-from railyard.failure.script import Action, Script
+from railyard.failure.scenario.run import NOTHING, ScriptRun, run_script
+from railyard.failure.script import NO_PHASES, Action, PhaseEnds, Script
 from railyard.results.runs.records import CLOCK_UNCERTAINTY, LATE_S, Event, GoodputTrace, Measurement, Run
 from railyard.topologies.build.machine_part import PartNet
+from railyard.topologies.plan import Plan
 from railyard.topologies.prediction import WHOLE
 from railyard.workloads.replay.job import first_phases
 from railyard.workloads.replay.run import Aborted, Place, Replay
@@ -54,17 +55,16 @@ Progress = Callable[[int], None]  # called with the number of finished injection
 
 @dataclass(frozen=True)
 class FaultInjector:
-    """Injects faults and scripts on one fabric, and records the results."""
+    """Injects faults and scripts on one fabric, and records the results.
+
+    `reroute`: "on" or "off", as it is recorded.
+    """
 
     session: FabricSession
     reroute: str
     connectivity: ConnectivityChecker
     run: Run
-
-    @property
-    def machines(self) -> "Machines":
-        """The machines of its fabric."""
-        return Machines(self.session)
+    machines: "Machines"
 
     def inject(
         self, spec: FaultSpec | ScriptSpec, repeat: int, seed: int, workload: Workload | None, progress: Progress
@@ -75,46 +75,66 @@ class FaultInjector:
         """
         self.session.await_detours_withdrawn()
         session = self.session
-        plan = self.session.plan
-        script = spec.script(plan, seed)
-        interval = session.interval(workload.label if workload else "", repeat, script=script.name)
-        interval = replace(interval, reroute=self.reroute, part="" if script.name else spec.label)
+        script = spec.script(session.plan, seed)
+        workload_label = workload.label if workload else ""
+        interval = replace(
+            session.interval(workload_label, repeat, script=script.name),
+            reroute=self.reroute,
+            part="" if script.name else spec.label,  # a single fault is a script without a name
+        )
         if script.name:
-            # the faults that random faults come to are recorded nowhere else
-            what = {**interval.as_dict(), "seed": seed, "faults": [fault_dict(timed) for timed in script.faults]}
-            self.run.events.append(Event(time.monotonic_ns(), "script", script.name, what))
-            selections = select_script_pairs(plan, [affected_pairs(timed.fault, plan) for timed in script.faults])
-        else:
-            selections = (monitored_pairs(script.faults[0].fault, plan),)
+            self._record_faults_of(script, interval, seed)
+        selections = _selections(script, session.plan)
+        turn = Turn(session, workload, repeat, seed, self.run) if workload else None
         with session.health_scores(spec.registry):
             with self.machines.clocks(interval, self.run):
-                recorded = session.watch().record_load(self.run, interval, faulted=True)
-                if workload is None:
-                    seen = run_script(
-                        session.net, script, selections, session.events, self.connectivity, progress, on_action=_show,
-                        sites=self.machines.sites, operator=self.machines.operator, recorded=recorded,
-                    )  # fmt: skip
+                load = session.watch().record_load(self.run, interval, faulted=True)
+                if turn is None:
+                    script_run = self._play(script, selections, progress, self.connectivity, recorded=load)
                 else:
-                    turn = Turn(session, workload, repeat, seed, self.run)
-                    with recorded:
-                        seen, done = self._during(script, selections, turn, progress)
-            if workload is not None:
-                record_faulted(turn, interval, done)
-        self._record(interval, seen)
+                    with load:
+                        script_run, replayed = self._play_beside(script, selections, turn, progress)
+            if turn is not None:
+                record_faulted(turn, interval, replayed)
+        self._record(interval, script_run)
 
     def check_restored(self, before: StateSnapshot) -> None:
         """Check that all detours are withdrawn and kernels are as `before`. CheckFailed names differences that stay."""
         self.session.await_detours_withdrawn()
-        left = list[str]()
+        differences = list[str]()
 
         def is_restored() -> bool:
-            left[:] = state_differences(before, self.machines.snapshot())
-            return not left
+            differences[:] = state_differences(before, self.machines.snapshot())
+            return not differences
 
         if not poll(is_restored, RESTORE_S, _POLL_S):
-            raise CheckFailed(f"{self.session.label}: faults left a difference: {summarize(left)}")
+            raise CheckFailed(f"{self.session.label}: faults left a difference: {summarize(differences)}")
 
-    def _during(
+    def _play(
+        self,
+        script: Script,
+        selections: Sequence[PairSelection],
+        progress: Progress,
+        checker: ConnectivityChecker | None = None,
+        phases: PhaseEnds = NO_PHASES,
+        recorded: AbstractContextManager[object] = NOTHING,
+    ) -> ScriptRun:
+        """Inject and repair the faults of a script on all machines of the fabric. Arguments: as of run_script."""
+        return run_script(
+            self.session.net,
+            script,
+            selections,
+            self.session.events,
+            checker,
+            progress,
+            phases,
+            on_action=_show,
+            sites=self.machines.sites,
+            operator=self.machines.operator,
+            recorded=recorded,
+        )
+
+    def _play_beside(
         self, script: Script, selections: Sequence[PairSelection], turn: Turn, progress: Progress
     ) -> tuple[ScriptRun, Replay]:
         """Run a workload instead of streams, with probes, but no connectivity checks: its queues would delay them."""
@@ -132,61 +152,87 @@ class FaultInjector:
                 callbacks = observers.replay_callbacks(workload.schedule, started.set_result, watched)
                 return replay_faulted(turn, callbacks, faults_s, abort, self.machines.places)
             finally:  # waits for what never came fail
-                for what, future in [("it began", started), *ended.items()]:
+                for event, future in [("it began", started), *ended.items()]:
                     if not future.done():
-                        future.set_exception(CheckFailed(f"{workload.label} ended before {what} was over"))
+                        future.set_exception(CheckFailed(f"{workload.label} ended before {event} was over"))
 
         with ThreadPoolExecutor(1, "workload") as pool:
             replaying = pool.submit(replay_broken)
             try:
-                try:
-                    started.result(CONNECT_S)
-                except TimeoutError:
-                    raise RailyardError(f"{workload.label} did not begin within {CONNECT_S:.0f} s") from None
-                net = self.session.net
-                events = self.session.events
-                seen = run_script(
-                    net, script, probes_only, events, None, progress, ended, _show,
-                    self.machines.sites, self.machines.operator,
-                )  # fmt: skip
+                _await_start(started, workload)
+                script_run = self._play(script, probes_only, progress, phases=ended)
             except BaseException:
                 abort.set()
                 if isinstance(error := replaying.exception(), RailyardError) and not isinstance(error, Aborted):
                     raise error from None  # it is why the script could not go on
                 raise
-            done = replaying.result()
-        late = [number for number, run in enumerate(seen.faults) if run.recovery.t_fault > done.end_ns]
-        if late:
-            fault = seen.faults[late[0]].fault
-            late_s = seen.late_s[late[0]] if seen.late_s else 0.0
-            lateness = f", {late_s:.2f} s late," if late_s > LATE_S else ""
-            raise CheckFailed(
-                f"{fault.kind} at {fault.target} was injected{lateness} after the end of {workload.label}, which took "
-                f"{done.seconds:.1f} s: it needs an earlier `at`, or the workload a longer `duration`"
-            )
-        return seen, done
+            replayed = replaying.result()
+        _check_injected_in_time(script_run, replayed, workload)
+        return script_run, replayed
 
-    def _record(self, interval: IntervalId, seen: ScriptRun) -> None:
-        for fault in seen.faults:
+    def _record_faults_of(self, script: Script, interval: IntervalId, seed: int) -> None:
+        """Record the faults that random faults came to: nothing else has them."""
+        faults = [fault_dict(timed) for timed in script.faults]
+        detail = {**interval.as_dict(), "seed": seed, "faults": faults}
+        self.run.events.append(Event(time.monotonic_ns(), "script", script.name, detail))
+
+    def _record(self, interval: IntervalId, script_run: ScriptRun) -> None:
+        for fault in script_run.faults:
             row = replace(fault.recovery, interval=interval)
             injected = Fault(row.fault, row.target)
             self.session.record_fault(self.run, interval, injected, row.t_fault, row.t_repair)
             self.run.rows(RECOVERIES).append(row)
             observers.show_first_packet(row)
-        for fault, late_s in zip(seen.faults, seen.late_s, strict=False):
+        for fault, late_s in zip(script_run.faults, script_run.late_s, strict=False):
             t_fault = fault.recovery.t_fault
             record_late_injection(self.run, interval, fault.fault, t_fault, round(late_s * 1e9))
-        first = seen.faults[0]
-        row = seen.faults[0].recovery
-        trace = (first.t_ms, first.bps, first.affected_bps)
-        if interval.script:  # the whole of it, once
-            zero_ms = (row.t_fault - seen.begun_ns) / 1e6
-            trace = (tuple(n * BIN_MS - zero_ms for n in range(len(seen.bps))), seen.bps, seen.bps)
-        repair_ms = (row.t_repair - row.t_fault) / 1e6
-        if any(seen.bps):
-            self.run.rows(GOODPUT).append(GoodputTrace(interval, row.fault, row.target, *trace, repair_ms))
-        for check in seen.connectivity_checks:
+        if any(script_run.bps):
+            self.run.rows(GOODPUT).append(_goodput_trace(interval, script_run))
+        for check in script_run.connectivity_checks:
             self.run.rows(CONNECTIVITY_CHECKS).append(replace(check, interval=interval))
+
+
+def _selections(script: Script, plan: Plan) -> tuple[PairSelection, ...]:
+    """Return the pairs that stream and are probed for each fault of a script."""
+    if not script.name:
+        return (monitored_pairs(script.faults[0].fault, plan),)
+    return select_script_pairs(plan, [affected_pairs(timed.fault, plan) for timed in script.faults])
+
+
+def _await_start(started: Future[int], workload: Workload) -> None:
+    """Wait until a replay has begun. RailyardError if it doesn't."""
+    try:
+        started.result(CONNECT_S)
+    except TimeoutError:
+        raise RailyardError(f"{workload.label} did not begin within {CONNECT_S:.0f} s") from None
+
+
+def _check_injected_in_time(script_run: ScriptRun, replayed: Replay, workload: Workload) -> None:
+    """Raise CheckFailed if a fault was injected after the end of the workload that it should have met."""
+    late = [number for number, fault in enumerate(script_run.faults) if fault.recovery.t_fault > replayed.end_ns]
+    if not late:
+        return
+    fault = script_run.faults[late[0]].fault
+    late_s = script_run.late_s[late[0]] if script_run.late_s else 0.0
+    lateness = f", {late_s:.2f} s late," if late_s > LATE_S else ""
+    raise CheckFailed(
+        f"{fault.kind} at {fault.target} was injected{lateness} after the end of {workload.label}, which took "
+        f"{replayed.seconds:.1f} s: it needs an earlier `at`, or the workload a longer `duration`"
+    )
+
+
+def _goodput_trace(interval: IntervalId, script_run: ScriptRun) -> GoodputTrace:
+    """Return the goodput around the first fault; of a script, the whole of it, once."""
+    first = script_run.faults[0]
+    recovery = first.recovery
+    repair_ms = (recovery.t_repair - recovery.t_fault) / 1e6
+    if not interval.script:
+        bins = (first.t_ms, first.bps, first.affected_bps)
+    else:
+        zero_ms = (recovery.t_fault - script_run.begun_ns) / 1e6
+        t_ms = tuple(number * BIN_MS - zero_ms for number in range(len(script_run.bps)))
+        bins = (t_ms, script_run.bps, script_run.bps)
+    return GoodputTrace(interval, recovery.fault, recovery.target, *bins, repair_ms)
 
 
 def _show(action: Action) -> None:
@@ -245,7 +291,7 @@ def inject_faults(shared: SharedFabric, items: Sequence[FaultSpec | ScriptSpec])
         ConnectivityChecker(session.net, shared.reroute == "on", machines.sites) as connectivity,
         heartbeats_running(session, heartbeats, run),
     ):
-        injector = FaultInjector(session, shared.reroute, connectivity, run)
+        injector = FaultInjector(session, shared.reroute, connectivity, run, machines)
         before = machines.snapshot()
         for item in items:
             _inject_item(shared, injector, item)

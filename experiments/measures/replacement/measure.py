@@ -15,6 +15,7 @@ from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.topologies.fabric_kinds import FabricPlan
 
 if TYPE_CHECKING:
+    from railyard.core.records import IntervalId
     from railyard.results.analysis.run_analysis import Analysis
     from railyard.results.analysis.targets import Outcome
     from railyard.results.views.report import Section
@@ -108,6 +109,10 @@ class ReplacementMeasure(Measure[ReplacementSpec]):
         from railyard.experiments.measures.replacement.run import run_replacements
 
         run_replacements(context, self)
+
+    def has_fabric_of_its_own(self, interval: "IntervalId") -> bool:
+        """Return whether an interval is a step of a replacement: its fabric has spares."""
+        return bool(interval.script and interval.part)
 
     def targets(self, analysis: "Analysis") -> "Iterable[Outcome]":
         """Return the target of optical replacements by idle GPUs."""

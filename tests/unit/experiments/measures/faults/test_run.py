@@ -11,7 +11,7 @@ from railyard.core.errors import CheckFailed, RailyardError
 from railyard.core.records import ConnectivityCheck, IntervalId, Recovered, Recovery
 from railyard.experiments.measures.faults import run as fault_script
 from railyard.experiments.measures.faults.records import CONNECTIVITY_CHECKS, GOODPUT, RECOVERIES
-from railyard.experiments.measures.faults.run import FaultInjector
+from railyard.experiments.measures.faults.run import FaultInjector, Machines
 from railyard.experiments.measures.faults.spec import ScriptSpec
 from railyard.experiments.measures.workloads import replay as workload_replay
 from railyard.experiments.measures.workloads.turn import Workload
@@ -62,7 +62,8 @@ class Scene:
         monkeypatch.setattr(fault_script, "run_script", run_script)
         self.run, (self.session, controller) = run_of(), session_of(plan_of())
         self.controller: Any = controller
-        self.injector = FaultInjector(self.session, reroute, "census", self.run)  # type: ignore[arg-type]
+        machines = Machines(self.session)
+        self.injector = FaultInjector(self.session, reroute, "census", self.run, machines)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_recovery_needs_packets_and_goodput(
 def test_a_fault_leaves_a_row_a_trace_and_two_events(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, script_of((fault_run(),)), "off")
     scene.injector.inject(FaultSpec(kind="link-down", target="d0g1"), 4, 1, None, lambda _: None)
-    (_, script, selections, _, census, _) = scene.asked[0]
+    (_, script, selections, _, census, *_) = scene.asked[0]
     assert script == Script("", (Timed(CUT, 1.0, 2.0),))
     assert (len(selections), census) == (1, "census")
     assert selections[0].probes
