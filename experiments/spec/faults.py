@@ -62,28 +62,37 @@ class BaseFaultSpec(ConfigModel):
             return {key: value for key, value in data.items() if key in cls.model_fields or not kinds_with(key)}
         if kind not in FAULTS:
             raise field_error("kind", kind, unknown_name_hint(kind, FAULTS.names()))
-        model = FAULTS[kind].Parameters
-        rest = dict[str, Any]()
-        own = dict[str, Any]()
-        wrong = list[tuple[str, object, str]]()
-        for key, value in data.items():
-            if key == "parameters":
-                wrong.append((key, value, "is not a key: a kind's parameters stand beside the other keys"))
-            elif key in cls.model_fields or not (kinds := kinds_with(key)):
-                rest[key] = value
-            elif value is not None and key in model.model_fields:
-                own[key] = value
-            elif value is not None:
-                wrong.append((key, value, f"is for {', '.join(kinds)} alone"))
+        values, parameters, problems = cls._split_keys(data, FAULTS[kind].Parameters)
         try:
-            rest["parameters"] = model.model_validate(own)
+            values["parameters"] = FAULTS[kind].Parameters.model_validate(parameters)
         except ValidationError as error:
-            wrong += find_problems(error)
-        if wrong:
-            raise PydanticCustomError("of_fields", "wrong parameters", {"lines": wrong})
-        if isinstance(target := rest.get("target"), str):
-            rest["target"] = FAULTS[kind].canonical_target(target)
-        return rest
+            problems += find_problems(error)
+        if problems:
+            raise PydanticCustomError("of_fields", "wrong parameters", {"lines": problems})
+        target = values.get("target")
+        if isinstance(target, str):
+            values["target"] = FAULTS[kind].canonical_target(target)
+        return values
+
+    @classmethod
+    def _split_keys(
+        cls, data: Mapping[str, Any], parameter_model: type[ConfigModel]
+    ) -> tuple[dict[str, Any], dict[str, Any], list[tuple[str, object, str]]]:
+        """Return the keys of every fault, those of the kind's parameters, and a problem for each that is of neither."""
+        values = dict[str, Any]()
+        parameters = dict[str, Any]()
+        problems = list[tuple[str, object, str]]()
+        for key, value in data.items():
+            kinds = kinds_with(key)
+            if key == "parameters":
+                problems.append((key, value, "is not a key: a kind's parameters stand beside the other keys"))
+            elif key in cls.model_fields or not kinds:
+                values[key] = value
+            elif value is not None and key in parameter_model.model_fields:
+                parameters[key] = value
+            elif value is not None:
+                problems.append((key, value, f"is for {', '.join(kinds)} alone"))
+        return values, parameters, problems
 
     @model_validator(mode="after")
     def _parameters_fit(self) -> "BaseFaultSpec":

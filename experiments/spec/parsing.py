@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from pydantic import create_model
 
-from railyard.core.config import check_numbers, parse_model
+from railyard.core.config import OnFabrics, check_numbers, parse_model
 from railyard.core.errors import BadInput
 from railyard.experiments.fabrics.definition import class_of
 from railyard.experiments.measures.definition import MEASURES, Measure, measures_of
@@ -14,7 +14,7 @@ from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
 from railyard.experiments.spec.fabric_checks import check_fabrics
 from railyard.experiments.spec.faults import Repeats
 from railyard.failure.faults import FAULTS
-from railyard.topologies.fabric_kinds import FABRIC_KINDS
+from railyard.topologies.fabric_kinds import FABRIC_KINDS, BaseFabricSpec
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.spec import WORKLOADS
 
@@ -24,26 +24,44 @@ Sections = Mapping[str, frozenset[str]]
 
 def sections(data: Mapping[str, Any]) -> Sections:
     """Return which keys `-o` may give without their section, on fabrics like the first one; plugins add to them."""
-    fabrics = data.get("fabrics")
-    first = fabrics[0] if isinstance(fabrics, list) and fabrics else None
-    kind = str(first.get("kind")) if isinstance(first, Mapping) else ""
-    model = (FABRIC_KINDS[kind].Spec if kind in FABRIC_KINDS else None) or FabricSpec
-    keys = frozenset(key for _, w in WORKLOADS.items() if w.fabric_spec is model for key in w.model_fields)
-    own = {
+    model = _fabric_model(data)
+    workload_keys: set[str] = set()
+    for workload in WORKLOADS.values():
+        if workload.fabric_spec is model:
+            workload_keys |= set(workload.model_fields)
+    short_keys = {
         "fabrics": frozenset(model.model_fields),
         # transfers have domains too, but who writes `domains=8` means the fabric's
-        "workloads": keys - {"domains", "on", "dilation"},
+        "workloads": frozenset(workload_keys - {"domains", "on", "dilation"}),
     }
     for measure in MEASURES.values():
         if measure.fabric_spec is model:
-            own |= measure.short_keys_by_section()
+            short_keys |= measure.short_keys_by_section()
     fault_type = experiment_model().fault_types.get(model)
     if fault_type is not None:
-        parameters = {key for fault in FAULTS.values() for key in fault.Parameters.model_fields}
-        of_faults = (frozenset(fault_type.model_fields) | parameters) - {"on", "repeats", "parameters"}
-        own["faults"] = of_faults - own["workloads"]  # they repeat keys of the workloads that they interrupt
-    own = {section: keys for section, keys in own.items() if section not in class_of(model).unused_keys}
-    return {key: frozenset[str]() for key in experiment_model().ordered_keys()} | own
+        # faults repeat keys of the workloads that they interrupt
+        short_keys["faults"] = _fault_keys(fault_type) - short_keys["workloads"]
+    for section in class_of(model).unused_keys:
+        short_keys.pop(section, None)
+    return {key: frozenset[str]() for key in experiment_model().ordered_keys()} | short_keys
+
+
+def _fabric_model(data: Mapping[str, Any]) -> type[BaseFabricSpec]:
+    """Return the specification class of the first fabric; that of fabrics of GPUs where it isn't known."""
+    fabrics = data.get("fabrics")
+    first = fabrics[0] if isinstance(fabrics, list) and fabrics else None
+    kind = str(first.get("kind")) if isinstance(first, Mapping) else ""
+    if kind not in FABRIC_KINDS:
+        return FabricSpec
+    return FABRIC_KINDS[kind].Spec or FabricSpec
+
+
+def _fault_keys(fault_type: type[OnFabrics]) -> frozenset[str]:
+    """Return the keys of a fault that `-o` may give without the section, those of all kinds' parameters too."""
+    keys = set(fault_type.model_fields)
+    for fault in FAULTS.values():
+        keys |= set(fault.Parameters.model_fields)
+    return frozenset(keys - {"on", "repeats", "parameters"})
 
 
 def experiment_model() -> type[ExperimentSpec]:

@@ -106,15 +106,26 @@ def _without_success(run: Run, checks: Sequence[Check]) -> tuple[Check, ...]:
 
 def claims(outcomes: Sequence[Outcome]) -> Iterator[Check]:
     """Check the targets that a run must meet on any machine, with the value that is furthest from the limit."""
-    for target in dict.fromkeys(o.target for o in outcomes if o.target.claim):
-        if found := [o for o in outcomes if o.target == target and o.samples]:
-            worst = max(found, key=lambda o: o.value or 0.0)
-            detail = "; ".join(f"{target.text(o.value)} {o.worst.of} ({o.fabric})" for o in found)
-            if target.unit == "probes":  # what a data plane loses while nothing in it is broken: of all faults together
-                samples = [sample for o in found for sample in o.samples]
-                total = sum(s.value or 0 for s in samples)
-                pairs = sum(s.pairs for s in samples)
-                detail = f"{total:,.0f} probes lost over {len(samples)} faults, of {pairs} probed pairs"
-                detail += f"; most: {worst.fabric} {worst.worst.of}" if total else ""
-            figures = (target.quantity, worst.value, next(iter(target.limits.values())), target.unit)
-            yield Check(target.claim, all(o.met for o in found), detail, *figures, worst.worst.interval)
+    for target in dict.fromkeys(outcome.target for outcome in outcomes if outcome.target.claim):
+        measured = [outcome for outcome in outcomes if outcome.target == target and outcome.samples]
+        if not measured:
+            continue
+        worst = max(measured, key=lambda outcome: outcome.value or 0.0)
+        if target.unit == "probes":
+            detail = _probes_lost(measured, worst)
+        else:
+            detail = "; ".join(f"{target.text(each.value)} {each.worst.of} ({each.fabric})" for each in measured)
+        limit = next(iter(target.limits.values()))
+        figures = (target.quantity, worst.value, limit, target.unit)
+        yield Check(target.claim, all(outcome.met for outcome in measured), detail, *figures, worst.worst.interval)
+
+
+def _probes_lost(outcomes: Sequence[Outcome], worst: Outcome) -> str:
+    """Return how many probes a data plane lost while nothing in it was broken, of all faults together."""
+    samples = [sample for outcome in outcomes for sample in outcome.samples]
+    total = sum(sample.value or 0 for sample in samples)
+    pairs = sum(sample.pairs for sample in samples)
+    detail = f"{total:,.0f} probes lost over {len(samples)} faults, of {pairs} probed pairs"
+    if total:
+        detail += f"; most: {worst.fabric} {worst.worst.of}"
+    return detail

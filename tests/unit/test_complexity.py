@@ -19,17 +19,13 @@ MAX_COMPLEXITY = 15
 ALLOWED: dict[str, int] = {
     "_compared": 17,
     "_entries": 16,
-    "_gather_parameters": 18,
-    "_interval_verdicts": 18,
+    "_interval_verdicts": 17,
     "_sample": 16,
     "add": 17,
-    "claims": 18,
-    "is_over": 21,
+    "is_over": 17,
     "outcome": 19,
     "read": 16,
-    "sections": 17,
     "time_findings": 16,
-    "with_fault": 20,
 }
 """Name of each function above `MAX_COMPLEXITY`, with its complexity. It may only shrink. Modules may move: no paths.
 

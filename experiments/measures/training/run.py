@@ -181,26 +181,31 @@ class RunningJob:
         """
         watch.check()
         self._watch_descendants(dead if is_faulted else frozenset())
-        for program in (*self._services, *self._ranks):
+        started = (*self._services, *self._ranks)
+        for program in started:
             if program.process.poll() is not None and not program.is_noted:
                 self._note_end(program, dead)
-        ended = [program for program in (*self._services, *self._ranks) if program.process.returncode]
-        if ended and (not self.may_restart or len(self.restarts) >= MAX_RESTARTS):
-            one = ended[0]
-            why = one.last_words or f"exit status {one.process.returncode}"
-            raise CheckFailed(f"{self.training.program} at {one.launch.node} ended: {why}")
-        if ended and self.training.definition.restarts == "job" and not is_faulted:
+        failed = [program for program in started if program.process.returncode]
+        if failed and (not self.may_restart or len(self.restarts) >= MAX_RESTARTS):
+            error_message = failed[0].last_words or f"exit status {failed[0].process.returncode}"
+            raise CheckFailed(f"{self.training.program} at {failed[0].launch.node} ended: {error_message}")
+        restarts = self.training.definition.restarts
+        if failed and restarts == "job" and not is_faulted:
             self._kill()
             self._start_all()
             self.restarts.append(time.monotonic_ns())
-        elif self.training.definition.restarts == "process":
-            for programs_of in (self._services, self._ranks):
-                for n, program in enumerate(programs_of):
-                    if program.process.returncode and not (is_faulted and program.launch.node in dead):
-                        program.watched.release()
-                        programs_of[n] = self._start(program.launch)
-                        self.restarts.append(time.monotonic_ns())
+        elif restarts == "process":
+            self._restart_failed(dead if is_faulted else frozenset())
         return all(program.process.returncode == 0 for program in self._ranks)
+
+    def _restart_failed(self, dead: frozenset[str]) -> None:
+        """Start each program again that has failed, except at `dead` GPUs."""
+        for started in (self._services, self._ranks):
+            for number, program in enumerate(started):
+                if program.process.returncode and program.launch.node not in dead:
+                    program.watched.release()
+                    started[number] = self._start(program.launch)
+                    self.restarts.append(time.monotonic_ns())
 
     def _note_end(self, program: _Program, dead: frozenset[str]) -> None:
         program.is_noted = True
@@ -288,26 +293,9 @@ class TrainingRun:
             with (
                 session.watch().record_load(self.run, interval, faulted=True),
                 ActiveFault(session.net, fault.fault, observers.show_fault) as active,
-                ExitStack() as probing,  # ends before the repair, which would be taken for a reroute
             ):
                 active.prepare()
-                while not (is_over := job.is_over(active.is_injected, dead)) or not active.repaired_ns:
-                    now_s = time.monotonic()
-                    if not active.injected_ns and now_s >= inject_s:
-                        job.may_restart = True
-                        show_injected = probing.enter_context(observers.probing(fault.fault))
-                        active.inject(round(inject_s * 1e9))
-                        active.confirm()
-                        show_injected(active.injected_ns)
-                    elif active.is_injected and now_s >= active.injected_ns / 1e9 + fault.repair:
-                        probing.close()
-                        active.repair()
-                    if is_over and not active.injected_ns:
-                        allowed = "it must take longer, or the fault needs an earlier `at`"
-                        raise CheckFailed(f"{self.training.program} ended before {fault.fault.name}: {allowed}")
-                    if now_s >= deadline_s:
-                        break
-                    time.sleep(_POLL_S)
+                is_over = self._break_and_repair(job, fault, active, dead, inject_s, deadline_s)
         t_fault = active.injected_ns
         t_repair = active.repaired_ns
         if not t_fault:
@@ -334,6 +322,42 @@ class TrainingRun:
         if detected_s is not None:
             rows.append((results.DETECTED, detected_s, "s", ""))
         self._record(interval, rows)
+
+    def _break_and_repair(
+        self,
+        job: RunningJob,
+        fault: BaseFaultSpec,
+        active: ActiveFault,
+        dead: frozenset[str],
+        inject_s: float,
+        deadline_s: float,
+    ) -> bool:
+        """Inject and repair a fault of a running job. Return whether the job is over, or else the deadline has passed.
+
+        `dead`: GPUs that can't run anything while the fault is active. `inject_s`, `deadline_s`: monotonic, s.
+        CheckFailed if the job is over before the fault.
+        """
+        with ExitStack() as probing:  # ends before the repair, which would be taken for a reroute
+            while True:
+                is_over = job.is_over(active.is_injected, dead)
+                if is_over and active.repaired_ns:
+                    return True
+                now_s = time.monotonic()
+                if not active.injected_ns and now_s >= inject_s:
+                    job.may_restart = True
+                    show_injected = probing.enter_context(observers.probing(fault.fault))
+                    active.inject(round(inject_s * 1e9))
+                    active.confirm()
+                    show_injected(active.injected_ns)
+                elif active.is_injected and now_s >= active.injected_ns / 1e9 + fault.repair:
+                    probing.close()
+                    active.repair()
+                if is_over and not active.injected_ns:
+                    allowed = "it must take longer, or the fault needs an earlier `at`"
+                    raise CheckFailed(f"{self.training.program} ended before {fault.fault.name}: {allowed}")
+                if now_s >= deadline_s:
+                    return is_over
+                time.sleep(_POLL_S)
 
     def _job(self, folder: str, begin_segments: float = 0.0) -> RunningJob:
         job = self.training.job(self.session.plan, self.seed, Path(folder))
