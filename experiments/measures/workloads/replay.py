@@ -189,15 +189,15 @@ def _record(
     if times:
         rate = sum(done.delivered.values()) * 8 / times[WHOLE]
         run.measurements.append(Measurement(interval, WHOLE, THROUGHPUT, rate, "bit/s"))
-    uplink_imbalance = None
+    measured_imbalance = None
     if counted is not None and counted.uplinks:
-        uplink_imbalance = _record_uplinks(session, workload.schedule, interval, done.end_ns, counted.uplinks, run)
+        measured_imbalance = _record_uplinks(session, workload.schedule, interval, done.end_ns, counted.uplinks, run)
     conditions = ReplayConditions(
         is_iteration=workload.iteration,
         is_steered=bool(session.steered_by),
         is_faulted=counted is None,
         one_way=_latencies(session, run),
-        uplink_imbalance=uplink_imbalance,
+        uplink_imbalance=measured_imbalance,
         not_compared=session.not_compared,
     )
     if times:
@@ -360,10 +360,10 @@ def _record_uplinks(
     expected = uplink_imbalance(routed, schedule.rails, fabric.domains, fabric, "expected")
     if expected is None:
         return None
-    by_switch = {(switch, way): [0] * fabric.spine_count for switch, way, _ in uplinks}
-    for (switch, way, spine), size in uplinks.items():
-        by_switch[switch, way][spine] = size
-    detail = {f"{switch} {way}": sizes for (switch, way), sizes in by_switch.items()}
+    by_switch = {(switch, direction): [0] * fabric.spine_count for switch, direction, _ in uplinks}
+    for (switch, direction, spine), size in uplinks.items():
+        by_switch[switch, direction][spine] = size
+    detail = {f"{switch} {direction}": by_spine for (switch, direction), by_spine in by_switch.items()}
     run.events.append(Event(end_ns, "fabric", UPLINK_BYTES, {**interval.as_dict(), "bytes": detail}))
     measured = imbalance(np.array(list(by_switch.values())))
     predicted = None if session.steered_by else expected
