@@ -93,7 +93,7 @@ def redraw(run: Run, folder: Folder, console: Console) -> None:
         if run.damaged:
             drawn = [("summary.json", rows.to_json({"name": run.name, **report.completeness(run), "passed": False}))]
     if run.damaged:
-        # no file
+        # the name may be that of a folder
         with suppress(IsADirectoryError):
             written = folder.read("summary.json")
             if written and b'"complete": true' in written and not folder.read(ORIGINAL_SUMMARY):
@@ -173,7 +173,7 @@ def timeline_of(run: Run, folder: Folder | None) -> Track:
     """Return the timeline of a run, with its links if a live page recorded them in the run's folder."""
     root = timeline(run)
     record = None
-    # no file, or one that is too large
+    # a missing or too large file counts as none
     with suppress(OSError):
         record = folder.read(LIVE_RECORD, MAX_LIVE_RECORD) if folder else None
     add_links(root, record or b"")
@@ -244,12 +244,12 @@ def _load(folder: Folder, path: Path) -> Run:
             rows.check_row(fields, Run, "run.json")
         run = Run(**fields, damaged=reader.damaged, verified=verified)
         for name, kind in record_kinds().items():
-            # frees them
+            # pop frees the rows as soon as they are read
             make = partial(rows.from_plain, kind.row, parts.pop(name), "" if verified else kind.place)
             run.rows(kind).extend(reader.attempt(make, []))
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         if verified:
-            # they are as Railyard wrote them, or forged: see `unfit`
+            # the rows are as Railyard wrote them, or forged: see `unfit`
             raise
         line = str(error).partition("\n")[0]
         raise RailyardError(f"the records don't fit together: {type(error).__name__}: {line}") from error

@@ -61,7 +61,7 @@ class Fabric:
         """Address of its live page; empty without one."""
         self._started: list[Process] = []
         self._turn = turn
-        # turns of faults, each held until the fault's repair
+        # each fault holds its turn until its repair
         self._turns: list[ExitStack] = []
         self._close = weakref.finalize(self, _end, connection, self._turns)
 

@@ -139,7 +139,7 @@ class Process:
             environment = dict(os.environ if env is None else env)
             arguments = {"node": node, "argv": tuple(args), "environment": environment, "cwd": cwd}
             self.pid: int = ask(m.StartProcess, [*fds, their_end], **arguments)
-            # it has started: its files stay open
+            # the sandbox has started, so its files stay open
             kept.pop_all()
 
     def poll(self) -> int | None:
@@ -159,7 +159,7 @@ class Process:
             if self.returncode is None and select([self._status_fd], [], [], left_s)[0]:
                 written = os.read(self._status_fd, 16)
                 os.close(self._status_fd)
-                # the sandbox has ended
+                # the sandbox writes its exit status when it ends
                 self.returncode = int(written) if written else -signal.SIGKILL
         return self.returncode
 

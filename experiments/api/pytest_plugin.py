@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Describe the marker, and count inconclusive tests."""
     keys = "kind, domains, rails, ..., reroute=True, seed=1, scope='function'"
     config.addinivalue_line("markers", f"fabric({keys}): the fabric that the fixture `fabric` builds")
-    # not the tests' concern
+    # a user's tests can't change these warnings
     config.addinivalue_line("filterwarnings", "ignore::DeprecationWarning:mininet.*")
     config.pluginmanager.register(_Inconclusive(config), "railyard-inconclusive")
 
@@ -56,7 +56,7 @@ def fabric(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     temporary = tmp_path_factory.getbasetemp()
     fabrics = owner.stash.setdefault(_FABRICS, {})
     if (name := repr(sorted(keys.items()))) not in fabrics:
-        # workers share the machine: all take the same `auto` rates
+        # workers of pytest-xdist share the machine, so all take the same `auto` rates
         if "PYTEST_XDIST_WORKER" in os.environ:
             from railyard.experiments.api.machine import CAPACITY
 
@@ -104,7 +104,7 @@ class _Inconclusive:
     def __init__(self, config: pytest.Config) -> None:
         self._strict = config.getoption("railyard_strict", default=False)
         self._shows_tracebacks = config.getoption("tbstyle", default="auto") != "no"
-        # reports of inconclusive tests
+        # reports of inconclusive tests, for the summary
         self._reports: list[Any] = []
 
     @pytest.hookimpl(wrapper=True)

@@ -94,7 +94,7 @@ def _run_experiment(order: m.RunExperiment, pipe: Pipe) -> int:
 
     spec = load_any(order.name, order.overrides, order.seed)
     out = Path(order.out) if order.out else folder.default_choices(spec.name)[0]
-    # as `ps` shows it
+    # `ps` shows these words
     sys.argv = ["railyard", "run", order.name]
     status = run(
         order.name, order.overrides, out, order.seed, order.quiet,
@@ -118,7 +118,7 @@ class _Server:
         self._lock = threading.Lock()
         self._serving = -1
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        # process groups of programs, also of those that ended
+        # a group may outlive the program that began it, so groups of ended programs stay here
         self._groups: set[int] = set()
         self._live: Any = None
 

@@ -122,7 +122,7 @@ class LiveFabric:
                 try:
                     near.sendto(text, far.getsockname())
                     while far.recv(64) != text:
-                        # an earlier one, late
+                        # a late answer to an earlier request
                         pass
                     far.sendto(text, near.getsockname())
                     while near.recv(64) != text:
@@ -200,7 +200,7 @@ class LiveFabric:
         """Repair a fault, wait until its detours are withdrawn, and return its recovery."""
         fault = self._faults.pop(number)
         with ExitStack() as ports, fault.scores, fault.load, fault.traffic, ExitStack() as last:
-            # after the probes have ended
+            # the probes use the port until they have ended
             ports.callback(self._session.probe_ports.release, fault.probe_port)
             if not self._faults:
                 last.callback(self._heartbeats.close)

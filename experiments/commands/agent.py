@@ -21,7 +21,7 @@ def command(
     from railyard.core.errors import BadInput
     from railyard.core.units import parse_time
 
-    # slow to load
+    # this import is slow, and help does without it
     from railyard.experiments.machines.agent import serve
 
     try:

@@ -61,7 +61,7 @@ def command(
         print(json.dumps(facts | ({"class": shares._asdict()} if shares else {}), indent=1))
     else:
         console().print(f"Other programs {other_load}.", style="yellow" if other_load.disturb else "", highlight=False)
-        # its last line says whether runs work
+        # the last line of this output says whether runs work
         provenance.print_machine(machine, console(), frames)
         if shares:
             console().print(class_text(shares), highlight=False)
@@ -73,7 +73,7 @@ def check_hosts(hosts: int, interface: str, as_json: bool) -> int:
 
     MissingRequirement if a run could not use them, or if its times would be degraded.
     """
-    # these take a second to load
+    # these imports take a second, and help does without them
     from railyard.experiments.machines import joining
     from railyard.results.analysis.limits import CLOCKS
     from railyard.topologies.build.machine_part import TUNNEL_HEADERS

@@ -33,13 +33,13 @@ def command(
     chosen, nodes = _await_fabric(run, wait) if wait else ps.choose_up(run)
     if gpu not in nodes:
         raise BadInput("GPU", gpu, unknown_name_hint(gpu, nodes).replace("known", f"in {chosen.name}", 1))
-    # d0g1 and n0 are hosts
+    # names of hosts have a digit second: d0g1, n0
     is_switch = not gpu[1:2].isdigit()
     if is_switch and len(arguments) == 1 and arguments[0] in SWITCH_COMMANDS:
         management = f"unix:{OVS_DIR / gpu / gpu}.mgmt"
         arguments = ["ovs-ofctl", "-O", "OpenFlow13", SWITCH_COMMANDS[arguments[0]], management]
     at = str(OVS_DIR / gpu)
-    # ovs-vsctl finds this switch
+    # with these variables ovs-vsctl talks to this switch
     return ps.run_inside(chosen, arguments, {"OVS_RUNDIR": at, "OVS_DBDIR": at}, gpu)
 
 

@@ -161,7 +161,7 @@ def layouts(spec: PlacementSpec, model: GptModel | MoeModel) -> tuple[Layout, La
     else:
         gpus = (spec.domains * rails) if spec.domains else model.gpus
         parallelism = data_parallel(gpus, gpus * model.global_batch // model.gpus, rails).parallelism
-    # before a rank is laid out
+    # checked first, since the layout of too many ranks would fill the memory
     if parallelism.gpus > MAX_GPUS:
         wrong, value = ("domains", spec.domains) if spec.domains else ("model", spec.model)
         if spec.parallelism is not None:

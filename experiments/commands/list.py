@@ -144,7 +144,7 @@ def definitions() -> Iterator[tuple[str, str, str, str]]:
             else:
                 file = PROJECT / source.file
                 module_text = ""
-                # a topology of --topo has none
+                # a topology of --topo has no file
                 if file.is_file():
                     module_text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
                 text = module_text or inspect.getdoc(type(definition))

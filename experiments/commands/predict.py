@@ -41,7 +41,7 @@ SHOWN: Final = 40  # rows in the terminal; NAME.csv has all
 
 def figure_of(name: str, console: Console) -> "Predicted":
     """Compute a figure of a paper. Its status is 1 if a claim is not met and has no note that explains it."""
-    # matplotlib, which shell completion need not load
+    # this import loads matplotlib, which shell completion need not do
     from railyard.experiments.predict.output import Predicted
     from railyard.results.plots import style
 

@@ -85,7 +85,7 @@ def find() -> list[LiveRun]:
         except Refused as why:
             runs.append(replace(run, refused=str(why)))
         except (psutil.Error, OSError):
-            # it has just ended
+            # the run has just ended
             continue
         finally:
             os.close(announcement.pidfd)
@@ -161,7 +161,7 @@ def print_table(runs: Sequence[LiveRun], console: Console) -> None:
         fabric = ", ".join(f"{hosts[first]} {noun}" for first, noun in _HOSTS.items() if hosts[first]) or "none up"
         lasted = format_time(max(1.0, time.time() - run.started_s), 3)
         row = (run.name, run.experiment, str(run.pid), run.user, lasted, fabric, run.where)
-        # no markup: a name may look like some
+        # Text, since a name may look like markup
         table.add_row(*map(Text, row))
     nothing = "no other run is alive" if runs else "no run is alive"
     console.print(table if table.row_count else nothing)

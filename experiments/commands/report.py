@@ -45,7 +45,7 @@ def command(
     folder.check_outputs({"--junit": junit, "--markdown": markdown})
     with folder.reporting_path_errors("DIR", run):
         try:
-            # for reading too: root could follow links to more than their owner can read
+            # root could follow links to files that the owner of the run can't read
             become_owner_of(run)
         except (FileNotFoundError, NotADirectoryError):
             raise BadInput("DIR", str(run), run_folder.NO_RUN) from None

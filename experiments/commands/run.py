@@ -101,7 +101,7 @@ def _tell(line: str) -> None:
 
 def _killed(where: Folder) -> str:
     """Return the line about a run that was killed, with what can be done about its folder."""
-    # takes a second to load
+    # this import takes a second, and help does without it
     from railyard.results.runs import journal
 
     killed = "the run was killed, by a signal or for lack of memory"
@@ -114,7 +114,7 @@ def _cluster_of(
     spec: ExperimentSpec, on: str, keys: Path | None, insecure: bool, live: str | None
 ) -> tuple[Mapping[str, Any] | None, AbstractContextManager[object]]:
     """Return what the sandbox needs to know of the other machines, None without any, and what starts their agents."""
-    # slow to load
+    # these imports are slow, and help does without them
     from railyard.experiments.machines import dask, joining
 
     if on and spec.machine_count == 1:
@@ -221,7 +221,7 @@ def run(
 def _print_report(report: Path, other_load: other_programs.OtherPrograms) -> None:
     """Print the path of the report, and whether other programs disturbed the run."""
     if not report.exists():
-        # nothing was measured that they could disturb
+        # other programs disturbed nothing if nothing was measured
         return
     if other_load.disturb:
         print(f"other programs used {other_load.amount}, while it ran")

@@ -52,7 +52,7 @@ def command(
     except BadInput as error:
         if not error.field.startswith(("faults.", "scripts.")):
             raise
-        # a shell injects none, so they need not suit the fabric
+        # a shell injects no faults, so those of the file need not suit the fabric
         spec = load([*overrides, "faults=[]", "scripts=[]"])
     refuse_several(spec, "shell")
     check_machine(spec)

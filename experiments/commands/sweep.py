@@ -206,7 +206,7 @@ def _machines(on: str, keys: "Keys | None") -> Iterator[Machines]:
     if on == LOCAL:
         yield Local()
         return
-    # Dask takes a second to load
+    # this import loads Dask, which takes a second
     from railyard.experiments.sweep.cluster import Cluster
 
     cluster = Cluster(on, keys)

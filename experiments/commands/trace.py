@@ -187,7 +187,7 @@ def show(plan: Plan, src: Gpu, dst: Gpu, probes: int, console: Console) -> int:
 
     An agent may change its paths while probes wait in queues: those before and after the probes both count.
     """
-    # the paths of the agent, if there is one
+    # an agent steers by paths of its own
     before = ask(src, dst)
     with Capture(plan) as capture:
         sent = capture.probe(src, dst, probes)

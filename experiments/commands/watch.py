@@ -87,7 +87,7 @@ def main(arguments: Sequence[str], out: Console) -> int:
     title = f"{run}: {plan.title.removeprefix('the ')}"
     try:
         sampler = Sampler(plan)
-        # rates need two
+        # a rate needs two samples
         sampler.sample()
         with Live(console=out, auto_refresh=False) as live:
             while True:

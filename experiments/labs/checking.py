@@ -121,7 +121,7 @@ def is_same(answer: object, right: Answer, within: float) -> bool:
     """Return whether what a student wrote is the answer: numbers within a share; sets of names in
     any order, separated by commas or spaces; words in any case.
     """
-    # YAML's yes and no
+    # YAML reads yes and no as booleans
     if isinstance(answer, bool):
         answer = "yes" if answer else "no"
     if isinstance(right, frozenset):

@@ -81,7 +81,7 @@ class Clicks:
             policy_name = self.policy if self.policy in HEALTH_POLICIES else "dr"
             steered: dict[str, Any] = {"background": background[-1:]} if background else {}
             steered["routing"] = self.experiment.get("routing") or {"policies": policies or [policy_name]}
-            # routing is measured by what they take
+            # routing is measured by the times of workloads
             if not workloads:
                 chosen["workloads"] = self.experiment.get("workloads") or [DEFAULT_WORKLOAD]
             specs.append(chosen | steered)

@@ -50,7 +50,7 @@ class Controls:
         self._show = show
         self._script_fd = script_fd
         self._has_probes = has_probes
-        # events from the time while no fabric is up
+        # events that come while no fabric is up, for the next one
         self._unrecorded: list[tuple[int, str, dict[str, Any]]] = []
         self._record: OnClick = self._keep
         self._net: EmulatedNet | None = None

@@ -99,7 +99,7 @@ def _phases(run: Run) -> Iterator[tuple[str, Message]]:
     spans = dict[tuple[Any, str], tuple[int, int]]()
     for flow in run.flows:
         begin, end = spans.get((flow.interval, flow.phase), (flow.start_ns, flow.end_ns))
-        # it was sent
+        # a flow without a start was never sent
         if flow.start_ns:
             spans[flow.interval, flow.phase] = min(begin, flow.start_ns), max(end, flow.end_ns)
     changes = [(begin, 1, name) for (_, name), (begin, _) in spans.items()]
@@ -143,7 +143,7 @@ class _Fabric:
         return (event for event in self.run.events if event.detail.get("fabric") == self.label)
 
     def _events(self) -> Iterator[Message]:
-        # the kind of the fault that is active at a target
+        # kind of the active fault, by target
         injected = dict[str, str]()
         for event in self._own():
             detail = {key: value for key, value in event.detail.items() if key != "fabric"}

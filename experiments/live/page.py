@@ -148,7 +148,7 @@ class Page(Observer):
             was_stopped = is_stopped
 
     def _send_all(self) -> None:
-        # the server has ended, and the run goes on without a page
+        # if the server has ended, the run goes on without a page
         with suppress(RailyardError):
             while message := self._waiting.get():
                 self._worker.send(message)

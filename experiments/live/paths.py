@@ -183,7 +183,7 @@ def route_lookup() -> Iterator[NextHop]:
         if _ROUTE.unpack_from(body)[7] == RTN_LOCAL or RTA_OIF not in route_attributes:
             return None
         device = names.get(struct.unpack("=I", route_attributes[RTA_OIF])[0])
-        # the interface is new
+        # a new interface has no name here yet
         if device is None:
             return None
         gateway = route_attributes.get(RTA_GATEWAY)

@@ -122,7 +122,7 @@ def link_sample(before: PortStats | None, after: PortStats | None, rate_bps: int
     if after is None:
         return LinkSample(False, 0, 0, 0, 0)
     if before is None or after.traffic[_RX] < before.traffic[_RX] or after.traffic[_TX] < before.traffic[_TX]:
-        # the counters are those of a new interface
+        # lower counters are those of a new interface
         return LinkSample(after.up, 0, 0, after.backlog_bytes, 0)
     received, sent = (after.traffic[i] - before.traffic[i] for i in (_RX, _TX))
     drops = sum(after.traffic[i] - before.traffic[i] for i in _DROPPED) + max(

@@ -89,7 +89,7 @@ class Connection(H11Protocol):  # type: ignore[misc]  # uvicorn has no types her
         """Look who it is: here, where no header of a request can say otherwise."""
         super().connection_made(transport)
         user = None
-        # None if it is closed again
+        # there is no client if the connection is closed again
         if self.client:
             with contextlib.suppress(OSError):
                 user = access.owner_of(self._diagnosis, self.client, (access.HOST, self._serve.port))
@@ -167,7 +167,7 @@ class Live:
     def __init__(self, serve: Serve, parent: Parent) -> None:
         self._serve = serve
         self._parent = parent
-        # with what ends the connection
+        # the messages for each page, and the function that ends its connection
         self._pages: dict[asyncio.Queue[bytes], Callable[[], None]] = {}
         self._samples: deque[bytes] = deque(maxlen=KEPT_SAMPLES)
         self._events: deque[bytes] = deque(maxlen=KEPT_EVENTS)
@@ -205,7 +205,7 @@ class Live:
         match message:
             case ShowFabric():
                 self._end_fabric()
-                # it is gone already
+                # the fabric may be gone already
                 with contextlib.suppress(OSError):
                     self._sampler = Sampler(message.plan)
                     self._fabric = structure(message.label, message.plan)
@@ -260,7 +260,7 @@ class Live:
             self._paths_due.clear()
             # time of this thread: on a busy machine reading takes longer, but costs no more
             begun_s = time.thread_time()
-            # the fabric is going away
+            # the fabric may be going away
             with contextlib.suppress(OSError):
                 self._read_paths()
             await asyncio.sleep(min(MAX_PATHS_GAP_S, (time.thread_time() - begun_s) / PATHS_SHARE))
@@ -272,7 +272,7 @@ class Live:
         if changed:
             self._path_changes.append({"ns": ns, "paths": changed})
             self._publish("paths", self._path_changes[-1])
-        # the oldest state is kept whole
+        # a page that connects later needs the oldest state whole
         if len(self._path_changes) > KEPT_EVENTS:
             oldest = self._path_changes.popleft()
             following = self._path_changes[0]
@@ -316,7 +316,7 @@ class Live:
 
         async def messages() -> AsyncIterator[bytes]:
             state = [_message(kind, _as_json(data)) for kind, data in (("run", self._run), ("fabric", self._fabric))]
-            # before the first wait, so that nothing falls between
+            # added before the first wait, so that no message is missed
             self._pages[queue] = request.scope["state"]["abort"]
             try:
                 paths = [_message("paths", _as_json(change)) for change in self._path_changes]
@@ -374,7 +374,7 @@ async def _click_of(request: Request) -> dict[str, Any] | Response:
     if request.headers.get("content-type") != "application/json":
         return JSONResponse({"error": "content-type must be application/json"}, 415)
     too_large = JSONResponse({"error": f"a request has {MAX_BODY} bytes or less"}, 413)
-    # h11 lets digits through alone, 20 at most
+    # int can't fail: h11 accepts nothing but digits, 20 at most
     if int(request.headers.get("content-length", 0)) > MAX_BODY:
         return too_large
     body = b""
@@ -384,7 +384,7 @@ async def _click_of(request: Request) -> dict[str, Any] | Response:
                 body += part
                 if len(body) > MAX_BODY:
                     return too_large
-        # bounds the nesting, and refuses halves of surrogate pairs
+        # pydantic's parser bounds the nesting, and refuses halves of surrogate pairs
         asked = from_json(body, allow_inf_nan=False)
     except TimeoutError:
         return JSONResponse({"error": f"the request did not come within {BODY_S:g} s"}, 408, {"connection": "close"})
@@ -429,12 +429,12 @@ async def serve_page(serve: Serve, parent: Parent) -> None:
     app = Gate(Starlette(routes=live.routes), serve)
     options: dict[str, Any] = {"ws": "none", "lifespan": "off", "log_config": None, "access_log": False}
     options["http"] = partial(Connection, serve, socket.socket(fileno=serve.diagnosis))
-    # what is wrong with a request is for who sent it: our output grows in memory
+    # errors of requests go to their senders; logged, they would fill the memory
     options["log_level"] = "error"
     options["proxy_headers"] = False
     options["h11_max_incomplete_event_size"] = MAX_HEAD
     server = uvicorn.Server(uvicorn.Config(app, server_header=False, **options))
-    # Ctrl-C is for the run, or a command in its shell
+    # the run, or a command in its shell, handles Ctrl-C
     server.capture_signals = contextlib.nullcontext
     parent.send(Ready())
     await server.serve([socket.socket(fileno=serve.listener)])

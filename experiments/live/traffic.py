@@ -45,7 +45,7 @@ class PageTraffic:
         self._controller = controller
         self._on_end = on_end
         self._on_event = on_event
-        # what is closed to stop each
+        # closing the stack of a name stops its traffic
         self._running: dict[str, ExitStack] = {}
 
     @property
@@ -60,7 +60,7 @@ class PageTraffic:
         """
         if sort in self._running:
             raise BadInput(sort, text, "runs already: stop it first")
-        # with bounds: an alias could stand for gigabytes
+        # parse_yaml has bounds: an alias could stand for gigabytes
         data = parse_yaml(text, sort)
         with ExitStack() as stack:
             started = {"workload": self._replay, "background": self._load, "policy": self._steer}[sort](data, stack)

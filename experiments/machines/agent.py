@@ -103,7 +103,7 @@ def serve(join: str, name: str, once: bool, within_s: float = inf) -> int:
             probe.close()
             with _turn(f"a part of the run at {join}", at_once, deadline), ExitStack() as stack:
                 status = None
-                # it may have ended meanwhile
+                # the other end may have ended meanwhile
                 if sock := _connected((host, port)):
                     status = _take_part(stack.enter_context(sock), (host, port), token, name)
             if status is not None and (once or status == 2 or status in _STOPPED):
@@ -168,5 +168,5 @@ def _take_part(sock: socket.socket, run: tuple[str, int], token: bytes, name: st
     print(f"the run has ended ({status})", file=sys.stderr, flush=True)
     if stops:
         return 128 + stops[0]
-    # `doctor` asked
+    # a check of `doctor` starts nothing
     return None if answer.get("is_check") else status

@@ -53,7 +53,7 @@ class Machine:
     def __init__(self, sock: socket.socket, number: int, about: Mapping[str, Any]) -> None:
         self.name = f"machine {number} ({about['name']}, {about['address']})"
         self.about, self.clock, self._lock = about, Clock(0, 0), threading.Lock()
-        # replies that have not come
+        # number of replies that are still to come
         self._owed = 0
         replies = (Ready, *messages.REPLIES)
         self.worker = RemoteWorker(sock, self.name, *replies, on_event=self._on_event, is_vital=True)

@@ -31,7 +31,7 @@ def agents(on: str, keys: "Keys | None", spec: ExperimentSpec, join: str, token:
 
     `keys`: those of the Dask scheduler; None for those of Dask's configuration, or none.
     """
-    # Dask takes a second to load
+    # this import loads Dask, which takes a second
     from railyard.experiments.sweep.cluster import ASK_EVERY_S, Cluster
 
     cluster = Cluster(on, keys)

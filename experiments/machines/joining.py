@@ -84,7 +84,7 @@ def _together(
 
     MissingRequirement if a kernel lacks something, or packets of fabrics with this MTU don't get through.
     """
-    # so that no other run's tunnels have these numbers
+    # random, so that no other run's tunnels have these numbers
     first = random.SystemRandom().randrange(1 << 8) << 16
     all_machines = [own_machine, *(about for _, about in machines)]
     addresses = tuple(about["address"] for about in all_machines)

@@ -20,7 +20,7 @@ class ClusterMeter:
     def __init__(self, cluster: Cluster, late_s: float) -> None:
         self._cluster, self._late_s, self._own = cluster, late_s, LoadMeter(late_s)
         self._loads: list[MachineLoad] = []
-        # measurements of parts on this kernel
+        # measurements by parts of the fabric that run on this kernel
         self._shared: list[messages.Metered] = []
 
     def __enter__(self) -> "ClusterMeter":

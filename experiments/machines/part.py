@@ -60,12 +60,12 @@ class RelayedController:
         """Accept no more switches."""
         for listener in self._listeners:
             with suppress(OSError):
-                # wakes the thread
+                # shutdown wakes the thread that accepts
                 listener.shutdown(socket.SHUT_RDWR)
             listener.close()
 
     def _accept(self, listener: socket.socket) -> None:
-        # closed, or the run has ended
+        # the connection may be closed, or the run over
         with suppress(OSError):
             while True:
                 connection, _ = listener.accept()
@@ -214,7 +214,7 @@ def _echo(ip: str) -> int:
     def answer() -> None:
         while True:
             data, peer = sock.recvfrom(_LARGEST_DATAGRAM)
-            # it is too long for this end
+            # the answer may be too long for this end
             with suppress(OSError):
                 sock.sendto(data, peer)
 

@@ -26,7 +26,7 @@ class Server:
         self._token = token
         self.joining: queue.Queue[tuple[socket.socket, dict[str, Any]]] = queue.Queue()
         self._workers: dict[int, queue.Queue[socket.socket]] = {}
-        # callers without the token
+        # number of callers without the token
         self.strangers = 0
         self._greetings = threading.Semaphore(MAX_GREETINGS)
         with namespaces.inside_machine(machine_net):
@@ -52,7 +52,7 @@ class Server:
         self._listener.close()
 
     def _accept(self) -> None:
-        # closed
+        # the connection may be closed
         with suppress(OSError):
             while True:
                 self._greetings.acquire()

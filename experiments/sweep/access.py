@@ -37,7 +37,7 @@ def load_keys(path: Path | None) -> "Keys | None":
     """Return the keys of a file; None without one: Dask's configuration may name certificates."""
     if path is None:
         return None
-    # takes 50 ms to load
+    # this import takes 50 ms
     from railyard.experiments.sweep import keys
 
     return keys.load(path)

@@ -78,7 +78,7 @@ def files(archive: bytes) -> Iterator[tuple[str, bytes]]:
     names = set[PurePosixPath]()
     folders = set[PurePosixPath]()
     try:
-        # without compression: no bomb
+        # no compression, so an archive can't unpack to more than its size
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
             for member in tar:
                 if member.isdir():

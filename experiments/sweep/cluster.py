@@ -78,15 +78,15 @@ class Cluster:
             # a scheduler may be on a machine without Railyard
             with suppress(Exception):
                 self._client.run_on_scheduler(worker.let_scheduler_be_quiet)
-            # worker -> machine
+            # machine of each worker, by the worker's address
             self._machines: dict[str, str] = {}
-            # worker -> why it gets no runs
+            # reason why a worker gets no runs, by its address
             self._refused: dict[str, MissingRequirement] = {}
-            # refused workers that the user has a line of
+            # refused workers that were named to the user
             self._named = set[str]()
-            # whether the scheduler didn't answer
+            # True once the scheduler didn't answer
             self._is_lost = False
-            # when workers were asked for, and there; monotonic, s
+            # when workers were last asked for, and last there; monotonic, s
             self._asked, self._seen = 0.0, time.monotonic()
             self._await_workers(keys)
             self._undo = undo.pop_all()
@@ -121,7 +121,7 @@ class Cluster:
             del self._machines[address]
         if new := [address for address in alive if address not in self._machines]:
             self._identify(new)
-        # without one, the first refusal is the error that ends the sweep
+        # if no worker is accepted, the first refusal ends the sweep
         if self._machines:
             self._name_refused()
         return sorted(set(self._machines.values()))
@@ -144,14 +144,14 @@ class Cluster:
         for address in workers:
             try:
                 answers = self._client.run(worker.join, workers=[address], on_error="return")
-                # whatever a nanny answers
+                # a nanny may refuse anything
                 with suppress(Refused):
                     self._client.run(worker.be_quiet, workers=[address], nanny=True, on_error="ignore")
             except Refused:  # a pickled ImportError, from a worker that lacks the function or all of Railyard
                 self._refused[address] = _other_version(address)
                 continue
             except (OSError, TimeoutError):
-                # gone in the meantime; asked again if not
+                # the worker may be gone; one that isn't is asked again
                 continue
             if address not in answers:
                 continue
@@ -191,7 +191,7 @@ class Cluster:
         """Return why a run was lost; raise another error than that of a lost worker."""
         if isinstance(error, Lost):
             return str(error)
-        # while it handed out the result
+        # the worker was lost while it sent the result
         if isinstance(error, CommClosedError):
             raise self._without_scheduler() from None
         raise error
@@ -290,7 +290,7 @@ def _scheduler(where: str, keys: Keys | None, undo: ExitStack) -> tuple[str, Sec
     """Return the address of a scheduler, which is started for `ssh:`, and the settings to reach it."""
     if not where.startswith("ssh:"):
         return where, connecting.connected_security(where, keys)
-    # loads asyncssh
+    # this import loads asyncssh
     from railyard.experiments.sweep import ssh
 
     address, own_keys = undo.enter_context(ssh.started(where))

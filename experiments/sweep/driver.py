@@ -100,9 +100,9 @@ class Driver:
         self._console = console
         self._write = write
         self._no_queue = no_queue
-        # the run on each machine
+        # the run in progress on each machine
         self._running: dict[str, _Running] = {}
-        # to be kept
+        # runs that have ended, and are still to be stored
         self._ended: list[_Running] = []
         self._lost: dict[str, int] = {}
         # machines on which the sentinel was started
@@ -115,7 +115,7 @@ class Driver:
         # separates drift of the machines from effects of the axes
         random.Random(seed).shuffle(queue)
         progress = Progress(len(queue))
-        # nothing where there is no terminal
+        # rich shows no status where there is no terminal
         state = self._console.status("", refresh_per_second=1)
         with state, self._stopping():
             while queue or self._running:
@@ -126,7 +126,7 @@ class Driver:
                 self._ended.sort(key=lambda run: run.cell is not None)
                 while self._ended and self._ended[0].cell is None:
                     self._end(queue, progress)
-                # so that no machine waits until the run before is written
+                # started first, so that no machine waits until the run before is written
                 self._start(queue)
                 state.update(self._state(progress))
                 if not self._ended:

@@ -48,7 +48,7 @@ class Keys:
 
     def security(self) -> "Security":
         """Return Dask's settings, with which nothing but TLS with this certificate is used."""
-        # takes half a second to load
+        # this import takes half a second
         from distributed.security import Security
 
         file = str(self.path or self._memory_file())

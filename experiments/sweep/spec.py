@@ -98,7 +98,7 @@ def load(
         raise BadInput("zip", sweep_keys["zip"], "must be true or false")
     if not isinstance(sweep_keys["where"], str | None):
         raise BadInput("where", sweep_keys["where"], "must be an expression, such as domains * rails <= 16")
-    # before overrides, which may have keys of their definitions
+    # plugins come before overrides, which may have keys of their definitions
     loading.load_plugins(data, name_or_file)
     data = loading.apply(loading.from_folder_of(name_or_file, data), overrides)
     given_axes = list(map(_axis, axes))
@@ -154,7 +154,7 @@ def _seeds(text: str) -> list[int]:
 def _check_values(key: str, values: list[Any]) -> None:
     if not values:
         raise BadInput(f"axis {key}", values, "must have one value or more")
-    # before each is compared with all others
+    # checked first, since each value is then compared with all others
     if len(values) > MAX_RUNS:
         raise BadInput(f"axis {key}", f"{len(values):,} values", f"must be {MAX_RUNS:,} or fewer")
     checked_values = list[Any]()
@@ -193,7 +193,7 @@ def _cells(
 def _resolved(data: dict[str, Any], name_or_file: str, values: Mapping[str, Any]) -> dict[str, Any]:
     overrides = [f"{key}={json.dumps(value, default=str)}" for key, value in values.items()]
     hosts = values.get("hosts", data.get("hosts", 1))
-    # before the keys that several machines need are asked for
+    # checked first: else a message would ask for the keys that several machines need
     if hosts != 1:
         raise BadInput("hosts", hosts, "is for run: a run of a sweep is on one machine")
     try:

@@ -80,7 +80,7 @@ class _Hosts:
         connection = await asyncssh.connect(host)
         self.connections.append(connection)
         process: Any = await connection.create_process(f"{shlex.quote(sys.executable)} -m {_MODULE}", encoding=None)
-        # it has ended already, and says why below
+        # ssh may have ended; its own message follows below
         with suppress(BrokenPipeError):
             process.stdin.write(ORDER.dump_json(order) + b"\n")
         output = await _read_until(process.stdout, re.compile(rb"^" + MARK.encode() + rb".*\n", re.MULTILINE))

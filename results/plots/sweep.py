@@ -108,7 +108,7 @@ def _sweeps(named: Iterable[Named]) -> Iterable[tuple[str, str, Sequence[Place]]
 def _swept_trait(members: Sequence[Mapping[str, Any]]) -> str:
     """Return the one trait in which members differ, if it is a number for each; else "". Domains x rails are one."""
     keys = {key for traits in members for key in traits}
-    # a title, which a workload may have besides
+    # `name` is a title, and nothing that a sweep varies
     keys.discard("name")
     differing = {key for key in keys if len({repr(traits.get(key)) for traits in members}) > 1}
     if differing == _SIZE:

@@ -69,7 +69,7 @@ def uplink_imbalance(
     gpus = x * y
     parts = [(sizes, way, way.enter % x != way.leave % x) for sizes, ways in routed for way in ways]
     keys = np.concatenate([np.empty(0, np.int64), *((n.src * gpus + n.dst)[crosses] for n, _, crosses in parts)])
-    # one flow, however many stages it is used in
+    # a pair is one flow, however many stages use it
     pairs, part = np.unique(keys, return_inverse=True)
     if not len(pairs) or uplinks < 2:
         return None

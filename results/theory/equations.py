@@ -116,7 +116,7 @@ def _largest_over_pairs(x: int, y: int, hb: int, rail: int, rails_are_apart: boo
     dimension[:r] = True
     dimension[:, :c] = True
     if r == c == 0:
-        # the cut around a single GPU
+        # this is the cut around a single GPU
         dimension[0, 0] = True
     return Bound(time, tuple(map(tuple, dimension.tolist())))
 

@@ -187,7 +187,7 @@ def explained_ratios(
     nothing is compared where groups are smaller, since it depends on their place. Of an iteration, Eq. 6 leaves out a
     term and adds up what overlaps: the most is what its tasks take at line rate, be it more or less than Eq. 6.
     """
-    # exact where uplinks are assigned
+    # the expectation is exact where the policy assigns uplinks
     spread: Spread = "expected"
     if measured and is_hashed(fabric):
         spread = measured

@@ -52,7 +52,7 @@ def _of_definitions(phase: Phase, schedule: Schedule, rates: Rates, fabric: Fabr
         if of_algorithm is not None:
             return of_algorithm
     policy = FORWARDING_POLICIES[fabric.chosen_policy]
-    # the pairs of a phase may be a million
+    # checked first, since a phase may have a million pairs
     if type(policy).stated is ForwardingPolicy.stated:
         return None
     pair_bytes: dict[tuple[Gpu, Gpu], float] = {}
@@ -145,7 +145,7 @@ def _computing_phases(schedule: Schedule) -> frozenset[str]:
     waiting = np.repeat(np.arange(len(columns)), np.diff(columns.after_end, prepend=0))
     same_run = columns.phase[waiting] == columns.phase[columns.after]
     follows_transfer = same_run & columns.is_compute[waiting] & ~columns.is_compute[columns.after]
-    # computing that a transfer of its own run precedes
+    # tasks of computing that follow a transfer of their own run
     after_transfer = np.zeros(len(columns), dtype=bool)
     after_transfer[waiting[follows_transfer]] = True
     names = set[str]()

@@ -87,7 +87,7 @@ class _Encoder:
     def __init__(self) -> None:
         self._trace, self._parts = Trace(), list[bytes]()
         self._uuids = count(1)
-        # names by their numbers
+        # number of each name, which the format repeats in place of the name
         self._events: dict[str, int] = {}
         self._details: dict[str, int] = {}
         self._packet(_CLEARED)

@@ -55,7 +55,7 @@ class Track:
         lanes: list[list[Slice]] = [[]]
         # lanes that are idle again, lowest first
         free = [0]
-        # (end ns, lane)
+        # the end (ns) and number of each busy lane
         busy: list[tuple[int, int]] = []
         for each in sorted(self.slices, key=lambda s: (s.start_ns, s.last_ns)):
             while busy and busy[0][0] <= each.start_ns:

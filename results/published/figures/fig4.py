@@ -31,7 +31,7 @@ SHOWN: Final = 32  # GPUs of either domain in the close-up
 
 def figure() -> Figure:
     """The paper gives d and the batch; other t and 32-bit gradients show what its shares depend on."""
-    # as assumed comes first
+    # the traffic as the paper assumes it comes first
     counts = dict[str, Traffic]()
     for bits, tensor in product((16, 32), reversed(TENSORS)):
         traffic = gpt_traffic(GptModel.load(MODEL), layout(tensor))

@@ -48,7 +48,7 @@ def _draw(drawn: matplotlib.figure.Figure, networks: list[Network]) -> None:
     most = max(network.switches for network in networks)
     labels = []
     for number, network in enumerate(networks):
-        # pairs stand together
+        # bars of a pair stand together
         place = number + 0.6 * (number // 2)
         bar_start = 0
         for switches, name in zip(network.layers, _names(network), strict=True):

@@ -57,5 +57,5 @@ def _draw(drawn: matplotlib.figure.Figure, rows: list[tuple[Measured, float]]) -
         axes.bar_label(bars, fmt="%.1f", padding=2)
     axes.set_xticks(range(len(rows)), [row.model for row, _ in rows])
     axes.legend(loc="upper left", ncols=3)
-    # room for the legend
+    # the limit leaves room for the legend
     quiet(axes, "y", ylabel="HFU, %", ylim=(0, 75))

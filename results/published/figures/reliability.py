@@ -102,7 +102,7 @@ def _claims(wide: Case, narrow: Case) -> Iterator[Claim]:
 
 def _draw(drawn: matplotlib.figure.Figure, cases: list[Case]) -> None:
     left_axes, right_axes = drawn.subplots(1, 2, width_ratios=(3, 2))
-    # pairs stand together
+    # bars of a pair stand together
     places = [number + 0.5 * (number // 2) for number in range(len(cases))]
     _draw_failures(left_axes, cases, places)
     _draw_lost_time(right_axes, [estimates for _, estimates in cases], places)

@@ -44,7 +44,7 @@ class Measured:
 def measured() -> tuple[Measured, ...]:
     """Return every row of measured.csv, in its order."""
     rows = []
-    # the first line is the source
+    # the first line of the file names its source
     for row in csv.DictReader(ROWS.read_text().splitlines()[1:]):
         batch = GptModel.load(row["model"]).training.global_batch
         recipe = Recipe(batch, cast(Recompute, row["recompute"]), row["sequence_parallel"] == "yes")
