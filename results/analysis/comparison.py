@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
+from itertools import chain
 from math import inf, isinf
 from typing import Any, Final, Literal
 
@@ -185,25 +186,38 @@ def _sample(a: Runs, b: Runs, key: RowKey) -> tuple[Floats, Floats, int]:
     If both have enough runs, a value is the median of a run, so that differences between runs count. Otherwise the
     repeats of all runs of a side are taken together.
     """
-    own = [[run[key] for run in side if key in run] for side in (a, b)]
-    left_out = sum(values.left_out for side in own for values in side)
-    believed = [[values.believed for values in side if values.believed] for side in own]
-    if all(len(side) >= MIN_VALUES for side in believed):
-        x, y = ([float(np.median(values)) for values in side] for side in believed)
+    runs_a = [run[key] for run in a if key in run]
+    runs_b = [run[key] for run in b if key in run]
+    left_out = sum(values.left_out for values in (*runs_a, *runs_b))
+    believed_a = [values.believed for values in runs_a if values.believed]
+    believed_b = [values.believed for values in runs_b if values.believed]
+    if min(len(believed_a), len(believed_b)) >= MIN_VALUES:
+        values_a = [float(np.median(values)) for values in believed_a]
+        values_b = [float(np.median(values)) for values in believed_b]
     else:
-        x, y = ([value for values in side for value in values] for side in believed)
-    return np.array(x), np.array(y), left_out
+        values_a = list(chain(*believed_a))
+        values_b = list(chain(*believed_b))
+    return np.array(values_a, dtype=np.float64), np.array(values_b, dtype=np.float64), left_out
+
+
+def _median(values: Floats) -> float | None:
+    """Return the median; None without values."""
+    return float(np.median(values)) if len(values) else None
 
 
 def _compared(key: RowKey, a: Floats, b: Floats, left_out: int, limit: float, tail: float) -> Compared:
-    median_a, median_b = (float(np.median(x)) if len(x) else None for x in (a, b))
-    ratio = None if median_a is None or median_b is None else float(_ratios(np.array(median_a), np.array(median_b)))
-    known = (key, len(a), len(b), median_a, median_b, ratio)
+    median_a = _median(a)
+    median_b = _median(b)
+    ratio = None
+    if median_a is not None and median_b is not None:
+        ratio = float(_ratios(np.array(median_a), np.array(median_b)))
+    sides = (key, len(a), len(b), median_a, median_b, ratio)
     if min(len(a), len(b)) < MIN_VALUES:
         missing = "A" if len(a) < MIN_VALUES else "B"
-        found = f"fewer than {MIN_VALUES} values in {missing}"
-        found += ", others left out by their verdict" if left_out else ""
-        return Compared(*known, None, "not enough data", found)
+        reason = f"fewer than {MIN_VALUES} values in {missing}"
+        if left_out:
+            reason += ", others left out by their verdict"
+        return Compared(*sides, None, "not enough data", reason)
     medians_a = _resampled_medians(a, 1)
     medians_b = _resampled_medians(b, 2)
     low, high = _interval(_ratios(medians_a, medians_b), tail)
@@ -213,13 +227,13 @@ def _compared(key: RowKey, a: Floats, b: Floats, left_out: int, limit: float, ta
     resolution = RESOLUTION.get(key.unit, 0.0)
     is_within = 1 / (1 + limit) <= low and high <= 1 + limit
     if is_within or (-resolution <= least and most <= resolution):
-        return Compared(*known, (low, high), "same")
+        return Compared(*sides, (low, high), "same")
     is_higher = low > 1 + limit and least > resolution
     is_lower = high < 1 / (1 + limit) and most < -resolution
     if is_higher or is_lower:
         is_better = is_higher == (key.unit in _HIGHER_IS_BETTER)
-        return Compared(*known, (low, high), "faster" if is_better else "slower")
-    return Compared(*known, (low, high), "not enough data", "the interval includes both a change and none")
+        return Compared(*sides, (low, high), "faster" if is_better else "slower")
+    return Compared(*sides, (low, high), "not enough data", "the interval includes both a change and none")
 
 
 def _ratios(a: Floats, b: Floats) -> Floats:

@@ -141,24 +141,32 @@ class _Content:
 
     def add(self, line: dict[str, Any], where: str) -> None:
         """Add a line. BadInput if it is none that a journal has."""
-        name, rows, columns, at = (line.get(key) for key in ("kind", "rows", "columns", "at"))
         if isinstance(line.get("run"), dict) and isinstance(line.get("files"), list):
             self.own |= line["run"]
             self.files = [str(file) for file in line["files"]]
-        elif (
-            name in self.rows
-            and isinstance(rows, list)
-            and isinstance(columns, list)
-            and isinstance(at, int)
-            and 0 <= at <= len(self.rows[name])
-            and isinstance(interval := line.get("interval", {}), dict)
-            and all(isinstance(row, list) and len(row) == len(columns) for row in rows)
-        ):
-            own = {key: value for key, value in interval.items() if key in INTERVAL_FIELDS}
-            found = [{**own, **dict(zip(map(str, columns), row, strict=True))} for row in rows]
-            self.rows[name][at : at + len(found)] = found
-        else:
+        elif not self._has_rows(line):
             raise BadInput(where, str(line)[:40], "is no line of a journal")
+        else:
+            interval = {key: value for key, value in line.get("interval", {}).items() if key in INTERVAL_FIELDS}
+            columns = [str(column) for column in line["columns"]]
+            rows = [{**interval, **dict(zip(columns, row, strict=True))} for row in line["rows"]]
+            at = line["at"]
+            self.rows[line["kind"]][at : at + len(rows)] = rows
+
+    def _has_rows(self, line: dict[str, Any]) -> bool:
+        """Return whether a line has rows of a kind of records, for a place that follows those before it."""
+        name, rows, columns, at = (line.get(key) for key in ("kind", "rows", "columns", "at"))
+        if not isinstance(name, str) or name not in self.rows:
+            return False
+        if not isinstance(at, int) or not 0 <= at <= len(self.rows[name]):
+            return False
+        if (
+            not isinstance(rows, list)
+            or not isinstance(columns, list)
+            or not isinstance(line.get("interval", {}), dict)
+        ):
+            return False
+        return all(isinstance(row, list) and len(row) == len(columns) for row in rows)
 
 
 def is_left(folder: Folder) -> bool:

@@ -123,17 +123,28 @@ class RecordReader:
             raise RailyardError(f"{name} can't be read: {(error.strerror or str(error)).lower()}") from error
 
 
+def _is_entry(entry: object) -> bool:
+    """Return whether plain data has the keys and types of an entry."""
+    if not isinstance(entry, dict) or entry.keys() != {"bytes", "sha256", "rows"}:
+        return False
+    if type(entry["bytes"]) is not int or entry["bytes"] < 0:
+        return False
+    return isinstance(entry["sha256"], str) and (entry["rows"] is None or type(entry["rows"]) is int)
+
+
+def _is_name(name: str) -> bool:
+    """Return whether a file of this name lies in the run's folder."""
+    path = PurePosixPath(name)
+    return bool(path.name) and not path.is_absolute() and ".." not in path.parts and "\0" not in name
+
+
 def _entries(plain: dict[str, Any]) -> dict[str, Entry]:
     """Return the entries of a manifest. BadInput if it is none."""
     files = plain.get("files")
     if not isinstance(files, dict):
         raise BadInput(NAME, str(files)[:40], _EXPECTED)
     for name, entry in files.items():
-        path = PurePosixPath(name)
-        good = isinstance(entry, dict) and entry.keys() == {"bytes", "sha256", "rows"}
-        good = good and type(entry["bytes"]) is int and entry["bytes"] >= 0 and isinstance(entry["sha256"], str)
-        good = good and (entry["rows"] is None or type(entry["rows"]) is int)
-        if not good or path.is_absolute() or ".." in path.parts or "\0" in name or not path.name:
+        if not _is_entry(entry) or not _is_name(name):
             raise BadInput(f"{NAME}: files", f"{name}: {entry}"[:80], _EXPECTED)
     if plain.get("sha256") != _digest(to_json(files)):
         raise RailyardError(f"{NAME} was changed: its own checksum differs, so nothing can be verified")

@@ -18,10 +18,7 @@ PACKAGES = ("core", "topologies", "controller", "workloads", "failure", "results
 MAX_COMPLEXITY = 15
 ALLOWED: dict[str, int] = {
     "_compared": 17,
-    "_entries": 16,
     "_interval_verdicts": 17,
-    "_sample": 16,
-    "add": 17,
     "is_over": 17,
     "outcome": 19,
     "read": 16,
