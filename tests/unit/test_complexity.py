@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("core", "topologies", "controller", "workloads", "failure", "results", "experiments")
 MAX_COMPLEXITY = 15
 ALLOWED: dict[str, int] = {
-    "_compared": 17,
     "_interval_verdicts": 17,
     "is_over": 17,
     "outcome": 19,
