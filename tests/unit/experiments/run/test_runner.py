@@ -85,7 +85,7 @@ class Runs:
     def _workload(self, turn: Turn) -> None:
         self._do(f"{turn.workload.label} {turn.repeat} seed {turn.seed}")
 
-    def _breaker(self, session: Any, reroute: str, checker: object, run: Run) -> Any:
+    def _breaker(self, session: Any, reroute: str, checker: object, run: Run, machines: object) -> Any:
         do, did, left = self._do, self.did, self.left
 
         class FaultInjector:
