@@ -1,7 +1,7 @@
 """Plain code, as CONTRIBUTING.md describes it: counts over the whole product that may improve, but not get worse.
 
-Whoever improves a count lowers its limit here. The aim of each is in the table; a count never justifies code that is
-harder to read.
+A change that improves a count lowers its limit here. The aim of each is beside its limit; a count never justifies code
+that is harder to read.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""Counts over all tests that may improve, but not get worse. Whoever improves a count lowers its limit here."""
+"""Counts over all tests that may improve, but not get worse. A change that improves a count lowers its limit here."""
 
 import re
 from collections.abc import Iterator

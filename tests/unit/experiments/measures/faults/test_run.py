@@ -63,7 +63,7 @@ class Scene:
         self.run, (self.session, controller) = run_of(), session_of(plan_of())
         self.controller: Any = controller
         machines = Machines(self.session)
-        self.injector = FaultInjector(self.session, reroute, "census", self.run, machines)  # type: ignore[arg-type]
+        self.injector = FaultInjector(self.session, reroute, "checker", self.run, machines)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -95,9 +95,9 @@ def test_recovery_needs_packets_and_goodput(
 def test_a_fault_leaves_a_row_a_trace_and_two_events(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, script_of((fault_run(),)), "off")
     scene.injector.inject(FaultSpec(kind="link-down", target="d0g1"), 4, 1, None, lambda _: None)
-    (_, script, selections, _, census, *_) = scene.asked[0]
+    (_, script, selections, _, checker, *_) = scene.asked[0]
     assert script == Script("", (Timed(CUT, 1.0, 2.0),))
-    assert (len(selections), census) == (1, "census")
+    assert (len(selections), checker) == (1, "checker")
     assert selections[0].probes
     (row,) = scene.run.rows(RECOVERIES)
     assert (row.fault, row.target, row.reroute, row.repeat, row.policy, row.script) == (
@@ -154,7 +154,7 @@ def test_connectivity_checks_are_recorded_with_their_interval(monkeypatch: pytes
     assert replace(row, interval=IntervalId()) == done
 
 
-def test_a_census_that_was_due_and_not_taken_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checker_that_was_due_and_not_taken_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = ConnectivityCheck(IntervalId(), 5, "inject link-down d0g1", 1, 0, 0, 0, 0, 0, 0, done=False)
     scene = Scene(monkeypatch, script_of((fault_run(),), (missing,)))
     scene.injector.inject(FaultSpec(kind="link-down", target="d0g1"), 0, 1, None, lambda _: None)
@@ -269,8 +269,8 @@ def test_script_waits_for_phases_of_its_workload(monkeypatch: pytest.MonkeyPatch
     scene.meanwhile = lambda phases: ended.append(phases["moe-a2a"].result())
     run = scene.play()
     assert ended == [2 * SECOND]
-    (_, script, selections, _, census, *_) = scene.asked[0]
-    assert (selections[0].streams, selections[0].affected, census) == ((), frozenset(), None)
+    (_, script, selections, _, checker, *_) = scene.asked[0]
+    assert (selections[0].streams, selections[0].affected, checker) == ((), frozenset(), None)
     assert selections[0].probes
     assert script.faults[0].after == "moe-a2a"
     whole = [m for m in run.measurements if m.metric == "iteration_time"]
