@@ -65,7 +65,7 @@ class ProbedFault:
     scores: ExitStack = field(default_factory=ExitStack)
     begun_ns: int = 0
     is_confirmed: bool = False  # it took effect
-    has_recovered: bool = False  # the page has shown its first packet
+    is_first_packet_shown: bool = False  # on the live page
 
 
 class LiveFabric:
@@ -226,9 +226,10 @@ class LiveFabric:
 
     def _recorded(self, fault: ProbedFault, row: Recovery, repaired_ns: int = 0) -> Run:
         """Return the records of a fault: its recovery, and the load until now. `repaired_ns`: 0 while it lasts."""
-        if row.recovered and not fault.has_recovered:
+        # a fault that cut no packets off is shown too, with 0 ms
+        if row.recovered is not Recovered.NO and not fault.is_first_packet_shown:
             observers.show_first_packet(row)
-            fault.has_recovered = True
+            fault.is_first_packet_shown = True
         fault.load.close()
         interval = fault.run.loads[0].interval if fault.run.loads else row.interval
         fault.run.rows(RECOVERIES)[:] = [replace(row, interval=interval)]

@@ -138,8 +138,11 @@ def test_fault_has_a_row_with_its_outcome_on_each_fabric(first: Folder) -> None:
     rows = pd.read_csv(first.path / "recovery.csv")
     assert list(rows["fabric"]) == ["rail-only", "rail-optimized"]
     assert set(rows["fault"]) == {"link-down"}
-    # the kernel may take the detour before a packet is lost
-    assert rows["recovered"].isin(["yes", "unaffected"]).all()
+    findings = first.summary()["findings"]
+    disturbed = {finding["interval"].get("fabric") for finding in findings if finding["origin"] == "machine"}
+    for row in rows.itertuples():
+        # the kernel may take the detour before a packet is lost
+        assert row.recovered in ("yes", "unaffected") or row.fabric in disturbed, row
     assert (rows["detect_ms"] < rows["reroute_ms"]).all()
     assert (rows[["lost_bytes", "connections_lost"]] == 0).all(axis=None)
 

@@ -25,6 +25,7 @@ import pytest
 import yaml
 
 import railyard as ry
+from railyard.core.records import Recovered
 from railyard.experiments.live import recorded
 from tests.emulation.fabrics import eventually
 from tests.emulation.programs import RUN_EXPERIMENT, Program
@@ -274,6 +275,11 @@ def test_a_script_fabric_has_a_page(fabric: ry.Fabric) -> None:
     seen = {event["what"]: event["detail"] for event in page.events}
     assert seen["inject"] == seen["repair"] == {"kind": "link-down", "target": "d1g1"}
     eventually(lambda: "first-packet" in [event["what"] for event in page.events], SOON_S)
+    with fabric.fault("link-slow", "d1g1") as slow:
+        assert slow.recovery.recovered is Recovered.UNAFFECTED
+    # a fault that cut no packets off has an event too
+    shown = {"kind": "link-slow", "target": "d1g1", "ms": 0.0}
+    eventually(lambda: ("first-packet", shown) in [(event["what"], event["detail"]) for event in page.events], SOON_S)
     status, answer = page.ask("inject", **CUT)
     assert (status, answer["command"]) == (200, "fault1 = net.fault('link-down', 'd0g1')")
     with ry.timing() as after:
