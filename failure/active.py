@@ -19,6 +19,9 @@ SYMPTOMS_TIMEOUT_S: Final = 5.0
 
 Operation = Literal["prepare", "inject", "repair"]
 
+PREPARE_S: Final = 0.6
+"""Time before a due injection to check that the fault isn't active yet, and to prepare it."""
+
 OnAction = Callable[[Operation, Fault, int], None]
 """Called with an operation, its fault, and when the operation began (monotonic ns), as soon as it is done."""
 
@@ -67,6 +70,9 @@ def ignore_action(operation: Operation, fault: Fault, at_ns: int) -> None:
 
 class ActiveFault:
     """One fault on a built fabric. Leaving its context repairs it, and undoes a preparation that no injection followed.
+
+    The order is the same for all users: probes of the affected pairs begin, the fault is prepared, injected and
+    confirmed, and repaired. Probes begin first because their start takes time, which would make the injection late.
 
     `injected_ns`, `repaired_ns`: when the injection and the repair began, monotonic ns; 0 before. `late_ns`: how long
     after it was due the injection began; 0 if it was due at no time.

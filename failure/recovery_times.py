@@ -19,6 +19,11 @@ MIN_BINS: Final = 3  # of the last ones before the end of what is asked for, so 
 CATCH_UP_LIMIT: Final = 1.05  # of the rate before: more, which makes an outage good, doesn't make it undone
 MIN_BIN_SHARE: Final = 0.8  # of the rate before: with less, a bin is still of the outage, whatever comes after it
 LATE_NS: Final = 200_000_000
+OBSERVE_S: Final = 5.0
+"""After an injection without a set repair: packets that don't flow by then are taken to flow only after the repair.
+
+Failure scripts need no such limit: they evaluate a fault after its repair.
+"""
 RESTORED: Final = 0.95
 SAME_OUTAGE: Final = 20  # probes: losses closer than this belong to one outage
 NEVER: Final = 1 << 62

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from railyard.failure.active import ActiveFault, FaultyFabric, Operation
+from railyard.failure.active import PREPARE_S, ActiveFault, FaultyFabric, Operation
 from railyard.failure.faults import Fault
 
 
@@ -117,7 +117,6 @@ class ActionLog:
             return QuietPeriod(last, tuple(self._broken.values()), until_ns)
 
 
-PREPARE_S: Final = 0.6  # time before an injection to check that the fault isn't active, and to prepare it
 _POLL_S: Final = 0.001
 
 PhaseEnds = Mapping[str, "Future[int]"]

@@ -22,7 +22,7 @@ from railyard.experiments.measures.workloads.turn import Turn
 from railyard.experiments.run import observers
 from railyard.experiments.run.heartbeats import heartbeats_running
 from railyard.experiments.run.progress import measure_undisturbed
-from railyard.experiments.run.session import RESTORE_S, FabricSession, built, check_links
+from railyard.experiments.run.session import RESTORE_S, FabricSession, built, check_links, fault_events
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.heartbeats import HeartbeatsSpec
@@ -31,8 +31,9 @@ from railyard.failure.active import ActiveFault
 from railyard.failure.analysis.evaluate import AFTER_S, WARM_UP_S, ScriptObservations, active_detours, evaluate_all
 from railyard.failure.pairs import PairSelection, monitored_pairs
 from railyard.failure.probes.traffic import Traffic, TrafficJob, TrafficLog
+from railyard.failure.recovery_times import OBSERVE_S
 from railyard.failure.script import Script
-from railyard.results.runs.records import LIVE, Event, LinkCheck, Run
+from railyard.results.runs.records import LIVE, LinkCheck, Run
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
@@ -40,7 +41,6 @@ from railyard.topologies.capacity import Capacity, auto_rail_bps
 from railyard.topologies.measure import rates
 from railyard.topologies.plan import make_plan
 
-OBSERVE_S: Final = 5.0  # for packets to flow again before a recovery is evaluated
 STEADY_NS: Final = 300_000_000  # without an event of the controller: it has reacted to all of a fault
 SETTLE_S: Final = 0.5  # for heartbeats to be received from all GPUs
 _POLL_S: Final = 0.1
@@ -237,8 +237,8 @@ class LiveFabric:
         if repaired_ns:
             self._session.record_fault(fault.run, interval, fault.spec.fault, row.t_fault, repaired_ns)
         else:
-            detail = {**interval.as_dict(), "target": row.target}
-            fault.run.events.append(Event(row.t_fault, "fault", row.fault, detail))
+            # not among the session's faults: only after the repair is it known how long it was active
+            fault.run.events += fault_events(interval, fault.spec.fault, row.t_fault)
         return self._with_clicks(fault.run)
 
     def _with_clicks(self, run: Run) -> Run:

@@ -172,21 +172,25 @@ class Controls:
 
     def _inject(self, net: EmulatedNet, fault: Fault) -> None:
         injection = ActiveFault(net, fault)
-        injection.prepare()
         probes = self._probes.begin(fault) if self._probes else None
         click = Click(fault, fault.scope(net.plan), time.monotonic(), injection=injection)
-        self._clicks.faults.append(click)
         try:
+            injection.prepare()
+            self._clicks.faults.append(click)
             at_ns = injection.inject()
             self._note("inject", as_dict(fault), at_ns)
             self._save()
             injection.confirm()
         except BaseException:
-            self._clicks.faults.remove(click)
+            if click in self._clicks.faults:
+                self._clicks.faults.remove(click)
             if probes and self._probes:
                 self._probes.end(probes)
             with suppress(RailyardError, OSError):
-                self._repair(click)
+                if injection.is_injected:
+                    self._repair(click)
+                else:
+                    injection.close()
             raise
         if probes and self._probes:
             self._probes.observe(probes, at_ns, click.is_repaired)

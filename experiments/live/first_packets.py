@@ -12,14 +12,13 @@ from railyard.core.worker import Worker
 from railyard.failure.faults import Fault
 from railyard.failure.pairs import monitored_pairs
 from railyard.failure.probes import traffic
+from railyard.failure.probes.ports import PAGE_PORT, ProbePorts
 from railyard.failure.probes.sites import Site
-from railyard.failure.probes.traffic import ProbePorts, Traffic, TrafficJob
-from railyard.failure.recovery_times import LATE_NS, first_packet_ms
+from railyard.failure.probes.traffic import Traffic, TrafficJob
+from railyard.failure.recovery_times import LATE_NS, OBSERVE_S, first_packet_ms
 from railyard.topologies.plan import Plan
 
-PORT: Final = 7600  # beside those of failure scripts (7100) and of replayed workloads (7000)
 MAX_PROBED: Final = 8  # pairs of one fault, at most: see scenario/pairs.py
-OBSERVE_S: Final = 10.0  # after that, packets are taken not to flow again before the repair
 QUEUE_NS: Final = 500_000_000  # a packet waits no longer in queues
 _POLL_S: Final = 0.2
 
@@ -62,7 +61,8 @@ class FirstPackets:
         self._on_found = on_found
         self._observers: list[threading.Thread] = []
         self._closing = threading.Event()
-        self._in_use, self._ports = threading.Lock(), ProbePorts(PORT, MAX_PROBED)
+        self._in_use = threading.Lock()
+        self._ports = ProbePorts(PAGE_PORT, MAX_PROBED)
         self._kept = self._start()
 
     def begin(self, fault: Fault) -> Probes | None:
@@ -135,7 +135,8 @@ class FirstPackets:
         self._kept.close()
 
     def _observe(self, probes: Probes, injected_ns: int, is_over: threading.Event) -> None:
-        end_s = time.monotonic() + OBSERVE_S
+        # an arrival is judged only when later probes have had their time in queues
+        end_s = time.monotonic() + OBSERVE_S + (QUEUE_NS + LATE_NS) / 1e9
         with suppress(RailyardError, OSError):
             while time.monotonic() < end_s and not is_over.wait(_POLL_S) and not self._closing.is_set():
                 if (ms := _resumed_ms(probes.traffic, injected_ns)) is not None:

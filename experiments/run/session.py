@@ -26,7 +26,7 @@ from railyard.experiments.run import observers
 from railyard.experiments.spec.faults import ATTEMPTS
 from railyard.failure.analysis.evaluate import active_detours
 from railyard.failure.faults import Fault
-from railyard.failure.probes.traffic import ProbePorts
+from railyard.failure.probes.ports import ProbePorts
 from railyard.results.analysis.findings import link_findings
 from railyard.results.measured import MEASURED
 from railyard.results.runs.records import (
@@ -70,6 +70,15 @@ def record_interruptions(run: Run, interval: IntervalId) -> None:
     detail = interval.as_dict()
     for one in presence.take():
         run.events.append(Event(one.start_ns, PROCESS, "interrupted", {**detail, "text": str(one)}))
+
+
+def fault_events(interval: IntervalId, fault: Fault, injected_ns: int, repaired_ns: int = 0) -> list[Event]:
+    """Return the events of a fault in an interval. Times are monotonic ns; `repaired_ns`: 0 while the fault lasts."""
+    detail = {**interval.as_dict(), "target": fault.target}
+    events = [Event(injected_ns, "fault", fault.kind, detail)]
+    if repaired_ns:
+        events.append(Event(repaired_ns, "fault", "repair", detail))
+    return events
 
 
 def record_late_injection(run: Run, interval: IntervalId, fault: Fault, injected_ns: int, late_ns: int) -> None:
@@ -242,9 +251,7 @@ class FabricSession(Session):
 
     def record_fault(self, run: Run, interval: IntervalId, fault: Fault, injected_ns: int, repaired_ns: int) -> None:
         """Record the injection and the repair of a fault in an interval, monotonic ns."""
-        detail = {**interval.as_dict(), "target": fault.target}
-        run.events.append(Event(injected_ns, "fault", fault.kind, detail))
-        run.events.append(Event(repaired_ns, "fault", "repair", detail))
+        run.events += fault_events(interval, fault, injected_ns, repaired_ns)
         self.faults.append((fault, injected_ns, repaired_ns))
 
     def record_event(self, interval: IntervalId, source: str, what: str, **detail: Any) -> None:

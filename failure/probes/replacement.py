@@ -20,9 +20,9 @@ from pydantic import InstanceOf
 
 from railyard.core.records import ProbeLog
 from railyard.core.worker import Message, Parent, Ready, Worker
+from railyard.failure.probes.ports import REPLACEMENT_PORT
 from railyard.topologies.build import namespaces
 
-PORT: Final = 7900
 PERIOD_NS: Final = 2_000_000  # each probe costs four passes through an optical switch, which is waited for
 NUMBER: Final = struct.Struct("!I")
 IP_FREEBIND: Final = 15  # <linux/in.h>; the socket module doesn't name it
@@ -143,7 +143,7 @@ def main() -> None:
         # what it measures is when packets come, not when it gets a processor
         os.nice(-15)
     parent = Parent(StartProbing, HaveAnswered, StopProbing)
-    pairs = [_Pair(probe_pair, PORT + n) for n, probe_pair in enumerate(parent.receive().pairs)]
+    pairs = [_Pair(probe_pair, REPLACEMENT_PORT + n) for n, probe_pair in enumerate(parent.receive().pairs)]
     handlers = {pair.responder.fileno(): pair.echo for pair in pairs}
     handlers |= {pair.requester.fileno(): pair.receive_echoes for pair in pairs}
     epoll = select.epoll()

@@ -11,12 +11,10 @@ import random
 import select
 import socket
 import struct
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Final, NamedTuple
 
 from pydantic import InstanceOf
@@ -25,6 +23,7 @@ from railyard.core.errors import CheckFailed
 from railyard.core.host import raise_open_file_limit
 from railyard.core.records import ProbeLog
 from railyard.core.worker import ANSWER_S, Failed, Message, Parent, Ready
+from railyard.failure.probes.ports import FIRST_PORT
 from railyard.failure.probes.sites import Site, SiteWorkers
 from railyard.topologies.addresses import Gpu, Pair
 from railyard.topologies.build import namespaces
@@ -42,35 +41,6 @@ TIMESPEC: Final = struct.Struct("@ll")
 STAMP_SPACE: Final = socket.CMSG_SPACE(TIMESPEC.size)
 PAUSE_NS: Final = 50_000
 CHUNK: Final = bytes(65536)
-
-
-FIRST_PORT: Final = 7100
-
-
-class ProbePorts:
-    """Ports of the probes of faults that are active at the same time: each has a range that no other has.
-
-    A range is free again when it is released, so a long session doesn't run out of ports.
-    """
-
-    def __init__(self, first: int = FIRST_PORT, size: int = 16) -> None:
-        """`first`: the lowest port. `size`: ports of each range."""
-        self._first = first
-        self._size = size
-        self._taken: set[int] = set()
-        self._lock = threading.Lock()
-
-    def take(self) -> int:
-        """Return the first port of the lowest range that is free."""
-        with self._lock:
-            number = next(number for number in count() if number not in self._taken)
-            self._taken.add(number)
-            return self._first + self._size * number
-
-    def release(self, port: int) -> None:
-        """Make the range of a port that `take` returned free."""
-        with self._lock:
-            self._taken.discard((port - self._first) // self._size)
 
 
 class TrafficJob(Message):

@@ -17,7 +17,7 @@ from railyard.experiments.run import observers
 from railyard.experiments.run.progress import measure_undisturbed
 from railyard.experiments.run.session import record_late_injection
 from railyard.experiments.spec.experiment import ExperimentSpec
-from railyard.failure.active import ActiveFault
+from railyard.failure.active import PREPARE_S, ActiveFault
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
 from railyard.workloads.allreduce.engine_kind import predicted_s
 from railyard.workloads.allreduce.engines.railyard import Ranks
@@ -91,6 +91,7 @@ def inject_and_repair(
     count = ceil((fault.at + fault.repair + fault.after) / operation_s)
     ranks.begin([Operations("allreduce", "int32", injected.sent, count, seed, check=True)] * nodes)
     due_s = time.monotonic() + fault.at
+    sleep_until(due_s - PREPARE_S)
     with ActiveFault(session.net, fault.fault, observers.show_fault) as active:
         try:
             active.prepare()

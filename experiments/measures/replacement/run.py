@@ -35,13 +35,12 @@ from railyard.experiments.run.session import (
     repeat_suffix,
     surviving_interruptions,
 )
-from railyard.failure.active import ActiveFault
+from railyard.failure.active import PREPARE_S, ActiveFault
 from railyard.failure.faults import Fault
 from railyard.failure.probes.replacement import Prober, taken_over_ns
 from railyard.results.runs.records import Event, Run
 from railyard.topologies.build.gpu_replacement import HIGH_PRIORITY_NICENESS, GpuReplacement
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
-from railyard.topologies.build.network import FabricNet
 from railyard.workloads.replay.run import Aborted, Replay, replay
 from railyard.workloads.schedule import Schedule
 
@@ -57,8 +56,8 @@ TIMEOUT_MARGIN_S: Final = 30.0
 
 @dataclass
 class ReplacementTimeline:
-    """GPU replacement on a built fabric. `at`: when each step was, in monotonic ns, by its name; `due_ns`: when the
-    fault was to be injected.
+    """GPU replacement on a built fabric. `at`: when each step was, in monotonic ns, by its name; `late_ns`: how long
+    after it was due the fault was injected.
 
     The job and the fault have a thread each, so that this one acts on the controller's event at once. No heartbeats are
     sent: a GPU that dies for good loses its carrier, and the switch reports that to the controller.
@@ -68,7 +67,7 @@ class ReplacementTimeline:
     job: ReplacementJob
     seed: int
     at: dict[str, int] = field(default_factory=dict)
-    due_ns: int = 0
+    late_ns: int = 0
 
     def step(self, what: str, at_ns: int | None = None) -> int:
         """Record a step that happened now, or at that time; return when."""
@@ -98,6 +97,8 @@ class ReplacementTimeline:
         optical = self.job.way == "optical"
         replaced_by = self.job.replacement_map.to
         failed = [gpu.name for gpu in self.job.replacement_map.dead]
+        # not entered: a GPU that is replaced is never repaired
+        active = ActiveFault(self.session.net, fault, observers.show_fault)
         with ExitStack() as cleanup, ThreadPoolExecutor(2) as pool:
             pairs = replaced_by.items() if optical else ()
             spares = [cleanup.enter_context(GpuReplacement(self.session.net, new, old)) for old, new in pairs]
@@ -109,12 +110,13 @@ class ReplacementTimeline:
                 wait(pending, return_when=FIRST_COMPLETED)
                 if iteration.done():
                     iteration.result()  # raises what ended it before it started
-                middle_s = started.result() / 1e9 + iteration_s * FAULT_POSITION
-                self.due_ns = round(middle_s * 1e9)
-                sleep_until(middle_s)
+                due_ns = started.result() + round(iteration_s * FAULT_POSITION * 1e9)
+                sleep_until(due_ns / 1e9 - PREPARE_S)
+                active.prepare()
+                sleep_until(due_ns / 1e9)
                 cleanup.enter_context(_raised_priority())  # the job's manager has a processor of its own
                 since_ns = time.monotonic_ns()
-                injection = pool.submit(_inject, self.session.net, fault)
+                injection = pool.submit(_inject, active, due_ns)
                 try:
                     self.step("detected", self._await_event(since_ns, "port-down", failed))
                 except CheckFailed:
@@ -127,6 +129,7 @@ class ReplacementTimeline:
             finally:
                 abort.set()
             self.at["fault"] = injection.result()
+            self.late_ns = active.late_ns
             with suppress(Aborted, CheckFailed):  # a connection that broke ends the iteration too
                 iteration.result()
                 raise RailyardError("an iteration was over before something failed in its middle")
@@ -178,9 +181,13 @@ class ReplacementTimeline:
         return found
 
 
-def _inject(net: FabricNet, fault: Fault) -> int:
-    with _raised_priority():  # names can't move before it has taken effect
-        return ActiveFault(net, fault, observers.show_fault).begin()  # a GPU that is replaced is never repaired
+def _inject(active: ActiveFault, due_ns: int) -> int:
+    """Inject a fault that is prepared, and confirm it; return when it was injected (monotonic ns)."""
+    # names can't move before the fault has taken effect
+    with _raised_priority():
+        active.inject(due_ns)
+        active.confirm()
+        return active.injected_ns
 
 
 @contextmanager
@@ -233,7 +240,7 @@ def run_replacement(
     detail = {**interval.as_dict(), "case": replacement.case, "way": job.way, "failed": replacement.failed}
     run.events += [Event(at, "replacement", name, detail) for name, at in timeline.at.items()]
     injected_ns = timeline.at["fault"]
-    record_late_injection(run, during, replacement.fault, injected_ns, injected_ns - timeline.due_ns)
+    record_late_injection(run, during, replacement.fault, injected_ns, timeline.late_ns)
     ms = {what: (at - timeline.at["fault"]) / 1e6 for what, at in timeline.at.items()}
     optical = session.plan.spec.optical
     row = Replacement(

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -38,7 +38,7 @@ from railyard.experiments.run.session import (
     surviving_interruptions,
 )
 from railyard.experiments.spec.faults import BaseFaultSpec
-from railyard.failure.active import ActiveFault
+from railyard.failure.active import PREPARE_S, ActiveFault
 from railyard.failure.faults.support.processes import processes_in, signal_all
 from railyard.results.runs.records import Event, Measurement, Run
 from railyard.topologies.build import namespaces, programs
@@ -294,7 +294,6 @@ class TrainingRun:
                 session.watch().record_load(self.run, interval, faulted=True),
                 ActiveFault(session.net, fault.fault, observers.show_fault) as active,
             ):
-                active.prepare()
                 is_over = self._break_and_repair(job, fault, active, dead, inject_s, deadline_s)
         t_fault = active.injected_ns
         t_repair = active.repaired_ns
@@ -338,14 +337,17 @@ class TrainingRun:
         CheckFailed if the job is over before the fault.
         """
         with ExitStack() as probing:  # ends before the repair, which would be taken for a reroute
+            show_injected: Callable[[int], None] | None = None
             while True:
                 is_over = job.is_over(active.is_injected, dead)
                 if is_over and active.repaired_ns:
                     return True
                 now_s = time.monotonic()
-                if not active.injected_ns and now_s >= inject_s:
-                    job.may_restart = True
+                if show_injected is None and now_s >= inject_s - PREPARE_S:
                     show_injected = probing.enter_context(observers.probing(fault.fault))
+                    active.prepare()
+                elif show_injected and not active.injected_ns and now_s >= inject_s:
+                    job.may_restart = True
                     active.inject(round(inject_s * 1e9))
                     active.confirm()
                     show_injected(active.injected_ns)

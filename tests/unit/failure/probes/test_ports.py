@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.failure.probes.traffic import FIRST_PORT, ProbePorts
+from railyard.failure.probes.ports import FIRST_PORT, ProbePorts
 
 
 def test_a_fault_after_a_repair_gets_no_port_of_an_active_fault() -> None:

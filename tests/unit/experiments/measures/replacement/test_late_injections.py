@@ -136,11 +136,7 @@ def replay_of(
     return Replay(schedule, start_ns, start_ns + 1, {}, {}, (), ())
 
 
-def late_injection(net: object, fault: object) -> int:
-    time.sleep(PREPARE_S)
-    return time.monotonic_ns()
-
-
+@pytest.mark.usefixtures("slow_preparation")
 def test_late_fault_of_a_replacement_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = experiment(replacements=[{"case": "server", "failed": "hb1", "workload": GPT}])
     (chosen,) = ReplacementMeasure().items(spec)
@@ -150,7 +146,6 @@ def test_late_fault_of_a_replacement_is_named(monkeypatch: pytest.MonkeyPatch) -
     timeline = replacement.ReplacementTimeline
     monkeypatch.setattr(timeline, "play", replay_of)
     monkeypatch.setattr(timeline, "_await_event", lambda *_: time.monotonic_ns())
-    monkeypatch.setattr(replacement, "_inject", late_injection)
     monkeypatch.setattr(replacement, "Prober", lambda pairs: nullcontext(prober))
     monkeypatch.setattr(replacement, "taken_over_ns", lambda logs, since_ns: since_ns)
     monkeypatch.setattr(replacement, "relaxed_tcp_timers", lambda nodes: nullcontext())
