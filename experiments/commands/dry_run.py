@@ -49,7 +49,7 @@ def command(
     """Print what would be sent, by which GPUs and over which links, without sending it. Needs no root."""
     keep_freed_memory()
     spec = experiment(experiment_of(name, topo), overrides, topo)
-    if not (spec.workloads or measures_of(spec)):
+    if not measures_of(spec):
         raise BadInput("NAME", spec.name, "has no workloads and no faults: what it does depends on time")
     print_all(spec, options.console())
     return 0

@@ -17,6 +17,7 @@ from railyard.core.config import ConfigModel, is_path, parse_model, read_yaml
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.input_paths import NameOrPath, from_folder
 from railyard.experiments import options
+from railyard.experiments.measures.workloads.spec import labelled_workloads, workloads_of
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.experiments.spec.parsing import experiment_model
@@ -184,12 +185,12 @@ def print_workloads(spec: ExperimentSpec, console: Console) -> int:
     """Print the findings of each workload on each fabric; return 1 if there are any."""
     if not spec.gpu_fabrics:
         raise BadInput("NAME", spec.name, "has no HB domains: its traffic can't change rails")
-    if not spec.workloads:
+    if not workloads_of(spec):
         raise BadInput("NAME", spec.name, "has no workloads, only faults: nothing of it can be checked")
     crossing = False
     for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
         plan = nominal_plan(fabric)
-        for name, workload in zip(spec.workload_labels, spec.workloads, strict=True):
+        for name, workload in labelled_workloads(spec):
             schedule, *_ = build(workload, fabric, plan.rail_bps, plan.hb_bps, seed=spec.seed)
             findings = lint_schedule(schedule)
             _print_findings(f"{name} on {label}, {fabric.domains} x {fabric.rails}", findings, console)

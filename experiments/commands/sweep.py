@@ -15,6 +15,7 @@ from railyard.core.host import detect, require
 from railyard.core.units import format_time
 from railyard.experiments.machines import dask
 from railyard.experiments.measures.workloads.predict import predictions
+from railyard.experiments.measures.workloads.spec import workloads_of
 from railyard.experiments.options import Insecure, KeyFile, Name, Overrides, PluginFiles, console, plain_table
 from railyard.experiments.run.folder import reporting_path_errors
 from railyard.experiments.spec.duration import about, duration_s
@@ -268,7 +269,7 @@ def _expected(cell: Cell, measured: float | None) -> str:
     spec = parse(cell.spec)
     if (seconds := duration_s(spec)) is not None:
         return f"about {about(seconds)}"
-    if not spec.gpu_fabrics or not spec.workloads:
+    if not spec.gpu_fabrics or not workloads_of(spec):
         return fmt.NOTHING
     # a workload has a time as a whole, or one phase
     longest: dict[tuple[str, str], float] = {}

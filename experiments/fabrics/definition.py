@@ -66,7 +66,7 @@ FABRIC_CLASSES: Final = Registry[FabricClass[Any, Any]](
     "fabric class",
     "railyard.experiments.fabrics",
     FabricClass,
-    ["Fabric", "nominal_plan", "plans", "network"],
+    ["Fabric", "capacity", "nominal_plan", "plans", "network"],
 )
 
 

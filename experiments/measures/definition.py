@@ -113,10 +113,10 @@ class Measure(MeasuredResults, Generic[Item]):
     """The specification class of the fabrics that it runs on."""
     spans_machines: ClassVar[bool] = False
     """Whether it runs on fabrics over several machines."""
-    shared_items: ClassVar[Mapping[str, type[Any]]] = MappingProxyType({})
-    """The keys of every experiment, such as `workloads`, that have its items on its fabrics, with their types.
+    shared_items: ClassVar[Mapping[str, type[Any] | None]] = MappingProxyType({})
+    """The sections of other measures, such as `workloads`, that have its items on its fabrics.
 
-    Then it needs no `key`, and `items` returns them.
+    Each with their type; None if it is the type of the section. Then it needs no `key`, and `items` returns them.
     """
     injects_faults: ClassVar[bool] = False
     """Whether `reroute` and `heartbeats` have an effect on it."""

@@ -19,7 +19,6 @@ from railyard.experiments.spec.hosts import Hosts, UnderlaySpec
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, BaseFabricSpec, FabricPlan
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.spec import WorkloadSpec, parse_workload
 
 
 def distinct_labels(names: Sequence[str], traits: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
@@ -51,7 +50,7 @@ def _switches(value: object) -> object:
 
 
 class ExperimentSpec(ConfigModel):
-    """Every workload runs `repeats` times on every fabric, then everything in the sections of measures.
+    """Everything in the sections of measures runs on every fabric, workloads first, which run `repeats` times.
 
     An interval is measured up to `attempts` times, until no other program keeps the machine busy meanwhile.
 
@@ -71,7 +70,6 @@ class ExperimentSpec(ConfigModel):
     fabrics: Annotated[
         tuple[SerializeAsAny[BaseFabricSpec], ...], Field(min_length=1, max_length=MAX_ITEMS, strict=False)
     ]
-    workloads: Annotated[tuple[WorkloadSpec, ...], Items] = ()
     heartbeats: Heartbeats = HeartbeatsSpec()
     reroute: Annotated[
         tuple[Reroute, ...], BeforeValidator(_switches), Field(min_length=1, max_length=2, strict=False)
@@ -85,8 +83,8 @@ class ExperimentSpec(ConfigModel):
     controller: InputPath | None = None
     plugin_sections: ClassVar[Mapping[str, str]] = {}
     """The sections of measures that are plugins, each with its repeats key, or "" (parsing.experiment_model)."""
-    fault_types: ClassVar[Mapping[type[BaseFabricSpec], type[OnFabrics]]] = {}
-    """Specification class of fabrics -> the type of their `faults`, where it isn't FaultSpec (Measure.shared_items)."""
+    item_types: ClassVar[Mapping[str, Mapping[type[BaseFabricSpec], type[OnFabrics]]]] = {}
+    """Section -> specification class of fabrics -> type of its items there (Measure.shared_items)."""
 
     @field_validator("fabrics", mode="before")
     @classmethod
@@ -102,23 +100,18 @@ class ExperimentSpec(ConfigModel):
                 raise BadInput(f"fabrics.{i}.kind", fabric.kind, allowed)
         return found
 
-    @field_validator("faults", mode="before", check_fields=False)
+    @field_validator("*", mode="before")
     @classmethod
-    def _faults_by_fabric(cls, data: object, info: ValidationInfo) -> object:
-        """Parse faults with the keys that they have on fabrics of this class."""
+    def _items_by_fabric(cls, data: object, info: ValidationInfo) -> object:
+        """Parse the items of a section with the keys that they have on fabrics of this class."""
         fabrics = info.data.get("fabrics")
-        fault_type = cls.fault_types.get(type(fabrics[0])) if fabrics else None
-        if fault_type is None or not isinstance(data, list):
+        types = cls.item_types.get(info.field_name or "")
+        if not fabrics or not types or not isinstance(data, list):
             return data
-        return [parse_model(fault_type, item, f"faults.{i}") for i, item in enumerate(data)]
-
-    @field_validator("workloads", mode="before")
-    @classmethod
-    def _by_kind(cls, data: object) -> object:
-        """Parse each workload by its own kind, so that messages give that kind's values and the field's path."""
-        if not isinstance(data, list):
+        item_type = types.get(type(fabrics[0]))
+        if item_type is None:
             return data
-        return [parse_workload(item, f"workloads.{i}") for i, item in enumerate(data)]
+        return [parse_model(item_type, item, f"{info.field_name}.{i}") for i, item in enumerate(data)]
 
     @cached_property
     def fabric_class(self) -> FabricClass[Any, Any]:
@@ -155,12 +148,6 @@ class ExperimentSpec(ConfigModel):
     def labels(self) -> tuple[str, ...]:
         """A name for each fabric: its kind, and what sets it apart from others of that kind."""
         return distinct_labels([f.label() for f in self.fabrics], [f.traits(self.fabrics) for f in self.fabrics])
-
-    @cached_property
-    def workload_labels(self) -> tuple[str, ...]:
-        """A name for each workload, the same on every fabric."""
-        traits: list[Mapping[str, str]] = [{} if w.name else w.traits() for w in self.workloads]
-        return distinct_labels([w.result_name for w in self.workloads], traits)
 
     @property
     def machine_count(self) -> int:

@@ -159,6 +159,14 @@ class ScriptFaultSpec(BaseFaultSpec):
         return self
 
 
+def fault_keys(item_type: type[FaultSpec]) -> frozenset[str]:
+    """Return the keys of a fault that `-o` may give without the section, those of all kinds' parameters too."""
+    keys = set(item_type.model_fields)
+    for fault in FAULTS.values():
+        keys |= set(fault.Parameters.model_fields)
+    return frozenset(keys - {"on", "repeats", "parameters"})
+
+
 def check_faults(faults: Sequence[FaultSpec], plans: Sequence[FabricPlan]) -> None:
     """Raise BadInput for a target that a fabric doesn't have, or that another fault has too. `plans`: of all."""
     for i, fault in enumerate(faults):

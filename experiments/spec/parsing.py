@@ -1,6 +1,6 @@
 """Parser of experiments: plain data, as YAML gives it, with the keys of ExperimentSpec and of every measure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, cast
 
@@ -8,15 +8,12 @@ from pydantic import create_model
 
 from railyard.core.config import OnFabrics, check_numbers, parse_model
 from railyard.core.errors import BadInput
-from railyard.experiments.fabrics.definition import class_of
 from railyard.experiments.measures.definition import MEASURES, Measure, measures_of
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
 from railyard.experiments.spec.fabric_checks import check_fabrics
 from railyard.experiments.spec.faults import Repeats
-from railyard.failure.faults import FAULTS
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, BaseFabricSpec
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.spec import WORKLOADS
 
 Sections = Mapping[str, frozenset[str]]
 """Every key of an experiment, and the keys of its items where it is a list of things."""
@@ -24,29 +21,15 @@ Sections = Mapping[str, frozenset[str]]
 
 def sections(data: Mapping[str, Any]) -> Sections:
     """Return which keys `-o` may give without their section, on fabrics like the first one; plugins add to them."""
-    model = _fabric_model(data)
-    workload_keys: set[str] = set()
-    for workload in WORKLOADS.values():
-        if workload.fabric_spec is model:
-            workload_keys |= set(workload.model_fields)
-    short_keys = {
-        "fabrics": frozenset(model.model_fields),
-        # transfers have domains too, but who writes `domains=8` means the fabric's
-        "workloads": frozenset(workload_keys - {"domains", "on", "dilation"}),
-    }
+    fabric_spec = _fabric_spec(data)
+    short_keys = {"fabrics": frozenset(fabric_spec.model_fields)}
     for measure in MEASURES.values():
-        if measure.fabric_spec is model:
+        if measure.fabric_spec is fabric_spec:
             short_keys |= measure.short_keys_by_section()
-    fault_type = experiment_model().fault_types.get(model)
-    if fault_type is not None:
-        # faults repeat keys of the workloads that they interrupt
-        short_keys["faults"] = _fault_keys(fault_type) - short_keys["workloads"]
-    for section in class_of(model).unused_keys:
-        short_keys.pop(section, None)
     return {key: frozenset[str]() for key in experiment_model().ordered_keys()} | short_keys
 
 
-def _fabric_model(data: Mapping[str, Any]) -> type[BaseFabricSpec]:
+def _fabric_spec(data: Mapping[str, Any]) -> type[BaseFabricSpec]:
     """Return the specification class of the first fabric; that of fabrics of GPUs where it isn't known."""
     fabrics = data.get("fabrics")
     first = fabrics[0] if isinstance(fabrics, list) and fabrics else None
@@ -54,14 +37,6 @@ def _fabric_model(data: Mapping[str, Any]) -> type[BaseFabricSpec]:
     if kind not in FABRIC_KINDS:
         return FabricSpec
     return FABRIC_KINDS[kind].Spec or FabricSpec
-
-
-def _fault_keys(fault_type: type[OnFabrics]) -> frozenset[str]:
-    """Return the keys of a fault that `-o` may give without the section, those of all kinds' parameters too."""
-    keys = set(fault_type.model_fields)
-    for fault in FAULTS.values():
-        keys |= set(fault.Parameters.model_fields)
-    return frozenset(keys - {"on", "repeats", "parameters"})
 
 
 def experiment_model() -> type[ExperimentSpec]:
@@ -83,10 +58,18 @@ def _model_with(measures: tuple[Measure[Any], ...]) -> type[ExperimentSpec]:
         if MEASURES.source(name).origin != "built-in":
             plugin_sections |= {section.key: section.repeats_key for section in measure.spec_sections}
     model.plugin_sections = plugin_sections
-    model.fault_types = {
-        measure.fabric_spec: measure.shared_items["faults"] for measure in measures if "faults" in measure.shared_items
-    }
+    model.item_types = _item_types(measures)
     return model
+
+
+def _item_types(measures: Iterable[Measure[Any]]) -> dict[str, dict[type[BaseFabricSpec], type[OnFabrics]]]:
+    """Return the types of items that measures have in a section of another measure, by the class of the fabrics."""
+    types: dict[str, dict[type[BaseFabricSpec], type[OnFabrics]]] = {}
+    for measure in measures:
+        for key, item_type in measure.shared_items.items():
+            if item_type is not None:
+                types.setdefault(key, {})[measure.fabric_spec] = item_type
+    return types
 
 
 def parse_keys(data: object) -> ExperimentSpec:
@@ -116,20 +99,12 @@ def parse(data: object) -> ExperimentSpec:
 
 
 def _check_sections(spec: ExperimentSpec) -> None:
-    """Raise BadInput for workloads or sections that aren't for the fabrics, and for an experiment without any."""
-    fabric = spec.fabrics[0]
+    """Raise BadInput for sections that aren't for the fabrics, and for an experiment without any."""
     plain = ExperimentSpec.model_fields
-    for i, workload in enumerate(spec.workloads):
-        if not isinstance(fabric, workload.fabric_spec):
-            kinds = sorted(name for name, kind in WORKLOADS.items() if issubclass(type(fabric), kind.fabric_spec))
-            allowed = f"is not for {fabric.kind}: allowed are {', '.join(kinds)}"
-            raise BadInput(f"workloads.{i}.kind", workload.kind, allowed)
-        if workload.name in {earlier.result_name for earlier in spec.workloads[:i]}:
-            raise BadInput(f"workloads.{i}.name", workload.name, "is the name of another workload: give each its own")
     for key in spec.fabric_class.unused_keys:
         if getattr(spec, key) != plain[key].default:
             raise BadInput(key, spec.model_dump(mode="json")[key], "is for fabrics of GPUs")
-    has_items = bool(spec.workloads)
+    has_items = False
     for measure in MEASURES.values():
         for section in measure.spec_sections:
             value = getattr(spec, section.key)

@@ -17,6 +17,7 @@ import railyard as ry
 from railyard.core.host import usable_cores
 from railyard.core.sandbox import run_queue
 from railyard.experiments.api.machine import TURN
+from railyard.experiments.measures.workloads.spec import labelled_workloads, workloads_of
 from railyard.experiments.spec.loading import load_any
 from railyard.results.analysis.comparison import MIN_VALUES, RowKey, Values, compare, values_of
 from tests.emulation.fabrics import eventually
@@ -285,7 +286,7 @@ def test_figures_of_a_script_equal_the_command_lines(tmp_path: Path) -> None:
         assert command.end(150) in (0, 1), command.output  # 1: the machine was too busy
     spec, of_script = load_any("collectives", changes), dict[RowKey, Values]()
     with ry.fabric(spec.gpu_fabrics[0], seed=spec.seed) as net:
-        for label, workload in zip(spec.workload_labels, spec.workloads, strict=True):
+        for label, workload in labelled_workloads(spec):
             for key, values in values_of(net.run(workload, spec.repeats).analysis.run).items():
                 of_script[replace(key, where=replace(key.where, workload=label))] = values
     of_command = values_of(ry.load(tmp_path / "run").analysis.run)
@@ -295,7 +296,7 @@ def test_figures_of_a_script_equal_the_command_lines(tmp_path: Path) -> None:
         print(row.key.label, row.key.metric, row.n_a, row.n_b, row.median_a, row.median_b, row.interval, row.verdict)
     assert [row for row in rows if row.verdict in ("slower", "faster")] == []
     whole = [row for row in rows if (row.key.metric, row.key.phase) == ("completion_time", "")]
-    assert len(whole) == len(spec.workloads)
+    assert len(whole) == len(workloads_of(spec))
     if few := [row.reason for row in whole if min(row.n_a, row.n_b) < MIN_VALUES]:
         pytest.skip(f"too few repeats are believable: {few[0]}")
     assert {row.verdict for row in whole} == {"same"}

@@ -17,7 +17,9 @@ from railyard.experiments.measures.allreduce.spec import (
     workloads_on,
 )
 from railyard.experiments.measures.definition import MEASURES, Counts, Measure, RunContext
+from railyard.experiments.measures.workloads.spec import short_keys, workloads_of
 from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.experiments.spec.faults import fault_keys
 from railyard.topologies.fabric_kinds import FabricPlan
 from railyard.topologies.multirail.spec import MultirailSpec
 from railyard.workloads.allreduce.workload import RailWorkload
@@ -37,14 +39,19 @@ if TYPE_CHECKING:
 class AllreduceMeasure(Measure[Any]):
     """Allreduces over several rails, in sizes and in trainings, and faults of rails meanwhile."""
 
-    shared_items = MappingProxyType({"workloads": RailWorkload, "faults": RailFaultSpec})
+    shared_items = MappingProxyType({"workloads": None, "faults": RailFaultSpec})
     fabric_spec = MultirailSpec
     records = (RAILS,)
     shows_targets = True
 
+    def short_keys_by_section(self) -> dict[str, frozenset[str]]:
+        """Return the keys that `-o` may give without their section: those that both have are of workloads."""
+        of_workloads = short_keys(self.fabric_spec)
+        return {"workloads": of_workloads, "faults": fault_keys(RailFaultSpec) - of_workloads}
+
     def items(self, spec: ExperimentSpec) -> tuple[RailWorkload | RailFaultSpec, ...]:
         """Return all workloads and faults, if the fabrics are multi-rail."""
-        workloads = [workload for workload in spec.workloads if isinstance(workload, RailWorkload)]
+        workloads = [workload for workload in workloads_of(spec) if isinstance(workload, RailWorkload)]
         return *workloads, *faults_of(spec)
 
     def check(self, spec: ExperimentSpec, plans: Sequence[FabricPlan]) -> None:

@@ -10,6 +10,7 @@ from railyard.experiments.measures.allreduce.records import RAILS, Rails
 from railyard.experiments.measures.allreduce.session import calibrated_session
 from railyard.experiments.measures.allreduce.spec import dilations_on, faults_on, rail_fabrics, workloads_on
 from railyard.experiments.measures.definition import RunContext
+from railyard.experiments.measures.workloads.spec import workloads_of
 from railyard.experiments.run.session import surviving_interruptions
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.topologies.multirail.plan import MultirailPlan
@@ -63,7 +64,7 @@ def _owner_of(spec: ExperimentSpec, number: int, dilation: float) -> str:
     if dilation in fabric.dilation.values():
         return f"fabrics.{number}"
     workload = next(w for w in workloads_on(spec, number) if dilation in w.dilations(number, fabric))
-    return f"workloads.{spec.workloads.index(workload)}"
+    return f"workloads.{workloads_of(spec).index(workload)}"
 
 
 def rails_record(label: str, plan: MultirailPlan, build_s: float) -> Rails:

@@ -11,6 +11,7 @@ from pydantic import Field
 from railyard.core.config import check_numbers
 from railyard.core.errors import BadInput
 from railyard.core.units import Size, Time
+from railyard.experiments.measures.workloads.spec import workloads_of
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
 from railyard.experiments.spec.faults import FaultSpec, check_faults
 from railyard.topologies.multirail.spec import MultirailSpec
@@ -45,7 +46,7 @@ def rail_fabrics(spec: ExperimentSpec) -> tuple[MultirailSpec, ...]:
 
 def workloads_on(spec: ExperimentSpec, number: int) -> list[RailWorkload]:
     """Return the workloads of a fabric, by its number."""
-    workloads = [workload for workload in spec.workloads if isinstance(workload, RailWorkload)]
+    workloads = [workload for workload in workloads_of(spec) if isinstance(workload, RailWorkload)]
     return [workload for workload in workloads if workload.is_on(number)]
 
 
@@ -82,7 +83,7 @@ def check_items(spec: ExperimentSpec) -> None:
                 raise BadInput(f"faults.{i}.target", fault.target, allowed)
             check_policy(fault.policy, f"faults.{i}.policy", [fabric], own_only=True)
     intervals = set[tuple[int, str, str]]()
-    for i, workload in enumerate(spec.workloads):
+    for i, workload in enumerate(workloads_of(spec)):
         assert isinstance(workload, RailWorkload)
         workload.check(rail_fabrics(spec), f"workloads.{i}")
         for interval in _intervals(spec, workload):

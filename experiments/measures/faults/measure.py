@@ -18,10 +18,10 @@ from railyard.experiments.measures.definition import (
 )
 from railyard.experiments.measures.faults.records import CONNECTIVITY_CHECKS, GOODPUT, RECOVERIES
 from railyard.experiments.measures.faults.spec import Faults, Scripts, ScriptSpec
+from railyard.experiments.measures.workloads.spec import workloads_of
 from railyard.experiments.options import plain_table
 from railyard.experiments.spec.experiment import ExperimentSpec, Reroute, nominal_plan
-from railyard.experiments.spec.faults import FaultSpec, fault_dict
-from railyard.failure.faults import FAULTS
+from railyard.experiments.spec.faults import FaultSpec, fault_dict, fault_keys
 from railyard.topologies.fabric_kinds import FabricPlan
 
 if TYPE_CHECKING:
@@ -71,10 +71,8 @@ class FaultsMeasure(Measure[FaultSpec | ScriptSpec]):
 
     def short_keys_by_section(self) -> dict[str, frozenset[str]]:
         """Return the keys of both sections; a script's faults have the keys of faults, but `at=1s` means those."""
-        parameters = {key for kind in FAULTS.values() for key in kind.Parameters.model_fields}
-        of_faults = (frozenset(FaultSpec.model_fields) | parameters) - {"on", "repeats", "parameters"}
         of_scripts = frozenset(ScriptSpec.model_fields) - {"on", "repeats"}
-        return {self.key: of_faults, SCRIPTS: of_scripts}
+        return {self.key: fault_keys(FaultSpec), SCRIPTS: of_scripts}
 
     def faults(self, spec: ExperimentSpec) -> tuple[FaultSpec, ...]:
         """Return the faults that are injected alone."""
@@ -234,7 +232,7 @@ def _item_s(item: FaultSpec | ScriptSpec, spec: ExperimentSpec) -> float:
         return item.random_faults.count * interval_s + AFTER_S + FAULT_S
     last_s = max(fault.at + fault.repair for fault in item.faults)
     if item.during:
-        last_s += max(map(stated_duration_s, spec.workloads), default=0.0)
+        last_s += max(map(stated_duration_s, workloads_of(spec)), default=0.0)
     return last_s + AFTER_S + FAULT_S
 
 

@@ -5,6 +5,7 @@ from functools import cache
 
 from railyard.core.errors import BadInput
 from railyard.experiments.measures.faults.spec import ScriptSpec, check_script
+from railyard.experiments.measures.workloads.spec import workload_labels, workloads_of
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.experiments.spec.faults import FaultSpec, check_faults
 from railyard.failure.faults import FAULTS, fault_kinds
@@ -64,8 +65,8 @@ def _check_scripts(spec: ExperimentSpec, scripts: Sequence[ScriptSpec]) -> None:
     @cache
     def schedules(label: str) -> list[Schedule]:
         """Return the schedules of a workload, one for each fabric."""
-        number = spec.workload_labels.index(label)
-        workload = spec.workloads[number]
+        number = workload_labels(spec).index(label)
+        workload = workloads_of(spec)[number]
         built = [
             build(workload, plan.spec, plan.rail_bps, plan.hb_bps, f"workloads.{number}", spec.seed) for plan in plans
         ]
@@ -75,4 +76,4 @@ def _check_scripts(spec: ExperimentSpec, scripts: Sequence[ScriptSpec]) -> None:
         if script.name in names[:i]:
             raise BadInput(f"scripts.{i}.name", script.name, "is the name of another one too")
         seeds = range(spec.seed, spec.seed + script.times(spec))
-        check_script(script, f"scripts.{i}", plans, spec.workload_labels, schedules, seeds)
+        check_script(script, f"scripts.{i}", plans, workload_labels(spec), schedules, seeds)

@@ -15,6 +15,7 @@ from railyard.controller.health.oracle import Background, Flow, assign, by_pair,
 from railyard.controller.health.policy import BEST, HEALTH_POLICIES, Scores, idle
 from railyard.core.errors import RailyardError
 from railyard.experiments.measures.steering.spec import RoutingSpec, background_of, grid_of, routing_of
+from railyard.experiments.measures.workloads.spec import labelled_workloads
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build.shaping import payload_fraction
@@ -200,7 +201,7 @@ def initial_states(spec: ExperimentSpec, seeds: int | None = None) -> Iterator[t
     grid = grid_of(spec)
     for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
         plan = nominal_plan(fabric)
-        for workload_label, workload in zip(spec.workload_labels, spec.workloads, strict=True):
+        for workload_label, workload in labelled_workloads(spec):
             scenes = [(workload_label, background)]
             if grid:
                 scenes = [(f"{workload_label}, {scene.name}", scene.background(fabric)) for scene in grid.scenes]

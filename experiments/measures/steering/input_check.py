@@ -2,6 +2,7 @@
 
 from railyard.core.errors import BadInput
 from railyard.experiments.measures.steering.spec import background_of, grid_of
+from railyard.experiments.measures.workloads.spec import workloads_of
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.workloads.background.spec import check_background, check_patterns
 
@@ -19,5 +20,5 @@ def check_routing(spec: ExperimentSpec) -> None:
         check_background(background, fabric)
         if grid:
             check_patterns(grid.patterns, fabric, "grid")
-    if not spec.workloads:
+    if not workloads_of(spec):
         raise BadInput("workloads", [], "must have 1 or more: routing is measured by what they take")

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from rich.console import Console
 
 from railyard.core.units import format_size, format_time
+from railyard.experiments.measures.workloads.spec import labelled_workloads
 from railyard.experiments.options import plain_table
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.topologies.addresses import Gpu
@@ -38,7 +39,7 @@ def print_schedules(spec: ExperimentSpec, console: Console) -> None:
     for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
         plan = nominal_plan(fabric)
         size = f"{fabric.domains} domains x {fabric.rails} rails"
-        for number, (name, workload) in enumerate(zip(spec.workload_labels, spec.workloads, strict=True)):
+        for number, (name, workload) in enumerate(labelled_workloads(spec)):
             built = build(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{number}", spec.seed)
             factor = f"bytes times {built.scale.bytes_factor:.4g}"
             if built.scale.compute_kept < 1:

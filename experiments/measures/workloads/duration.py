@@ -1,5 +1,6 @@
 """About how long the replays of workloads take, from the specification alone."""
 
+from railyard.experiments.measures.workloads.spec import workloads_of
 from railyard.experiments.measures.workloads.variants import variants_of
 from railyard.experiments.spec.duration import stated_duration_s
 from railyard.experiments.spec.experiment import ExperimentSpec
@@ -8,10 +9,10 @@ from railyard.workloads.spec import Workload
 
 def seconds(spec: ExperimentSpec) -> float | None:
     """Return how long all replays take, s; None if the time of one follows from its bytes."""
-    if any(map(_takes_its_bytes, spec.workloads)):
+    if any(map(_takes_its_bytes, workloads_of(spec))):
         return None
     method = variants_of(spec)
-    repeat_s = sum(method.seconds_of_repeat(spec, stated_duration_s(workload)) for workload in spec.workloads)
+    repeat_s = sum(method.seconds_of_repeat(spec, stated_duration_s(workload)) for workload in workloads_of(spec))
     return len(spec.gpu_fabrics) * spec.repeats * repeat_s
 
 

@@ -4,6 +4,7 @@ from typing import Final
 
 from railyard.core.errors import BadInput
 from railyard.core.units import format_size
+from railyard.experiments.measures.workloads.spec import workloads_of
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.topologies.plan import Plan
 from railyard.workloads.schedule import check_gpus, check_total
@@ -23,7 +24,7 @@ def check_workloads(spec: ExperimentSpec) -> None:
     for number, fabric in enumerate(spec.gpu_fabrics):
         check_gpus(fabric.domains, fabric.rails, f"fabrics.{number}.domains")
         plan = nominal_plan(fabric)
-        for i, workload in enumerate(spec.workloads):
+        for i, workload in enumerate(workloads_of(spec)):
             schedule = build(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}", spec.seed).schedule
             tasks += len(schedule.tasks)
             check_total(tasks, most_gpus, f"workloads.{i}", workload.kind)

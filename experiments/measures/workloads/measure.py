@@ -1,16 +1,15 @@
 """Workloads of an experiment on fabrics of GPUs: traffic that is replayed, and set beside its prediction."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from railyard.experiments.measures.definition import MEASURES, Counts, Measure, SharedFabric
+from railyard.experiments.measures.definition import MEASURES, Counts, Measure, SharedFabric, SpecSection
+from railyard.experiments.measures.workloads.spec import WorkloadItems, short_keys, workloads_of
 from railyard.experiments.measures.workloads.variants import variants_of
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.topologies.fabric_kinds import FabricPlan
-from railyard.workloads.spec import Workload
 
 if TYPE_CHECKING:
     from railyard.experiments.predict.output import Predicted
@@ -25,16 +24,26 @@ if TYPE_CHECKING:
 class Workloads(Measure[Any]):
     """Traffic of training jobs and collectives is replayed, measured and set beside its prediction."""
 
-    shared_items = MappingProxyType({"workloads": Workload})
+    key = "workloads"
+    Spec = WorkloadItems
     order = 10
     spans_machines = True
     shares_fabric = True
     hidden_sources = frozenset({"workload"})
     fact_keys = ("workloads",)
 
+    @property
+    def spec_sections(self) -> tuple[SpecSection, ...]:
+        """Its section, whose items run on all fabrics: few of them have the key `on`."""
+        return (SpecSection(self.key, self.Spec, has_items=False),)
+
+    def short_keys_by_section(self) -> dict[str, frozenset[str]]:
+        """Return the keys of workloads that `-o` may give without their section."""
+        return {self.key: short_keys(self.fabric_spec)}
+
     def items(self, spec: ExperimentSpec) -> tuple[Any, ...]:
         """Return the workloads, if the fabrics are of GPUs."""
-        return spec.workloads if spec.gpu_fabrics else ()
+        return workloads_of(spec) if spec.gpu_fabrics else ()
 
     def repeats(self, spec: ExperimentSpec) -> int:
         """Return how often each workload runs."""
@@ -50,7 +59,7 @@ class Workloads(Measure[Any]):
         """Return the number of replays."""
         replays = 0
         for fabric in spec.gpu_fabrics:
-            replays += len(spec.workloads) * len(variants_of(spec).variants(spec, fabric)) * spec.repeats
+            replays += len(workloads_of(spec)) * len(variants_of(spec).variants(spec, fabric)) * spec.repeats
         return replays
 
     def counts(self, spec: ExperimentSpec) -> Counts:

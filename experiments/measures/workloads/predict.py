@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from railyard.core.units import format_rate
+from railyard.experiments.measures.workloads.spec import labelled_workloads, workload_labels
 from railyard.experiments.options import plain_table
 from railyard.experiments.predict.output import Predicted, Prediction
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
@@ -41,7 +42,7 @@ def predictions(spec: ExperimentSpec) -> tuple[Prediction, ...]:
     for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
         plan = nominal_plan(fabric)
         rates = payload_rates(plan.hb_bps, plan.rail_bps, fabric.mtu)
-        for name, workload in zip(spec.workload_labels, spec.workloads, strict=True):
+        for name, workload in labelled_workloads(spec):
             schedule, *_ = build(workload, fabric, plan.rail_bps, plan.hb_bps, seed=spec.seed)
             where = (label, plan.spec.chosen_policy, name)
             rows += _of_schedule(schedule, rates, fabric, where, workload.is_iteration)
@@ -87,7 +88,7 @@ def draw(rows: Sequence[Prediction], spec: ExperimentSpec) -> Figure:
         return figure
     timed = {(row.fabric, row.workload, row.phase): Spread((), row.predicted) for row in rows}
     fabrics = list(zip(spec.labels, data["fabrics"], strict=True))
-    workloads = list(zip(spec.workload_labels, data["workloads"], strict=True))
+    workloads = list(zip(workload_labels(spec), data["workloads"], strict=True))
     curves = sweep.curves(fabrics, workloads, timed)
     if not sweep.covers(curves, timed):
         return _panels(rows)
@@ -163,7 +164,7 @@ def _scales(spec: ExperimentSpec) -> tuple[list[dict[str, Any]], list[tuple[str,
     fabrics = list(zip(spec.labels, spec.gpu_fabrics, strict=True))
     for label, fabric in fabrics:
         plan = nominal_plan(fabric)
-        for name, workload in zip(spec.workload_labels, spec.workloads, strict=True):
+        for name, workload in labelled_workloads(spec):
             scale = build(workload, fabric, plan.rail_bps, plan.hb_bps, seed=spec.seed).scale
             full_s = full_step_s(scale, plan.spec)
             scales.append({**scale.as_dict(), "workload": name, "fabric": label, "full_step_s": full_s})

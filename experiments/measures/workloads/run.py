@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
+from railyard.experiments.measures.workloads.spec import labelled_workloads
 from railyard.experiments.measures.workloads.turn import Turn, Variant, Workload
 from railyard.experiments.measures.workloads.variants import Measurer, variants_of
 from railyard.experiments.run.progress import Steps, measure_undisturbed
@@ -17,7 +18,7 @@ from railyard.workloads.spec import build
 def make_workloads(spec: ExperimentSpec, plan: Plan, label: str, run: Run, seed: int) -> list[Workload]:
     """Return the workloads of an experiment on one fabric, and record how they are scaled."""
     workloads: list[Workload] = []
-    for number, (name, item) in enumerate(zip(spec.workload_labels, spec.workloads, strict=True)):
+    for number, (name, item) in enumerate(labelled_workloads(spec)):
         built = build(item, plan.spec, plan.rail_bps, plan.hb_bps, f"workloads.{number}", seed)
         workload = Workload(
             label=name,

@@ -8,6 +8,7 @@ import yaml
 
 from railyard.core.errors import BadInput
 from railyard.experiments.commands import dry_run, lint
+from railyard.experiments.measures.workloads.spec import workloads_of
 from railyard.experiments.spec import loading
 from railyard.experiments.sweep import spec as sweep_spec
 from railyard.topologies.platforms import SYSTEMS
@@ -35,7 +36,7 @@ def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_files_are_looked_for_beside_the_experiment(experiment: str, tmp_path: Path) -> None:
     spec = loading.load_any(experiment)
-    trace, gpt = spec.workloads
+    trace, gpt = workloads_of(spec)
     assert isinstance(trace, TraceSpec)
     assert trace.path == str(tmp_path / "sub/one.json")
     assert gpt.label() == "mine"
@@ -52,7 +53,7 @@ def test_a_stored_specification_means_the_same_files(experiment: str, tmp_path: 
 def test_an_override_starts_at_the_working_folder(experiment: str, tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text(json.dumps(TRACE))
-    trace = loading.load_any(experiment, ["workloads.0.path=other.json"]).workloads[0]
+    trace = workloads_of(loading.load_any(experiment, ["workloads.0.path=other.json"]))[0]
     assert isinstance(trace, TraceSpec)
     assert trace.path == str(other)
     swept = sweep_spec.load(experiment, ["workloads.0.path=other.json"], ["seed=1,2"])
@@ -63,7 +64,7 @@ def test_a_message_says_the_folder_where_it_looked(experiment: str, tmp_path: Pa
     (tmp_path / "sub/one.json").rename(tmp_path / "one.json")
     with pytest.raises(BadInput, match=rf"workloads\.0\.path: '{tmp_path}/sub/one\.json' is no trace"):
         loading.load_any(experiment)
-    assert dry_run.experiment("./one.json", ["rails=2"]).workloads[0].label() == "one"
+    assert workloads_of(dry_run.experiment("./one.json", ["rails=2"]))[0].label() == "one"
 
 
 def test_placement_file_names_files_in_its_folder(experiment: str, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from railyard.experiments.measures.faults.measure import FaultsMeasure
 from railyard.experiments.measures.replacement.measure import ReplacementMeasure
 from railyard.experiments.measures.steering.spec import routing_of
 from railyard.experiments.measures.training.measure import Training
+from railyard.experiments.measures.workloads.spec import workloads_of
 from railyard.experiments.run import sandboxed
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.parsing import parse, parse_keys
@@ -273,7 +274,7 @@ def test_counts_of_list_equal_counts_of_the_spec(name: str) -> None:
     spec = load(name)
     policies = len(routing.policies) if (routing := routing_of(spec)) else 1
     on_rails = sum(len(workloads_on(spec, number)) for number in range(len(rail_fabrics(spec))))
-    replays = (on_rails + len(spec.gpu_fabrics) * len(spec.workloads)) * policies * spec.repeats
+    replays = (on_rails + len(spec.gpu_fabrics) * len(workloads_of(spec))) * policies * spec.repeats
     sizes = [fabric.gpus for fabric in spec.gpu_fabrics] + [fabric.nodes for fabric in rail_fabrics(spec)]
     gpus = list(dict.fromkeys(sizes))
     measure: Measure[Any] = FaultsMeasure() if spec.gpu_fabrics else AllreduceMeasure()

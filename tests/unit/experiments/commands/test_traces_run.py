@@ -10,6 +10,7 @@ from railyard.core.errors import BadInput
 from railyard.experiments import cli
 from railyard.experiments.commands import dry_run
 from railyard.experiments.measures.workloads.dry_run import steps as schedule_steps
+from railyard.experiments.measures.workloads.spec import workloads_of
 from railyard.experiments.measures.workloads.turn import Workload
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results import run_folder
@@ -36,7 +37,7 @@ def test_dry_run_prints_senders_and_bytes(capsys: pytest.CaptureFixture[str]) ->
 def test_dry_run_of_an_experiment_counts_every_byte_once() -> None:
     spec = dry_run.experiment("quickstart", ["workloads.0.duration=1s"])
     assert isinstance(spec, ExperimentSpec)
-    for workload in spec.workloads:
+    for workload in workloads_of(spec):
         schedule, *_ = build(workload, spec.gpu_fabrics[0], 10**8, 12 * 10**8)
         steps = schedule_steps(schedule)
         assert sum(step.bytes for step in steps) == sum(schedule.matrix.values())
@@ -50,7 +51,10 @@ def test_dry_run_scales_a_trace() -> None:
     as_it_is, scaled = (dry_run.experiment(trace, overrides) for overrides in ([], ["duration=2s"]))
     assert isinstance(as_it_is, ExperimentSpec)
     assert isinstance(scaled, ExperimentSpec)
-    assert (getattr(as_it_is.workloads[0], "bytes_factor", None), getattr(scaled.workloads[0], "bytes_factor", 1)) == (
+    assert (
+        getattr(workloads_of(as_it_is)[0], "bytes_factor", None),
+        getattr(workloads_of(scaled)[0], "bytes_factor", 1),
+    ) == (
         1.0,
         None,
     )

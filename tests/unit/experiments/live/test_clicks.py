@@ -14,6 +14,7 @@ from railyard.experiments.live import clicks
 from railyard.experiments.live.clicks import Click, Clicks
 from railyard.experiments.measures.faults.measure import FaultsMeasure
 from railyard.experiments.measures.steering.spec import background_of, routing_of
+from railyard.experiments.measures.workloads.spec import workloads_of
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import BaseFaultSpec, fault_dict
 from railyard.experiments.spec.loading import load_any
@@ -86,7 +87,7 @@ def test_a_saved_experiment_has_the_traffic_beside_the_clicks() -> None:
     found = clicked({"name": "two", "fabrics": [FABRIC], "workloads": ["others"]}, fault=True, workload=WORKLOAD)
     spec = parse(yaml.safe_load(found.saved(20.0)))
     assert [(one.kind, one.target) for one in FaultsMeasure().scripts(spec)[0].faults] == [("link-down", "d0g1")]
-    assert [one.kind for one in spec.workloads] == ["collective"]
+    assert [one.kind for one in workloads_of(spec)] == ["collective"]
 
 
 def test_policies_and_background_are_saved_with_a_workload() -> None:
@@ -96,7 +97,7 @@ def test_policies_and_background_are_saved_with_a_workload() -> None:
     assert routing
     assert routing.policies == ("health-best",)
     assert [one.load for one in background_of(spec)] == [0.5]
-    assert spec.workloads
+    assert workloads_of(spec)
 
 
 def test_policies_beside_faults_are_saved_as_a_comment() -> None:
@@ -113,7 +114,7 @@ def test_a_command_repeats_each_sort_of_click(name: str, monkeypatch: pytest.Mon
     experiment = load_any(name).resolved()
     cut = repeated(clicked(experiment, fault=True, workload=WORKLOAD).commands(20.0))
     assert [one.kind for one in FaultsMeasure().scripts(cut)[0].faults] == ["link-down"]
-    assert [one.kind for one in cut.workloads] == ["collective"]
+    assert [one.kind for one in workloads_of(cut)] == ["collective"]
     loaded = repeated(clicked(experiment, background=BACKGROUND).commands(20.0))
     assert background_of(loaded)
     assert routing_of(loaded)

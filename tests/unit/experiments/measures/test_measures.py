@@ -252,7 +252,7 @@ class NoRecord(Whole):
     [
         (WithoutRun, "run(context) is missing"),
         (WithoutKey, "key is missing"),
-        (TakenKey, "'workloads' is taken: it is a key of every experiment"),
+        (TakenKey, "'workloads' is taken: it is a key of the measure 'workloads'"),
         (TakenRepeats, "'repeats' is taken: it is a key of every experiment"),
         (KeyOfAnother, "'trainings' is taken: it is a key of the measure 'training'"),
         (NoWord, "'My things' can't be a key: words of lower-case letters, joined by _"),

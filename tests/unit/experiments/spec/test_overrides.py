@@ -7,6 +7,7 @@ import pytest
 from railyard.core.errors import BadInput
 from railyard.core.units import parse_rate
 from railyard.experiments.measures.faults.measure import FaultsMeasure
+from railyard.experiments.measures.workloads.spec import workloads_of
 from railyard.experiments.spec.loading import apply
 from tests.unit.loaded_experiments import load
 
@@ -92,5 +93,5 @@ def test_overrides_reach_the_experiment() -> None:
     spec = load("quickstart", ["domains=2", "faults=[]", "rail_rate=20Mbit", "reroute=on", "duration=1s"], seed=9)
     assert {fabric.domains for fabric in spec.gpu_fabrics} == {2}
     assert {fabric.rail_rate for fabric in spec.gpu_fabrics} == {parse_rate("20Mbit")}
-    assert {workload.model_dump()["duration"] for workload in spec.workloads} == {"1s"}
+    assert {workload.model_dump()["duration"] for workload in workloads_of(spec)} == {"1s"}
     assert (FaultsMeasure().faults(spec), spec.reroute, spec.seed) == ((), ("on",), 9)

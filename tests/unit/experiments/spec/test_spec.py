@@ -7,6 +7,7 @@ import yaml
 
 from railyard.core.errors import BadInput
 from railyard.experiments.measures.faults.measure import FaultsMeasure
+from railyard.experiments.measures.workloads.spec import workload_labels, workloads_of
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import distinct_labels
 from railyard.experiments.spec.loading import load_any
@@ -223,14 +224,14 @@ def test_workloads_have_names_that_are_the_same_on_every_fabric() -> None:
     collective = {"kind": "collective", "collective": "all-to-all", "duration": "1s"}
     workloads = [MOE, collective, {**collective, "algorithm": "in-rail"}, MOE]
     spec = parse(experiment(workloads=workloads))
-    assert spec.workload_labels == ("moe-1.3b-128", "all-to-all", "all-to-all-in-rail", "moe-1.3b-128 2")
+    assert workload_labels(spec) == ("moe-1.3b-128", "all-to-all", "all-to-all-in-rail", "moe-1.3b-128 2")
 
 
 def test_workload_keeps_its_given_name() -> None:
     moe = {"kind": "moe", "duration": "1s"}
     spec = parse(experiment(workloads=[{**moe, "name": "even"}, {**moe, "name": "uneven", "skew": 1}, moe]))
-    assert spec.workload_labels == ("even", "uneven", "moe-1.3b-128")
-    assert parse(spec.resolved()).workload_labels == spec.workload_labels
+    assert workload_labels(spec) == ("even", "uneven", "moe-1.3b-128")
+    assert workload_labels(parse(spec.resolved())) == workload_labels(spec)
     with pytest.raises(BadInput, match=r"workloads\.1\.name: .even. is the name of another workload"):
         parse(experiment(workloads=[{**moe, "name": "even"}, {**moe, "name": "even", "skew": 1}]))
     with pytest.raises(BadInput, match=r"workloads\.0\.name: .* must be lower-case letters"):
@@ -239,13 +240,13 @@ def test_workload_keeps_its_given_name() -> None:
 
 def test_batches_set_workloads_apart() -> None:
     names = ("gpt-145.6b batch 8", "gpt-145.6b batch 16", "gpt-145.6b batch 32", "gpt-145.6b batch 64")
-    assert load("sweep-batch").workload_labels == names
+    assert workload_labels(load("sweep-batch")) == names
 
 
 def test_sweep_changes_only_its_axes() -> None:
     """Over domain sizes: bytes of each AllGather, sequences a step, and their computing time on all GPUs together."""
     spec = load("sweep-domain-size")
-    jobs = [build(spec.workloads[0], fabric, 20_000_000, 240_000_000)[0].iteration for fabric in spec.gpu_fabrics]
+    jobs = [build(workloads_of(spec)[0], fabric, 20_000_000, 240_000_000)[0].iteration for fabric in spec.gpu_fabrics]
     seen = set()
     for job, fabric in zip(jobs, spec.gpu_fabrics, strict=True):
         assert job
@@ -258,8 +259,8 @@ def test_sweep_changes_only_its_axes() -> None:
 def test_transfers_are_named_by_their_differing_keys() -> None:
     transfers = {"kind": "transfers", "ranks": [0, 1]}
     several = [transfers, {**transfers, "stripes": 4}, {**transfers, "stripes": 4, "to": "shuffled"}]
-    assert parse(experiment(workloads=[transfers])).workload_labels == ("transfers",)
-    assert parse(experiment(workloads=several)).workload_labels == (
+    assert workload_labels(parse(experiment(workloads=[transfers]))) == ("transfers",)
+    assert workload_labels(parse(experiment(workloads=several))) == (
         "transfers next-rank stripes 1",
         "transfers next-rank stripes 4",
         "transfers shuffled stripes 4",

@@ -11,6 +11,7 @@ import pytest
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.faults.records import GOODPUT, RECOVERIES
 from railyard.experiments.measures.workloads.predict import predict
+from railyard.experiments.measures.workloads.spec import workload_labels
 from railyard.results.analysis.aggregate import Spread
 from railyard.results.plots import style, sweep
 from railyard.results.plots.sweep import Curve, Named, curves
@@ -71,7 +72,7 @@ def test_kinds_that_sweep_the_same_share_their_axes() -> None:
 
 def test_swept_workloads_have_a_line_a_fabric() -> None:
     spec = load("sweep-batch")
-    workloads = list(zip(spec.workload_labels, spec.resolved()["workloads"], strict=True))
+    workloads = list(zip(workload_labels(spec), spec.resolved()["workloads"], strict=True))
     timed = {("only", name, ""): Spread((float(i),), None) for i, (name, _) in enumerate(workloads)}
     (curve,) = curves([("only", {"kind": "rail-only"})], workloads, timed)
     assert (curve.title, curve.axis) == ("gpt-145.6b", "global batch, sequences")

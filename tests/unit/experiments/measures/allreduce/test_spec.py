@@ -13,6 +13,7 @@ from railyard.core.errors import BadInput
 from railyard.core.plugins import BadDefinition
 from railyard.experiments import cli
 from railyard.experiments.measures.allreduce.spec import dilations_on, rail_fabrics, workloads_on
+from railyard.experiments.measures.workloads.spec import workloads_of
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
 from railyard.experiments.spec.loading import load_any
@@ -52,7 +53,7 @@ def spec_of(*workloads: dict[str, Any], **keys: Any) -> ExperimentSpec:
 
 def sizes_of(spec: ExperimentSpec) -> AllreduceSpec:
     """Return its first workload."""
-    found = spec.workloads[0]
+    found = workloads_of(spec)[0]
     assert isinstance(found, AllreduceSpec)
     return found
 
