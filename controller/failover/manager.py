@@ -218,7 +218,7 @@ class FailoverManager:
             return
         state = self.state
         self.phase = Phase.ACTIVE
-        self._emit("resumed", {"switches": len(state.connected)})
+        self._emit("controller-resumed", {"switches": len(state.connected)})
         for dpid in sorted(state.disconnected):
             self._emit("switch-down", {"switch": state.roles[dpid][0]})
         for dpid, port in sorted(state.down):

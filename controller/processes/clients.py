@@ -116,8 +116,8 @@ class ControllerProcess:
     def restart(self) -> None:
         """Start the process again after a crash; return when it listens and all switches were asked to connect.
 
-        Events: "controller-restarted" when it listens, "resumed" when it acts. Scores start anew if there were any.
-        ValueError if it hasn't crashed; RailyardError if it, or its registry, can't restart.
+        Events: "controller-restarted" when it listens, "controller-resumed" when it acts. Scores start anew if there
+        were any. ValueError if it hasn't crashed; RailyardError if it, or its registry, can't restart.
         """
         if not self.is_down or self._plan is None:
             raise ValueError("the controller can't restart: it has not crashed")

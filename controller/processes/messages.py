@@ -56,7 +56,7 @@ class Counters(Message):
 
 
 class AwaitSwitches(ToController):
-    """After a restart: switches that don't connect within `seconds` count as dead. Event "resumed"."""
+    """After a restart: switches that don't connect within `seconds` count as dead. Event "controller-resumed"."""
 
     seconds: float
 

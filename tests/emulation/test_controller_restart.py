@@ -52,13 +52,13 @@ def test_restarted_controller_handles_faults_of_its_absence() -> None:
     controller.crash()
     time.sleep(0.5)  # a switch that flushed its flows would have done it by now
     controller.restart()
-    fabric.await_event("resumed")
+    fabric.await_event("controller-resumed")
     time.sleep(0.3)
     end_ns = time.monotonic_ns()
     time.sleep(1.0)  # for what is on its way
     log = traffic.stop(2.0)
     assert lost(log.probes, end_ns) == [0, 0, 0]
-    assert fabric.whats()[-3:] == ["controller-crashed", "controller-restarted", "resumed"]
+    assert fabric.whats()[-3:] == ["controller-crashed", "controller-restarted", "controller-resumed"]
     assert (fabric.routes(), fabric.flows("rail1")) == (routes, flows)
     assert min(ages(fabric, "rail1")) >= min(old)  # none was written anew
 
@@ -68,7 +68,7 @@ def test_restarted_controller_handles_faults_of_its_absence() -> None:
     assert not fabric.arrives(Gpu(1, 0), Gpu(0, 1), wait_s=0.3)  # who sends to it can't know
     controller.restart()
     fabric.await_event("rerouted")
-    assert fabric.whats()[-4:] == ["resumed", "port-down", "decided", "rerouted"]
+    assert fabric.whats()[-4:] == ["controller-resumed", "port-down", "decided", "rerouted"]
     assert fabric.arrives(Gpu(1, 0), Gpu(0, 1))
 
     turned = fabric.routes()
@@ -94,7 +94,7 @@ def test_dead_switch_reconnects_to_a_restarted_controller() -> None:
     fabric.net.ovs["rail1"].kill()
     controller.restart()
     fabric.await_event("rerouted")
-    assert ("resumed", {"switches": 2}) in fabric.events
+    assert ("controller-resumed", {"switches": 2}) in fabric.events
     for src, dst in ((Gpu(0, 1), Gpu(1, 1)), (Gpu(0, 0), Gpu(1, 1))):
         assert fabric.arrives(src, dst)
     with namespaces.inside("rail1"):

@@ -5,7 +5,7 @@ const SORTS = {
   detection: ["port-down", "switch-down", "silent", "silence", "stale", "optical-links-down", "rail-lost"],
   reroute: ["decided", "rerouted", "changed", "steering", "migrated"],
   packet: ["first-packet"],
-  repair: ["repair", "port-up", "switch-up", "resumed", "fresh", "optical-links-up", "controller-restarted", "registry-restarted"],
+  repair: ["repair", "port-up", "switch-up", "resumed", "fresh", "optical-links-up", "controller-restarted", "controller-resumed", "registry-restarted"],
 };
 const JUMPS = { fault: ["inject"], reroute: ["rerouted", "changed", "migrated"], repair: ["repair"] }; // those that a button goes to
 // Of each event the first sentence whose details are all there, as JSON, which words.py reads too: {key} is a detail,
@@ -19,7 +19,7 @@ const SENTENCES = {
   "switch-down": ["controller lost {switch}"],
   "switch-up": ["{switch} is connected again"],
   "silent": ["no heartbeats over the link of {link}", "no heartbeats over the HB link of {hb-link}", "no heartbeats from GPU {gpu}", "no heartbeats over rail switch {rail}", "no heartbeats over HB domain {hb-domain}", "no heartbeats from {*}"],
-  "resumed": ["controller acts again, with {switches:switch}", "heartbeats over the link of {link} again", "heartbeats over the HB link of {hb-link} again", "heartbeats from GPU {gpu} again", "heartbeats over rail switch {rail} again", "heartbeats over HB domain {hb-domain} again", "heartbeats from {*} again"],
+  "resumed": ["heartbeats over the link of {link} again", "heartbeats over the HB link of {hb-link} again", "heartbeats from GPU {gpu} again", "heartbeats over rail switch {rail} again", "heartbeats over HB domain {hb-domain} again", "heartbeats from {*} again"],
   "decided": ["controller chose new paths for {gpus:GPU}"],
   "rerouted": ["{routes:route} changed; {detours:detour} in use"],
   "changed": ["agents changed {routes:route} of {sources:GPU}"],
@@ -45,6 +45,7 @@ const SENTENCES = {
   "ready": ["controller has set up the flows of all switches"],
   "controller-crashed": ["controller crashed"],
   "controller-restarted": ["controller restarted"],
+  "controller-resumed": ["controller acts again, with {switches:switch}"],
   "silence": ["the set of components without heartbeats changed"],
   "optical-links-down": ["optical switches disconnected the fibres that are moved"],
   "optical-links-up": ["optical switches connected the fibres that were moved"],

@@ -36,7 +36,7 @@ def test_resume_waits_for_all_switches_and_keeps_right_routes() -> None:
     assert lab.reported == []
     assert lab.manager.pending == {"rail2"}
     lab.switch(RAIL_DPID + 2, up=True)
-    assert lab.reported == [("resumed", {"switches": 3})]
+    assert lab.reported == [("controller-resumed", {"switches": 3})]
     assert not lab.router.calls
     assert lab.manager.pending == set()
 
@@ -45,7 +45,7 @@ def test_resume_keeps_the_detours_of_earlier_faults() -> None:
     lab = resumed(DEAD_LINK)
     lab.up[RAIL_DPID + 1].discard(1)
     lab.connect()
-    assert lab.reported == [("resumed", {"switches": 3}), ("port-down", {"switch": "rail1", "port": "d0g1"})]
+    assert lab.reported == [("controller-resumed", {"switches": 3}), ("port-down", {"switch": "rail1", "port": "d0g1"})]
     assert not lab.router.calls
     lab.port(RAIL_DPID + 1, 1, up=True)
     assert lab.router.table == {}
@@ -55,13 +55,13 @@ def test_resume_reroutes_faults_of_its_absence() -> None:
     lab = resumed()
     lab.up[RAIL_DPID + 1].discard(1)
     lab.connect()
-    assert lab.whats() == ["resumed", "port-down", "decided", "rerouted"]
+    assert lab.whats() == ["controller-resumed", "port-down", "decided", "rerouted"]
     assert lab.router.table == flat(lab) != {}
 
 
 def test_resume_removes_detours_of_repaired_faults() -> None:
     lab = resumed(DEAD_LINK).connect()
-    assert lab.whats() == ["resumed", "decided", "rerouted"]
+    assert lab.whats() == ["controller-resumed", "decided", "rerouted"]
     assert lab.router.table == {}
 
 
@@ -70,7 +70,7 @@ def test_late_switch_counts_as_dead_until_connected() -> None:
     lab.switch(RAIL_DPID, up=True)
     lab.switch(RAIL_DPID + 2, up=True)
     lab.manager.finish_resume()
-    assert lab.reported[:2] == [("resumed", {"switches": 2}), ("switch-down", {"switch": "rail1"})]
+    assert lab.reported[:2] == [("controller-resumed", {"switches": 2}), ("switch-down", {"switch": "rail1"})]
     assert lab.manager.state.broken == Broken(rails=frozenset({1}))
     assert lab.router.table == flat(lab) != {}
     reported = len(lab.reported)
@@ -84,7 +84,7 @@ def test_last_silence_counts_from_the_start() -> None:
     lab = resumed(Broken(rails=frozenset({1})))
     lab.manager.on_heartbeats(SilentComponents(rails=frozenset({1})))
     lab.connect()
-    assert lab.whats() == ["silent", "resumed"]
+    assert lab.whats() == ["silent", "controller-resumed"]
     assert not lab.router.calls
 
 
@@ -102,7 +102,7 @@ def test_silence_received_while_resuming_counts() -> None:
 
 def test_reroute_off_sends_and_changes_nothing() -> None:
     lab = resumed(DEAD_LINK, reroute=False).connect()
-    assert lab.whats() == ["resumed"]
+    assert lab.whats() == ["controller-resumed"]
     assert not lab.router.calls
 
 

@@ -15,7 +15,7 @@ EVENTS = [
     ("silent", {"hb-link": "d0g1"}, "no heartbeats over the HB link of d0g1"),
     ("silent", {"gpu": "d0g1"}, "no heartbeats from GPU d0g1"),
     ("resumed", {"link": "d0g1:rail1"}, "heartbeats over the link of d0g1:rail1 again"),
-    ("resumed", {"switches": 2}, "controller acts again, with 2 switches"),
+    ("controller-resumed", {"switches": 2}, "controller acts again, with 2 switches"),
     ("resumed", {"switch": "rail0"}, "heartbeats from rail0 again"),
     ("rerouted", {"routes": 1, "detours": 0}, "1 route changed; 0 detours in use"),
     ("first-packet", {"kind": "gpu-crash", "target": "d0g1", "ms": 0}, "gpu-crash at d0g1 cut no packets off"),
