@@ -1,6 +1,5 @@
 """Choice of the pairs of GPUs that stream and are probed during a fault: pure, the same for every run of a spec."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, permutations
@@ -8,7 +7,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from railyard.controller.failover.detours import Broken, find_disconnected_ranks, is_intact
+from railyard.controller.failover.detours import Broken, find_disconnected_ranks, gpus_without_link, is_intact
 from railyard.failure.faults import Fault, Impact
 from railyard.failure.faults.support.impact import cable, impaired_links
 from railyard.topologies.addresses import Gpu, Pair
@@ -70,24 +69,19 @@ class AffectedPairs:
 
 
 def broken_by(impact: Impact, plan: Plan) -> Broken:
-    """Return what an impact disables for path choice. A dead GPU takes its rail link along.
-
-    The loss of one of several spines disables nothing: switches spread their connections over the others.
-    """
+    """Return what an impact disables for path choice. A dead GPU takes its rail link along."""
     kind = plan.spec.definition
     impaired = impaired_links(impact, plan)
-    # a GPU is cut off from its rail once its links of all planes are impaired
-    impaired_planes = Counter(gpu for gpu, _ in impaired)
-    links = frozenset(gpu for gpu, number in impaired_planes.items() if number == kind.planes)
     # leaf switches don't count: the loss of one is in `islands`
     rail_switches = plan.switches_of("rail", "single")
     rails = frozenset(switch.index for switch in rail_switches if switch.name in impact.nodes)
     islands = frozenset[frozenset[Gpu]]()
     if kind.is_graph:
         islands = plan.graph.islands(impact.nodes, impact.cables)
+    planes = impaired if kind.planes > 1 else frozenset()
     return Broken(
-        links=links,
-        planes=impaired if kind.planes > 1 else frozenset(),
+        links=gpus_without_link(impaired, kind.planes),
+        planes=planes,
         rails=rails,
         islands=islands,
         disconnected_ranks=_disconnected_ranks(impact, plan),
@@ -97,6 +91,7 @@ def broken_by(impact: Impact, plan: Plan) -> Broken:
 
 def _disconnected_ranks(impact: Impact, plan: Plan) -> frozenset[tuple[int, int]]:
     """Return the pairs of ranks whose rail switches no spine joins any more."""
+    # one of several spines may be lost without effect: switches spread their connections over the others
     dead_spines = {spine.dpid for spine in plan.switches_of("spine") if spine.name in impact.nodes}
     down_ports: set[tuple[int, int]] = set()
     for link in plan.uplinks:
@@ -115,18 +110,22 @@ def affected_pairs(fault: Fault, plan: Plan) -> AffectedPairs:
     impact = fault.impact(plan)
     broken = broken_by(impact, plan)
     sources = impact.gpus_impaired_at("rail")
-    hits_uplink = any(cable(link.a.node, link.b.node) in impact.impaired_cables for link in plan.uplinks)
-    on_graph = hits_uplink or plan.spec.definition.is_graph
-    hits_spine = any(spine.name in impact.nodes for spine in plan.switches_of("spine"))
+    uplinks = {cable(link.a.node, link.b.node) for link in plan.uplinks}
+    on_graph = plan.spec.definition.is_graph or not uplinks.isdisjoint(impact.impaired_cables)
+    spines = {spine.name for spine in plan.switches_of("spine")}
+    hits_spine = not spines.isdisjoint(impact.nodes)
 
     def crosses(src: Gpu, dst: Gpu) -> bool:
-        paths = [share.path for share in plan.spec.paths(src, dst)]
-        if hits_spine and any(path.kind == "spine" for path in paths):
-            # a switch's hash chooses the spine
-            return True
-        if on_graph and any(_crosses_graph(path, src, dst, impact, plan) for path in paths):
-            return True
-        return not all(is_intact(path, src, dst, broken, plan.spec.kind) for path in paths)
+        for share in plan.spec.paths(src, dst):
+            path = share.path
+            # the hash of a switch chooses the spine, so any path over spines may cross the one that is hit
+            if hits_spine and path.kind == "spine":
+                return True
+            if on_graph and _crosses_graph(path, src, dst, impact, plan):
+                return True
+            if not is_intact(path, src, dst, broken, plan.spec.kind):
+                return True
+        return False
 
     def is_at_source(src: Gpu, dst: Gpu) -> bool:
         return any(Gpu(src.domain, share.path.rail) in sources for share in plan.spec.paths(src, dst))
@@ -165,10 +164,11 @@ def monitored_pairs(fault: Fault, plan: Plan) -> PairSelection:
 
     Dead GPUs neither stream nor are probed: what counts is the effect of their absence on others. Two of the probes
     are hit at their source and two on their far side, or three where there is only one side; one of each side stays
-    on its rail, the rest change rails. The probed pairs stream too, so that goodput is the sum of several streams.
+    on its rail, the rest change rails.
     """
     impact = affected_pairs(fault, plan)
     probed = _probed(plan, impact)
+    # the probed pairs stream too, so that the goodput of the affected pairs is the sum of several streams
     streams = tuple(dict.fromkeys([*_next_domain_pairs(plan, impact.dead), *probed]))
     return impact.selection(streams, probed)
 
@@ -176,8 +176,7 @@ def monitored_pairs(fault: Fault, plan: Plan) -> PairSelection:
 def select_script_pairs(plan: Plan, impacts: Sequence[AffectedPairs]) -> tuple[PairSelection, ...]:
     """Select pairs for several faults, in their order: all have the same streams, each has the probes that it hits.
 
-    All GPUs stream, also those that fail: their connections stall and continue. If there are too many faults for
-    probes of their own, the pairs are probed that most of them hit.
+    If there are too many faults for probes of their own, the pairs are probed that most of them hit.
     """
     probed: list[Pair] = []
     for impact in impacts:
@@ -185,6 +184,7 @@ def select_script_pairs(plan: Plan, impacts: Sequence[AffectedPairs]) -> tuple[P
     probed = list(dict.fromkeys(probed))
     if len(probed) > MAX_PROBES:
         probed = _max_coverage(plan, impacts, probed)
+    # GPUs that fail stream too: their connections stall and continue
     streams = tuple(dict.fromkeys([*_next_domain_pairs(plan), *probed]))
     return tuple(impact.selection(streams, probed) for impact in impacts)
 
@@ -206,10 +206,14 @@ def _probed(plan: Plan, impact: AffectedPairs) -> list[Pair]:
     sides = impact.sides(permutations(_gpus_near(plan, impact), 2))
     probes_of_side = PROBES // 2 if len(sides) > 1 else ONE_SIDE_PROBES
     for side in sides:
-        on_rail = _spaced([pair for pair in side if pair[0].rank == pair[1].rank], 1)
-        across_rails = [pair for pair in side if pair[0].rank != pair[1].rank]
-        chosen += on_rail
-        chosen += _spaced(across_rails, probes_of_side - len(on_rail))
+        on_rail: list[Pair] = []
+        across_rails: list[Pair] = []
+        for src, dst in side:
+            pairs = on_rail if src.rank == dst.rank else across_rails
+            pairs.append((src, dst))
+        probes_on_rail = _spaced(on_rail, 1)
+        chosen += probes_on_rail
+        chosen += _spaced(across_rails, probes_of_side - len(probes_on_rail))
     return chosen
 
 
@@ -260,12 +264,13 @@ def _max_coverage(plan: Plan, impacts: Sequence[AffectedPairs], probed: list[Pai
     columns = {pair: number for number, pair in enumerate(all_pairs)}
     hits = np.zeros((len(pair_sets), len(all_pairs)), dtype=np.bool_)
     for row, pairs in enumerate(pair_sets):
-        hits[row, [columns[pair] for pair in pairs]] = True
+        columns_of_row = [columns[pair] for pair in pairs]
+        hits[row, columns_of_row] = True
     chosen: list[Pair] = []
     uncovered = np.ones(len(pair_sets), dtype=np.bool_)
     while len(chosen) < SHARED_PROBES:
+        # once all are covered, further probes cover them a second time
         if not hits[uncovered].any():
-            # all are covered: start again
             uncovered[:] = True
         best = int(np.argmax((weights[:, None] * hits)[uncovered].sum(axis=0)))
         chosen.append(all_pairs[best])

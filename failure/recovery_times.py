@@ -84,31 +84,30 @@ def _outage_end_ms(
 def late_losses(logs: Iterable[ProbeLog], repair_ns: int, is_intermittent: bool = False) -> int:
     """Count the probes lost in the last `LATE_NS` before a repair: a recovery has none.
 
-    For intermittent faults, count only pairs that received nothing during that time: others lose packets by chance.
+    For intermittent faults, count only pairs that received nothing during that time.
     """
     since_ns = repair_ns - LATE_NS
     count = 0
     for log in logs:
         lost = len(log.lost(since_ns, repair_ns - IN_FLIGHT_NS)) + len(log.delayed(since_ns, repair_ns))
         sent = sum(since_ns <= at_ns < repair_ns - IN_FLIGHT_NS for at_ns in log.sent_ns)
+        # a pair that received something meanwhile loses packets by chance, as the fault makes it
         if lost >= sent or not is_intermittent:
             count += lost
     return count
 
 
 def goodput(arrivals: Sequence[tuple[int, int]], start_ns: int, end_ns: int) -> Trace:
-    """Return bit/s in bins of `BIN_MS` from (time in ns, bytes) of each receipt.
-
-    A stream sends once in a bin's time what has come together since (`failure/probes/traffic.py`). So a receipt counts
-    for the `BIN_MS` before it, in two bins: else whether three or four sends of a few streams fall into a window would
-    be noise of several per cent.
-    """
+    """Return bit/s in bins of `BIN_MS`. `arrivals`: (time in ns, bytes), each for the `BIN_MS` before it."""
     count = max(1, int((end_ns - start_ns) / (BIN_MS * 1e6)))
     if not arrivals:
         return np.zeros(count)
     data = np.asarray(arrivals, dtype=np.float64)
     position = (data[:, 0] - start_ns) / (BIN_MS * 1e6)
     bins = np.floor(position).astype(np.int64)
+    # A stream sends once in a bin's time what has come together since (failure/probes/traffic.py). A receipt is split
+    # over the two bins of that time: else whether three or four sends of a few streams fall into a window would be
+    # noise of several per cent.
     bytes_in_bin = data[:, 1] * (position - bins)
     bytes_in_bin_before = data[:, 1] - bytes_in_bin
     totals = np.zeros(count)
@@ -132,9 +131,7 @@ def restored_ms(trace: Trace, start_ns: int, since_ns: int, until_ns: int, befor
     0 if it never fell below that; None if it fell and was not back by `until`, or if there is nothing to look at.
 
     It fell where a twentieth of a window of `STEADY_BINS` is missing, and is back where a window has it again (of the
-    last ones, of what is left; `MIN_BINS` at least) and its first bin carries too. Each bin counts as the mean of
-    `SMOOTHING_BINS` and for `CATCH_UP_LIMIT` of the rate before at most. So what comes a bin late is neither an outage
-    nor a recovery, and a burst that makes good what an outage held up doesn't hide it.
+    last ones, of what is left; `MIN_BINS` at least) and its first bin carries too.
     """
     first = int((since_ns - start_ns) / (BIN_MS * 1e6))
     last = int((until_ns - start_ns) / (BIN_MS * 1e6))
@@ -144,6 +141,8 @@ def restored_ms(trace: Trace, start_ns: int, since_ns: int, until_ns: int, befor
     # what is missing from here shows in the bins before
     begin = max(0, first - SMOOTHING_BINS + 1)
     lead_bins = first - begin
+    # The mean of a few bins, since what comes a bin late is neither an outage nor a recovery. Limited, since a burst
+    # that makes good what an outage held up must not hide it.
     level = np.minimum(forward_mean(trace[begin:last], SMOOTHING_BINS), CATCH_UP_LIMIT * before_bps)
     missing = np.concatenate([before_bps - level, np.zeros(STEADY_BINS)])
     low = forward_mean(missing, STEADY_BINS)[: len(level)] > (1 - RESTORED) * before_bps

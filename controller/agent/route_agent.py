@@ -18,10 +18,13 @@ from railyard.topologies.plan import Plan
 from railyard.topologies.routing import Device, Route
 
 SOL_NETLINK: Final = 270
-NETLINK_CAP_ACK: Final = 10  # answers without the message that they answer: 36 bytes each
-NETLINK_GET_STRICT_CHK: Final = 12  # filters in a question count
+# answers leave out the message that they answer, which makes them 36 bytes long
+NETLINK_CAP_ACK: Final = 10
+# the kernel applies the filters of a request for routes
+NETLINK_GET_STRICT_CHK: Final = 12
 ANSWER_BYTES: Final = 4096
-NO_INTERFACE: Final = 0  # no interface has this number: the kernel refuses such a route
+# no interface has this number: the kernel refuses such a route
+NO_INTERFACE: Final = 0
 _SEQUENCES: Final = 1 << 31
 
 
@@ -118,20 +121,24 @@ class RouteAgent:
         """Put the first `puts` of these routes, remove the others; return (place, error number) of the errors."""
         first = self._sequence
         index = self._index[gpu]
-        messages = [rtnetlink.put_message(route, gpu, index, first + i) for i, route in enumerate(routes[:puts])]
-        messages += [rtnetlink.remove_message(route, first + i) for i, route in enumerate(routes[puts:], puts)]
+        messages: list[bytes] = []
+        for sequence, route in enumerate(routes, first):
+            if len(messages) < puts:
+                messages.append(rtnetlink.put_message(route, gpu, index, sequence))
+            else:
+                messages.append(rtnetlink.remove_message(route, sequence))
         self._sequence = (first + len(routes)) % _SEQUENCES
         errors: list[tuple[int, int]] = []
         for begin, count, data in rtnetlink.batches(messages):
             self._sockets[gpu].send(data)
             place = -1
             last = begin + count - 1
-            # its answer is the batch's last
+            # the kernel answers in order: the batch is done when its last message is answered
             while place != last:
                 sequence, code = rtnetlink.answer_of(self._sockets[gpu].recv(ANSWER_BYTES))
                 place = sequence - first
+                # answers to a call that was interrupted may still be in the socket
                 if code and begin <= place <= last:
-                    # others are left from a call that was interrupted
                     errors.append((place, code))
         return errors
 
@@ -140,7 +147,7 @@ def _open(gpu: Gpu) -> socket.socket:
     with namespaces.inside(gpu.name):
         sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
     sock.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
-    # kernels before 4.20 tell all routes, and we leave out others'
+    # kernels before 4.20 lack this option and return routes of all tables, which `routes_at` filters anyway
     with suppress(OSError):
         sock.setsockopt(SOL_NETLINK, NETLINK_GET_STRICT_CHK, 1)
     return sock

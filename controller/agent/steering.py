@@ -1,10 +1,8 @@
 """Decisions of one GPU's agent when scores change: the routes to replace, and the pairs that change their path.
 
 Pure: scores and time are given, routes are returned. A pair has a host route of its own only while its paths differ
-from those of the fabric's base routes, so an idle fabric under `dr` has none. Hysteresis and a minimum dwell time damp
-changes, which the papers don't mention: a path that all pairs leave recovers and attracts them again, so that routes
-would change as often as scores do. `serve_choices` serves the choices of the moment over a unix socket to programs in
-the run's sandbox, a line each way.
+from those of the fabric's base routes, so an idle fabric under `dr` has none. `serve_choices` serves the choices of the
+moment over a unix socket to programs in the run's sandbox, a line each way.
 """
 
 import json
@@ -66,14 +64,19 @@ def damp(
     active: ActivePaths | None, target: Shares, src: Gpu, dst: Gpu, scores: Scores, now_ns: int, damping: Damping
 ) -> ActivePaths:
     """Return the pair's paths from now on: `active` itself, or the policy's choice."""
+    # The papers don't damp changes. But a path that all pairs leave recovers and attracts them again, so that routes
+    # would change as often as scores do.
     if active is None or not active.shares:
         return ActivePaths(target, now_ns)
     if target in ((), active.shares) or now_ns < active.since_ns + active.dwell_ns(damping):
         return active
     if damping.margin is not None and not _is_better(active.shares, target, src, dst, scores, damping):
         return active
-    soon = active.flaps > UNCHANGED and now_ns - active.since_ns < FLAP_WINDOW_DWELLS * active.dwell_ns(damping)
-    return ActivePaths(target, now_ns, min(active.flaps + 1, MAX_FLAPS) if soon else 0)
+    is_soon = now_ns - active.since_ns < FLAP_WINDOW_DWELLS * active.dwell_ns(damping)
+    flaps = 0
+    if active.flaps > UNCHANGED and is_soon:
+        flaps = min(active.flaps + 1, MAX_FLAPS)
+    return ActivePaths(target, now_ns, flaps)
 
 
 def _is_better(old: Shares, new: Shares, src: Gpu, dst: Gpu, scores: Scores, damping: Damping) -> bool:
@@ -98,9 +101,12 @@ def _is_better(old: Shares, new: Shares, src: Gpu, dst: Gpu, scores: Scores, dam
     return min(after) >= min(before) and new_hops < old_hops
 
 
-STEERED_METRIC: Final = 15  # wins over the base routes (20); a detour (10) wins over it
-SATISFIED_SHARE: Final = 0.7  # a flow alone on a link gets 0.9 of it and more, one of two half
-RECHECK_NS: Final = 90_000_000  # until rates are measured anew (topologies/measure/counters.py)
+# the kernel prefers the lowest metric: base routes have 20, and a detour (10) must win over a steered route
+STEERED_METRIC: Final = 15
+# a flow alone on a link gets 0.9 of it and more, one of two gets half
+SATISFIED_SHARE: Final = 0.7
+# rates are measured anew that often (topologies/measure/counters.py)
+RECHECK_NS: Final = 90_000_000
 Rates = Mapping[str, float | None]
 
 
@@ -156,8 +162,8 @@ class Source:
         for dst, base in self._base_shares.items():
             target = choose(self._gpu, dst, scores, context)
             before = self._active.get(dst)
+            # nearly always the case, in what agents do most often: it must cost little
             if before is not None and before.shares == target:
-                # nearly always, and agents do nothing more often
                 continue
             after = damp(before, target, self._gpu, dst, scores, now_ns, damping)
             if before and after is not before and self._policy.is_rate_aware:

@@ -5,7 +5,7 @@ Detours for each single failure are computed beforehand, which saves a fifth of 
 
 import gc
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache
@@ -42,6 +42,14 @@ class Broken:
         return bool(self.links or self.rails or self.disconnected_ranks or self.hb or self.planes or self.islands)
 
 
+def gpus_without_link(dead_links: Set[tuple[Gpu, int]], planes: int) -> frozenset[Gpu]:
+    """Return the GPUs whose rail links of all planes are dead. `dead_links`: each as (GPU, plane)."""
+    dead_planes: Counter[Gpu] = Counter()
+    for gpu, _ in dead_links:
+        dead_planes[gpu] += 1
+    return frozenset(gpu for gpu, number in dead_planes.items() if number == planes)
+
+
 def find_disconnected_ranks(
     plan: Plan, down: Set[tuple[int, int]], disconnected: Set[int]
 ) -> frozenset[tuple[int, int]]:
@@ -61,7 +69,7 @@ def find_disconnected_ranks(
         return frozenset()
     disconnected_ranks = set(permutations(range(plan.spec.rails), 2))
     # several spines often reach the same ranks, whose pairs are as many as the square of the rails
-    for ranks in {frozenset(ranks) for ranks in reach.values()}:
+    for ranks in set(map(frozenset, reach.values())):
         disconnected_ranks.difference_update(permutations(ranks, 2))
     return frozenset(disconnected_ranks)
 
@@ -112,37 +120,38 @@ def is_intact(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: str) -> bool
 
 
 def alternatives(src: Gpu, dst: Gpu, rails: int, kind: str) -> Iterator[Path]:
-    """Yield other paths, best first: two hops, then the spine, then three hops by rails in an order of the pair's own.
-
-    Each further rail is drawn anew for each pair, so that pairs which a second fault affects spread over rails, too.
-    """
+    """Yield paths, best first: two hops, then the spine, then three hops, in an order of rails of the pair's own."""
     if src.rank != dst.rank:
         yield path_of("rd", src.rank)
         yield path_of("dr", dst.rank)
         if FABRIC_KINDS[kind].joins_rails:
             yield path_of("spine", src.rank)
     further_rails = [rail for rail in range(rails) if rail not in (src.rank, dst.rank)]
+    # Each further rail is drawn anew from the numbers of the pair, so that pairs which a second fault affects spread
+    # over rails too. A fixed order would move all of them to the same next rail.
     for draw in range(len(further_rails)):
         number = (1 + 2 * draw) * src.domain + (1 + draw) * dst.domain + src.rank
         yield path_of("drd", further_rails.pop(number % len(further_rails)))
 
 
 def choose(fabric: FabricSpec, src: Gpu, dst: Gpu, broken: Broken) -> Shares:
-    """Return the policy's own paths that live, else the first alternative that does; () if there is none.
-
-    Within a domain there is no alternative to a dead HB port, since GPUs don't hand packets of their own domain to the
-    rails (topologies/routing.py).
-    """
-    shares = tuple(share for share in fabric.paths(src, dst) if usable(share.path, src, dst, broken, fabric.kind))
+    """Return the policy's own paths that live, else the first alternative that does; () if there is none."""
+    shares: list[Share] = []
+    for share in fabric.paths(src, dst):
+        if usable(share.path, src, dst, broken, fabric.kind):
+            shares.append(share)
     if shares:
-        return shares
+        return tuple(shares)
+    # Within a domain no alternative to a dead HB port is usable: GPUs don't hand packets of their own domain to the
+    # rails (topologies/routing.py).
     for path in alternatives(src, dst, fabric.rails, fabric.kind):
         if usable(path, src, dst, broken, fabric.kind):
             return (Share(path),)
     return ()
 
 
-DETOUR_METRIC: Final = 10  # wins over the policy's own route to the same prefix
+# the kernel prefers the lowest metric: a detour wins over the policy's own route to the same prefix
+DETOUR_METRIC: Final = 10
 Detours = dict[Gpu, dict[str, Route]]
 
 
@@ -190,10 +199,11 @@ def _narrowed(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, Route]]:
 def _affected_pairs(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, Gpu]]:
     """Yield the pairs of two domains whose paths may be affected: by the two domains' ports, or by a rail of theirs."""
     spec = plan.spec
-    gpus = broken.links | broken.hb | {gpu for gpu, _ in broken.planes}
-    affected_domains = {gpu.domain for gpu in gpus}
+    affected_domains = {gpu.domain for gpu in broken.links | broken.hb}
+    for gpu, _ in broken.planes:
+        affected_domains.add(gpu.domain)
     affected_ranks = _ranks_over_broken_rails(spec, broken)
-    all_ranks = range(spec.rails)
+    all_ranks = list(range(spec.rails))
     are_all_affected = bool(broken.disconnected_ranks or broken.islands)
     for src in plan.gpus:
         ranks_over_rails = [rank for rank in all_ranks if (src.rank, rank) in affected_ranks]
@@ -201,7 +211,8 @@ def _affected_pairs(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, Gpu]]:
             if domain == src.domain:
                 continue
             is_affected = are_all_affected or not affected_domains.isdisjoint((src.domain, domain))
-            for rank in all_ranks if is_affected else ranks_over_rails:
+            ranks = all_ranks if is_affected else ranks_over_rails
+            for rank in ranks:
                 yield src, Gpu(domain, rank)
 
 
@@ -248,8 +259,10 @@ def changes(old: Detours, new: Detours) -> dict[Gpu, tuple[list[Route], list[Rou
     return result
 
 
-MAX_GPUS: Final = 80  # the work grows with the cube of the GPUs: 0.9 s for 72, 8x8 with its spares
-PAUSE_S: Final = 0.002  # between two, so that other threads of this process get time
+# the work grows with the cube of the GPUs: 0.9 s for 72, which is 8x8 with its spares
+MAX_GPUS: Final = 80
+# between two failures, so that the threads that handle switch events get time meanwhile
+PAUSE_S: Final = 0.002
 
 
 class PrecomputedDetours:
@@ -267,27 +280,33 @@ class PrecomputedDetours:
 
     def precompute(self) -> None:
         """Compute the detours for each GPU's rail link, HB port, the GPU itself, and each rail. From any thread."""
+        # larger fabrics need this table too: it is cached, and the first decision would compute it otherwise
         rails_used(self._plan.spec)
         if len(self._plan.gpus) > MAX_GPUS:
             return
-        kind = self._plan.spec.definition
-        gpus = self._plan.gpus
-        if kind.is_graph:
-            graph = self._plan.graph
-            failures = [Broken(islands=graph.islands(frozenset({name}))) for name in graph.switches]
-        else:
-            switches = kind.rail_switches(self._plan.spec.rails)
-            failures = [Broken(rails=frozenset({switch.index})) for switch in switches]
-        if kind.planes > 1:
-            failures += [Broken(planes=frozenset({link})) for link in product(gpus, kind.all_planes)]
-        for gpu in gpus:
-            dead = frozenset({gpu})
-            failures.append(Broken(links=dead))
-            failures.append(Broken(hb=dead))
-            failures.append(Broken(links=dead, hb=dead))
-        for broken in failures:
+        for broken in self._single_failures():
             self._by_failure[broken] = detours(self._plan, broken)
             time.sleep(PAUSE_S)
         gc.collect()
         # a later collection that went through these objects would take longer than a decision
         gc.freeze()
+
+    def _single_failures(self) -> Iterator[Broken]:
+        """Yield the failures of each switch that GPUs are connected to, each link of a plane, and each GPU's ports."""
+        kind = self._plan.spec.definition
+        gpus = self._plan.gpus
+        if kind.is_graph:
+            graph = self._plan.graph
+            for name in graph.switches:
+                yield Broken(islands=graph.islands(frozenset({name})))
+        else:
+            for switch in kind.rail_switches(self._plan.spec.rails):
+                yield Broken(rails=frozenset({switch.index}))
+        if kind.planes > 1:
+            for link in product(gpus, kind.all_planes):
+                yield Broken(planes=frozenset({link}))
+        for gpu in gpus:
+            dead = frozenset({gpu})
+            yield Broken(links=dead)
+            yield Broken(hb=dead)
+            yield Broken(links=dead, hb=dead)

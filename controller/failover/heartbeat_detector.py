@@ -10,7 +10,7 @@ direction, with such a proof among them, and has recovered after as many with he
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import permutations, product
 from typing import NamedTuple
 
 from railyard.topologies.addresses import Gpu, link_name, plane_of_device, rail_name
@@ -27,6 +27,11 @@ class _Round(NamedTuple):
     sent: frozenset[Heartbeat]
     is_full_mesh: bool
     received: set[Heartbeat]
+
+    @property
+    def is_complete(self) -> bool:
+        """True if all that was sent has arrived."""
+        return len(self.received) == len(self.sent)
 
 
 class _Received(NamedTuple):
@@ -84,8 +89,9 @@ class ProbeGroup:
         recent = self._recent
         if len(recent) < (recent.maxlen or 0):
             return
-        if not self.silent and all(len(each.received) == len(each.sent) for each in recent):
-            return  # nearly always
+        # nearly always the case: the sets below are built only after a loss
+        if not self.silent and all(probe_round.is_complete for probe_round in recent):
+            return
         received = [_Received.from_round(probe_round) for probe_round in recent]
         sources: set[Gpu] = set()
         recovered = self._member_set
@@ -112,9 +118,15 @@ class ProbeGroup:
             no_rx -= each.sinks
         failed: set[Gpu] = set()
         for mesh in received:
-            if mesh.is_full_mesh:
-                failed.update(gpu for gpu in no_tx if mesh.sinks - {gpu})
-                failed.update(gpu for gpu in no_rx if mesh.sources - {gpu})
+            # in a rotation a member sends to one other, whose link may be the one that fails
+            if not mesh.is_full_mesh:
+                continue
+            for gpu in no_tx:
+                if mesh.sinks - {gpu}:
+                    failed.add(gpu)
+            for gpu in no_rx:
+                if mesh.sources - {gpu}:
+                    failed.add(gpu)
         return failed
 
     def _is_partitioned(self, alive: frozenset[Gpu]) -> bool:
@@ -165,12 +177,31 @@ class SilentComponents:
     @property
     def names(self) -> set[tuple[str, str]]:
         """(kind, name) of each: ("link", "d0g1:rail1"), ("hb-link", "d0g1"), ("gpu", ...), ("rail", ...), ..."""
-        names = {("link", link_name(*link)) for link in self.rail_links}
-        names.update(("gpu", gpu.name) for gpu in self.gpus)
-        names.update(("hb-link", gpu.name) for gpu in self.hb_links)
-        names.update(("rail", rail_name(index)) for index in self.rails)
-        names.update(("hb-domain", f"hb{domain}") for domain in self.hb_domains)
+        names: set[tuple[str, str]] = set()
+        for gpu, plane in self.rail_links:
+            names.add(("link", link_name(gpu, plane)))
+        for gpu in self.gpus:
+            names.add(("gpu", gpu.name))
+        for gpu in self.hb_links:
+            names.add(("hb-link", gpu.name))
+        for index in self.rails:
+            names.add(("rail", rail_name(index)))
+        for domain in self.hb_domains:
+            names.add(("hb-domain", f"hb{domain}"))
         return names
+
+
+def _group_key(plan: Plan, device: Device, gpu: Gpu) -> tuple[int, int]:
+    """Return the key of the probe group that a GPU's interface is in: the domain or the switch, and the rank or 0."""
+    kind = plan.spec.definition
+    if device == "hb0":
+        return gpu.domain, 0
+    # in a graph all GPUs have routes to each other
+    index = 0
+    if not kind.is_graph:
+        index = plan.rail_switch(gpu, plane_of_device(device)).index
+    # where a switch carries several rails and doesn't join them, GPUs have routes to those of their own rail alone
+    return index, 0 if kind.joins_rails else gpu.rank
 
 
 class HeartbeatDetector:
@@ -185,15 +216,10 @@ class HeartbeatDetector:
         for device in plan.devices:
             members: defaultdict[tuple[int, int], list[Gpu]] = defaultdict(list)
             for gpu in plan.gpus:
-                if device == "hb0":
-                    members[gpu.domain, 0].append(gpu)
-                else:
-                    # In a graph all GPUs that know each other. Where a switch has several rails that it doesn't join,
-                    # GPUs know those of their own alone.
-                    index = 0 if kind.is_graph else plan.rail_switch(gpu, plane_of_device(device)).index
-                    members[index, 0 if kind.joins_rails else gpu.rank].append(gpu)
+                members[_group_key(plan, device, gpu)].append(gpu)
             self._groups[device] = {}
             for key, gpus in members.items():
+                # a single GPU has no other member to send heartbeats to
                 if len(gpus) > 1:
                     group = ProbeGroup(gpus, multiplier)
                     self._groups[device][key] = group
@@ -235,7 +261,7 @@ class HeartbeatDetector:
         planes: set[tuple[Gpu, int]] = set()
         for device in self._groups:
             if device not in ("hb0", "rail0"):
-                planes.update((gpu, plane_of_device(device)) for gpu in self._silent_members(device, rails))
+                planes.update(product(self._silent_members(device, rails), [plane_of_device(device)]))
         silent_at_all = [self._silent_members(device, frozenset()) for device in self._groups]
         return SilentComponents(
             links=self._silent_members("rail0", rails),

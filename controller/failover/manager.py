@@ -3,7 +3,7 @@
 `FailureState` holds all that is known of failures, `FailoverManager` the phase and the routes in force.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from enum import Enum
@@ -18,6 +18,7 @@ from railyard.controller.failover.detours import (
     PrecomputedDetours,
     changes,
     find_disconnected_ranks,
+    gpus_without_link,
 )
 from railyard.controller.failover.heartbeat_detector import SilentComponents
 from railyard.controller.openflow.app import SwitchEvent
@@ -102,17 +103,17 @@ class FailureState:
         gpu = gpu_at(event.dpid, event.port) or self._hb_gpu_at(event.dpid, event.port)
         if gpu is None or gpu not in self.reconnects:
             return
-        if self.reconnects[gpu].will_return:
-            gpus_with_down_link = {each for each, _ in self._down_links()}
-            if gpu not in self._down_hb() | gpus_with_down_link:
-                del self.reconnects[gpu]
+        # the move is over once both of the GPU's fibres have a carrier: the first alone would count the other as cut
+        if self.reconnects[gpu].will_return and gpu not in self._gpus_with_down_link():
+            del self.reconnects[gpu]
 
     def expect_reconnect(self, gpus: Mapping[Gpu, bool]) -> int:
         """Ignore the failures of these network sides while fibres move. True: the side gets its carrier back.
 
         They count again once its links into the rail and the HB domain are both back, or after `on_timeout` with the
-        number that this returns. Until then, rerouting would only take processor time from the GPU replacement.
+        number that this returns.
         """
+        # rerouting meanwhile would only take processor time from the GPU replacement
         broken = self.effective
         number = next(self._numbers)
         for gpu, will_return in gpus.items():
@@ -125,21 +126,31 @@ class FailureState:
         """All that is broken by switch events, or silent."""
         silent = self.silent
         kind = self._plan.spec.definition
-        disconnected_rails = [dpid for dpid in self.disconnected if self.roles[dpid][1] in ("rail", "single")]
-        rails = silent.rails.union(role_of(dpid)[1] for dpid in disconnected_rails)
-        in_silent_domains = [gpu for gpu in self._plan.gpus if gpu.domain in silent.hb_domains]
         dead_links = self._down_links() | silent.rail_links
         dead_links = dead_links.union(product(silent.gpus, kind.all_planes))
-        # a GPU is cut off from its rail once its links of all planes are dead
-        dead_planes = Counter(gpu for gpu, _ in dead_links)
+        # where GPUs have one link each, `links` says it all
+        planes = dead_links if kind.planes > 1 else frozenset()
         return Broken(
-            links=frozenset(gpu for gpu, number in dead_planes.items() if number == kind.planes),
-            rails=rails,
-            planes=dead_links if kind.planes > 1 else frozenset(),
+            links=gpus_without_link(dead_links, kind.planes),
+            rails=silent.rails | self._disconnected_rails(),
+            planes=planes,
             disconnected_ranks=find_disconnected_ranks(self._plan, self.down, self.disconnected),
-            hb=silent.hb_links.union(silent.gpus, in_silent_domains, self._down_hb()),
+            hb=silent.hb_links | silent.gpus | self._silent_domain_gpus() | self._down_hb(),
             islands=self._islands(),
         )
+
+    def _disconnected_rails(self) -> set[int]:
+        """Return the rail switches that are not connected, by index."""
+        rails: set[int] = set()
+        for dpid in self.disconnected:
+            role, index = role_of(dpid)
+            if role in ("rail", "single"):
+                rails.add(index)
+        return rails
+
+    def _silent_domain_gpus(self) -> set[Gpu]:
+        """Return the GPUs of HB domains that are silent as a whole."""
+        return {gpu for gpu in self._plan.gpus if gpu.domain in self.silent.hb_domains}
 
     def _islands(self) -> frozenset[frozenset[Gpu]]:
         """Return the groups of GPUs that a graph still joins, without its dead switches and cut cables."""
@@ -148,9 +159,10 @@ class FailureState:
         dead = {self.roles[dpid][0] for dpid in self.disconnected}
         cut = set[frozenset[str]]()
         for link in self._plan.uplinks:
-            ends = {(self._plan.dpids[end.node], end.port) for end in (link.a, link.b)}
-            if ends & self.down:
-                cut.add(frozenset((link.a.node, link.b.node)))
+            # either end may be the first that reports a cut cable
+            for end in (link.a, link.b):
+                if (self._plan.dpids[end.node], end.port) in self.down:
+                    cut.add(frozenset((link.a.node, link.b.node)))
         return self._plan.graph.islands(dead, cut)
 
     @property
@@ -178,8 +190,19 @@ class FailureState:
 
     def _down_hb(self) -> set[Gpu]:
         """Return the network sides at HB bridges without a carrier, whatever fibre leads there."""
-        gpus = [self._hb_gpu_at(dpid, port) for dpid, port in self.down]
-        return {gpu for gpu in gpus if gpu}
+        gpus: set[Gpu] = set()
+        for dpid, port in self.down:
+            gpu = self._hb_gpu_at(dpid, port)
+            if gpu:
+                gpus.add(gpu)
+        return gpus
+
+    def _gpus_with_down_link(self) -> set[Gpu]:
+        """Return the network sides without a carrier at an HB bridge, or on a rail link of any plane."""
+        gpus = self._down_hb()
+        for gpu, _ in self._down_links():
+            gpus.add(gpu)
+        return gpus
 
     def _hb_gpu_at(self, dpid: int, port: int) -> Gpu | None:
         """Return the network side at an HB bridge behind an optical switch's port."""
@@ -271,7 +294,8 @@ class FailoverManager:
                 continue
             self._emit("resumed", {kind: name})
         returned = set(before.gpus - silent.gpus)
-        returned.update(gpu for gpu, _ in before.rail_links - silent.rail_links)
+        for gpu, _ in before.rail_links - silent.rail_links:
+            returned.add(gpu)
         self._apply(returned)
 
     def _rail_of_link(self, name: str) -> int:
@@ -285,7 +309,8 @@ class FailoverManager:
             # a switch of the network reports the other end
             return
         gpu = gpu_of_optical_port(port) if role == "optical" else gpu_at(dpid, port)
-        self._emit(event_kind, {"switch": name, "port": gpu.name if gpu else f"port {port}"})
+        port_name = gpu.name if gpu else f"port {port}"
+        self._emit(event_kind, {"switch": name, "port": port_name})
 
     def _apply(self, returned: Set[Gpu] = frozenset()) -> None:
         """Change the routes that differ. `returned`: GPUs that came back, and may have lost their detours."""
@@ -300,17 +325,22 @@ class FailoverManager:
         if not todo:
             return
         self._emit("decided", {"gpus": len(todo)})
+        routes_before = self._routes
         # GPUs whose own link is dead use a backup route of their kernel's: they can wait for the others
         order = sorted(todo, key=lambda gpu: (gpu in broken.links, gpu))
         outcome = self._router.change_all({gpu: todo[gpu] for gpu in order})
-        refused: dict[Gpu, dict[str, Route]] = {}
-        # a crashed GPU has no interfaces: the others' routes are changed
+        self._routes = dict(target)
+        # a crashed GPU has no interfaces: it refuses its routes, and those of the others are changed
         for gpu, error in outcome.refused.items():
             self._emit("refused", {"gpu": gpu.name, "why": error.strerror or str(error)})
-            try:  # what is in force there, so that the next call asks for the rest again
-                refused[gpu] = self._router.routes_at(gpu, DETOUR_METRIC)
-            except OSError:
-                # unknown, so as they were
-                refused[gpu] = self._routes.get(gpu, {})
-        self._routes = target | refused
-        self._emit("rerouted", {"routes": outcome.done, "detours": sum(map(len, self._routes.values()))})
+            self._routes[gpu] = self._routes_in_force(gpu, routes_before.get(gpu, {}))
+        detour_count = sum(map(len, self._routes.values()))
+        self._emit("rerouted", {"routes": outcome.done, "detours": detour_count})
+
+    def _routes_in_force(self, gpu: Gpu, before: dict[str, Route]) -> dict[str, Route]:
+        """Return the detours of a GPU that refused changes; as they were before if its kernel doesn't answer."""
+        # the next call compares with these, and so asks again for the changes that were refused
+        try:
+            return self._router.routes_at(gpu, DETOUR_METRIC)
+        except OSError:
+            return before

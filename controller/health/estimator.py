@@ -4,7 +4,6 @@ The papers leave the rule open ("independent of any specific health score calcul
 part 1), so it is a function of a `Load`, one file of estimators/ each; docs/examples/cubed_estimator.py is a plugin's.
 
 `Health` has what holds for all of them: links that are down take their share away, and 0 means blocked (no link up).
-A rail that is merely full has at least 1, since the decision has no path at all over a 0.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,10 +41,11 @@ class Load:
 
     @property
     def used(self) -> float:
-        """Share of the capacity that was used, 0 to 1. (Idle credit and a reading's jitter may be above.)"""
+        """Share of the capacity that was used, 0 to 1."""
         capacity_bytes = self.capacity_bps * self.period_s / 8
         if not capacity_bytes:
             return 0.0
+        # a shaper's idle credit and the jitter of a reading can take it above 1
         return min(1.0, self.sent_bytes / capacity_bytes)
 
     @property
@@ -91,8 +91,12 @@ def pooled(links: Iterable[Load]) -> Load:
     """Return several links as one: sums, with counts over shorter periods scaled to the longest."""
     loads = list(links)
     up = [load for load in loads if load.up_ports]
+    # a switch that has just reconnected has counted for a shorter time than the others
     period_s = max((load.period_s for load in up), default=0.0)
-    scaled = [(load, period_s / load.period_s if load.period_s else 1.0) for load in up]
+    scaled: list[tuple[Load, float]] = []
+    for load in up:
+        scale = period_s / load.period_s if load.period_s else 1.0
+        scaled.append((load, scale))
     return Load(
         capacity_bps=sum(load.capacity_bps for load in up),
         period_s=period_s,
@@ -110,13 +114,17 @@ def health(links: Sequence[Load], estimate: Estimator, over: Links) -> float:
     """Return the health of the links that are up, 0 to 100; 0 without any.
 
     `mean`: of the pooled load; the papers assume the links of a rail correlated (part 2).
-    `worst`: of the link with the lowest health. It sees an incast on one GPU, which the mean divides by the number of
-    domains, but calls a whole rail full for one transfer.
+    `worst`: of the link with the lowest health.
     """
     up = [load for load in links if load.up_ports]
     if not up:
         return BLOCKED
-    estimated = estimate(pooled(up)) if over == "mean" else min(map(estimate, up))
+    if over == "mean":
+        estimated = estimate(pooled(up))
+    else:
+        # The mean divides an incast on one GPU by the number of domains, and so hardly shows it. The worst link shows
+        # it, but makes a whole rail full for a single transfer.
+        estimated = min(map(estimate, up))
     return min(float(BEST), max(float(BLOCKED), estimated))
 
 
@@ -142,6 +150,7 @@ class Health:
         if not self.share_up:
             return BLOCKED
         smoothed = BEST if self.smoothed is None else self.smoothed
+        # a rail that is merely full must not be blocked: a policy has no path at all over a score of 0
         return max(BLOCKED + 1, round(smoothed * self.share_up))
 
 

@@ -3,8 +3,8 @@
 Source: health routing, part 1 ("healthd will then consolidate and normalize the data from all rails and domains").
 Frames, drops and states of rail g's links (rail switch to GPUs) and of the spines' come by OpenFlow (`on_event`); those
 of an HB domain's bridge, and all queues of shapers, from the kernel (`read`). A link is as loaded as the busier of its
-directions. Reports may be missing, less than half a period after the last (left out: replies that queued up would show
-as a burst) and begin anew after a reboot. `Healthd` has no sockets and no clock; times are monotonic ns.
+directions. Reports may be missing, come too early, and begin anew after a reboot. `Healthd` has no sockets and no
+clock; times are monotonic ns.
 """
 
 import threading
@@ -43,9 +43,11 @@ class _Meter:
 
     def update(self, counters: tuple[int, ...], now_ns: int) -> None:
         if self.at_ns is not None:
+            # replies that queued up arrive together, and would show as a burst
             if now_ns - self.at_ns < self.min_interval_ns:
                 return
             deltas = tuple(new - old for new, old in zip(counters, self.counters, strict=True))
+            # counters that fell began anew, after a reboot of the switch
             if min(deltas) >= 0:
                 self.period_s = (now_ns - self.at_ns) / NS
                 self.deltas = deltas
@@ -71,12 +73,15 @@ class _Cable:
 
     def load(self) -> Load:
         rx_bytes, tx_bytes, rx_frames, tx_frames, rx_dropped, tx_dropped = self.traffic.deltas or (0,) * len(TRAFFIC)
+        dropped = rx_dropped + tx_dropped
+        for meter in self.queue_dropped.values():
+            dropped += sum(meter.deltas)
         return Load(
             capacity_bps=self._capacity_bps,
             period_s=self.traffic.period_s,
             sent_bytes=max(rx_bytes, tx_bytes),
             frames=max(rx_frames, tx_frames),
-            dropped=rx_dropped + tx_dropped + sum(sum(meter.deltas) for meter in self.queue_dropped.values()),
+            dropped=dropped,
             backlog_bytes=max(self.backlog_bytes.values()),
             backlog_limit_bytes=self._backlog_limit_bytes,
             up_ports=int(self.up),
@@ -93,28 +98,34 @@ class Healthd:
         self._by_port: dict[int, dict[int, _Cable]] = {switch.dpid: {} for switch in plan.switches}
         self._by_end: dict[tuple[str, str], tuple[_Cable, End]] = {}  # by node and interface
         self._bridges = frozenset(plan.hb_bridges)
+        self._dpids = plan.dpids
         self._last = idle(plan.spec.domains, plan.spec.rails)
         self._last_ns: int | None = None
-        links: list[tuple[Element, Link]] = [(("spine", 0), link) for link in plan.uplinks]
+        for link in plan.uplinks:
+            self._add(link, ("spine", 0))
         for gpu in plan.gpus:
-            links += [(("rail", gpu.rank), link) for link in plan.cables(gpu, "rail")]
-            links += [(("domain", gpu.domain), link) for link in plan.cables(gpu, "hb")]
-        for element, link in links:
-            cable = _Cable(link, spec)
-            self._cables[element].append(cable)
-            for end in (link.a, link.b):
-                self._by_end[end.node, end.interface] = cable, end
-            if link.b.port is not None:
-                self._by_port[plan.dpids[link.b.node]][link.b.port] = cable
+            for link in plan.cables(gpu, "rail"):
+                self._add(link, ("rail", gpu.rank))
+            for link in plan.cables(gpu, "hb"):
+                self._add(link, ("domain", gpu.domain))
+
+    def _add(self, link: Link, element: Element) -> None:
+        """Count a link's load as that of an element."""
+        cable = _Cable(link, self._spec)
+        self._cables[element].append(cable)
+        for end in (link.a, link.b):
+            self._by_end[end.node, end.interface] = cable, end
+        if link.b.port is not None:
+            self._by_port[self._dpids[link.b.node]][link.b.port] = cable
 
     def on_event(self, event: SwitchEvent) -> None:
         """Take in a switch event; one that isn't of this fabric is ignored."""
         ports = self._by_port.get(event.dpid, {})
         match event.what:
             case "stats":
-                for number, counters in event.counters.items():
-                    if number in ports:
-                        ports[number].traffic.update(tuple(counters[name] for name in TRAFFIC), event.monotonic_ns)
+                for number in event.counters.keys() & ports.keys():
+                    traffic = tuple(event.counters[number][name] for name in TRAFFIC)
+                    ports[number].traffic.update(traffic, event.monotonic_ns)
             case "port" if event.port in ports:
                 ports[event.port].up = event.up
             case "switch-up" | "switch-down":
@@ -154,7 +165,7 @@ class Healthd:
         used: dict[Element, float] = {}
         for element, cables in self._cables.items():
             loads = [cable.load() for cable in cables]
-            used[element] = pooled([load for load in loads if load.up_ports]).used
+            used[element] = pooled(loads).used
         return used
 
 
@@ -207,7 +218,7 @@ class HealthLoop:
             next_tick_s = max(next_tick_s + self._period_s, time.monotonic())
 
     def _tick(self) -> None:
-        # answers come a little later, and count from the next turn on
+        # the switches answer a little later: their answers count in the next turn
         self._ask_stats()
         read = self._reader.read()
         now = time.monotonic_ns()
@@ -223,6 +234,9 @@ class HealthLoop:
         shares: dict[Any, float] = {**loads}
         event: dict[str, Any] = {"version": scores.version}
         for kind, values in layers.items():
-            event[kind] = [[round(shares.get((kind, n), 0.0), 4), score] for n, score in enumerate(values)]
+            event[kind] = []
+            for number, score in enumerate(values):
+                share = round(shares.get((kind, number), 0.0), 4)
+                event[kind].append([share, score])
         event["put_ns"] = put_ns
         self._emit("health", event)

@@ -16,6 +16,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from railyard.controller.health.policy import over_rail
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
 from railyard.topologies.forwarding import Path, Share, Shares, hops, path_of
@@ -138,7 +139,7 @@ def completion_s(
     while remaining_bits:
         flows = list(remaining_bits)
         all_rates = max_min([routes[flow] for flow in flows] + persistent_routes, free)
-        # without those of persistent flows
+        # the rates of persistent flows follow: they have no flow of theirs, and zip leaves them out
         rates = dict(zip(flows, all_rates, strict=False))
         step = min((remaining_bits[flow] / rate for flow, rate in rates.items() if rate > 0), default=math.inf)
         if step == math.inf:
@@ -146,8 +147,8 @@ def completion_s(
         now += step
         for flow in flows:
             remaining_bits[flow] -= rates[flow] * step
+            # a remainder of a billionth is an error of rounding
             if remaining_bits[flow] <= sizes[flow] * 8e-9:
-                # what rounding leaves over is no flow
                 ends[flow] = now
                 del remaining_bits[flow]
     return ends
@@ -257,7 +258,11 @@ class _Greedy:
         # a link may have nothing left
         with np.errstate(divide="ignore", invalid="ignore"):
             order = sorted(range(len(self._flows)), key=lambda flow: -self._flows[flow].size)
-            near = [flow.dst.rank if flow.src.domain != flow.dst.domain else 0 for flow in self._flows]
+            near: list[int] = []
+            for flow in self._flows:
+                # within a domain there is one option alone
+                option = flow.dst.rank if flow.src.domain != flow.dst.domain else 0
+                near.append(option)
             chosen = list(near)
             for number in order:
                 chosen[number] = self._assign_best(self._flows[number])
@@ -273,7 +278,9 @@ class _Greedy:
 
     def _routes(self, flow: Flow) -> Links:
         """Return the link numbers of each option, (6, options)."""
-        (d1, g1), (d2, g2), k = flow.src, flow.dst, self._plan.spec.rails
+        d1, g1 = flow.src
+        d2, g2 = flow.dst
+        k = self._plan.spec.rails
         if d1 == d2:
             return np.array([[self._hb_out[d1, g1]], [self._hb_in[d2, g2]]] + 4 * [[self._none]])
         routes = np.empty((6, k + (self._kind.joins_rails and g1 != g2)), dtype=np.int64)
@@ -286,18 +293,21 @@ class _Greedy:
         # the rail's GPU is the source or the destination itself
         routes[:2, g1] = routes[4:, g2] = self._none
         if routes.shape[1] > k:
-            spines = (self._up_out[g1], self._up_in[g2]) if self._kind.default_spines else (self._none, self._none)
+            # a single switch joins rails without uplinks
+            spines = (self._none, self._none)
+            if self._kind.default_spines:
+                spines = (self._up_out[g1], self._up_in[g2])
             routes[:, k] = (self._rail_out[d1, g1], *spines, self._rail_in[d2, g2], self._none, self._none)
         return routes
 
     def _path(self, flow: Flow, option: int) -> Path:
         src = flow.src
         dst = flow.dst
-        if src.domain == dst.domain or option == self._plan.spec.rails:
-            return path_of("d" if src.domain == dst.domain else "spine", src.rank)
-        if option == dst.rank:
-            return path_of("r" if src.rank == dst.rank else "dr", option)
-        return path_of("rd" if option == src.rank else "drd", option)
+        if src.domain == dst.domain:
+            return path_of("d", src.rank)
+        if option == self._plan.spec.rails:
+            return path_of("spine", src.rank)
+        return over_rail(option, src, dst)
 
     def _assign_best(self, flow: Flow, current: int | None = None) -> int:
         """Put a flow on its best option: `current`, where it is now, unless another is better by more than rounding."""

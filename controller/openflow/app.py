@@ -85,8 +85,9 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         if switch is None:
             return None, None
         switch.parts[type(message)].extend(message.body)
-        more = message.flags & ofp.OFPMPF_REPLY_MORE
-        return switch, None if more else switch.parts.pop(type(message))
+        if message.flags & ofp.OFPMPF_REPLY_MORE:
+            return switch, None
+        return switch, switch.parts.pop(type(message))
 
     def ask_stats(self) -> None:
         """Ask every switch for its port counters; each answer becomes an event "stats"."""
@@ -99,12 +100,12 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         datapath = event.datapath
         switch = self._switches.get(datapath.id)
         if event.state == handler.DEAD_DISPATCHER:
+            # a switch that is back may have another connection: then this is the late end of the old one
             if switch and switch.datapath is datapath:
-                # not the late end of an old connection
                 self._on_disconnect(datapath.id)
             return
+        # the switch is back before the end of its old connection was noticed
         if switch:
-            # back before its old connection was seen to end
             self._on_disconnect(datapath.id)
         try:
             role, _ = role_of(datapath.id)
@@ -135,8 +136,8 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
                 for port in ports:
                     switch.optical.on_port(port)
                 self._sync_tables(switch.datapath.id)
+        # a ready switch answers to a poll: it doesn't report every change of a port by itself
         if switch.ready:
-            # the answer to a poll: a switch doesn't report every change
             for number, up in changed.items():
                 self.listener(SwitchEvent("port", switch.datapath.id, now, number, up))
 
@@ -146,6 +147,7 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         switch, entries = self._answer(event)
         if switch and entries is not None:
             kept = codec.flows_in(entries)
+            # with a flow of another shape than ours the tables can't be compared: the switch starts afresh
             if kept is None and not self.observes:
                 switch.datapath.send_msg(codec.delete_all(switch.datapath))
             switch.flows = kept or frozenset()

@@ -90,14 +90,11 @@ def flows_in(stats: Iterable[Any]) -> frozenset[Flow] | None:
         actions: list[Any] = []
         for instruction in entry.instructions:
             actions += getattr(instruction, "actions", ())
-        if (
-            entry.table_id
-            or entry.idle_timeout
-            or entry.hard_timeout
-            or (match == ANYTHING) != (in_port is not None)
-            or len(actions) != 1
-            or len(entry.match.to_jsondict()["OFPMatch"]["oxm_fields"]) != 1
-        ):
+        is_match_ours = (match == ANYTHING) == (in_port is not None)
+        field_count = len(entry.match.to_jsondict()["OFPMatch"]["oxm_fields"])
+        if not is_match_ours or field_count != 1 or len(actions) != 1:
+            return None
+        if entry.table_id or entry.idle_timeout or entry.hard_timeout:
             return None
         value, mask = match if isinstance(match, tuple) else (match, EXACT)
         port = getattr(actions[0], "port", None)
@@ -113,8 +110,9 @@ def is_up(port: Any) -> bool:
 
 def port_mod_message(datapath: Any, port: Any, enabled: bool) -> Any:
     """Return the message that enables or disables a port; disabled, it takes the carrier of the cable's other end."""
-    bits = ofp.OFPPC_PORT_DOWN | ofp.OFPPC_NO_FWD
-    return parser.OFPPortMod(datapath, port.port_no, port.hw_addr, 0 if enabled else bits, bits, 0)
+    mask = ofp.OFPPC_PORT_DOWN | ofp.OFPPC_NO_FWD
+    config = 0 if enabled else mask
+    return parser.OFPPortMod(datapath, port.port_no, port.hw_addr, config, mask, 0)
 
 
 def counters_in(stats: Iterable[Any]) -> dict[int, dict[str, int]]:

@@ -46,17 +46,25 @@ def cross_connects(ports: Iterable[int], moved: Mapping[int, int]) -> dict[int, 
     """
     present = frozenset(ports)
     taken = frozenset(moved.values())
-    connected = dict(moved)
+    wanted = dict(moved)
     for gpu_side in present:
         own_network_side = gpu_side + NETWORK_PORT_OFFSET
         if gpu_side < NETWORK_PORT_OFFSET and gpu_side not in moved and own_network_side not in taken:
-            connected[gpu_side] = own_network_side
-    return {f: n for f, n in sorted(connected.items()) if f in present and n in present}
+            wanted[gpu_side] = own_network_side
+    connected: dict[int, int] = {}
+    for gpu_side, network_side in sorted(wanted.items()):
+        if gpu_side in present and network_side in present:
+            connected[gpu_side] = network_side
+    return connected
 
 
 def find_moved(connected: Iterable[tuple[int, int]]) -> dict[int, int]:
     """Return the fibres that were moved, given the cross-connects of a switch."""
-    return {f: n for f, n in connected if n != f + NETWORK_PORT_OFFSET and f < NETWORK_PORT_OFFSET}
+    moved: dict[int, int] = {}
+    for gpu_side, network_side in connected:
+        if gpu_side < NETWORK_PORT_OFFSET and network_side != gpu_side + NETWORK_PORT_OFFSET:
+            moved[gpu_side] = network_side
+    return moved
 
 
 def after_moves(moved: Mapping[int, int], more: Mapping[int, int]) -> dict[int, int]:
@@ -67,7 +75,7 @@ def after_moves(moved: Mapping[int, int], more: Mapping[int, int]) -> dict[int, 
     taken = set(more.values())
     if len(taken) < len(more):
         raise ValueError("two fibres can't lead to one place")
-    kept = {f: n for f, n in moved.items() if n not in taken}
+    kept = {gpu_side: network_side for gpu_side, network_side in moved.items() if network_side not in taken}
     return find_moved((kept | dict(more)).items())
 
 
@@ -190,7 +198,7 @@ class OpticalSwitch:
         self.moved = dict(moved)
         self._has_changed = True
         self._reconfigurations.update(affected.keys())
-        # those with a new other side first: a switch changes its ports one by one, some milliseconds each
+        # ports with a new other side come first: a switch changes its ports one by one, in some milliseconds each
         for port in sorted(affected, key=lambda port: (not affected[port], port)):
             if not self._link_states[port].disabled:
                 self._set(port, enabled=False)
@@ -205,8 +213,10 @@ class OpticalSwitch:
 
     def apply_link_states(self) -> None:
         """Enable and disable ports as link states require, except unsettled ones and those being moved."""
-        ports = [port for port in self._ports if not self._reconfigurations[port]]
-        states = {port: replace(self._link_states[port], is_stable=port not in self._enabled_s) for port in ports}
+        states: dict[int, LinkState] = {}
+        for port in self._ports:
+            if not self._reconfigurations[port]:
+                states[port] = replace(self._link_states[port], is_stable=port not in self._enabled_s)
         for port, enabled in sorted(link_state_changes(cross_connects(states, self.moved), states).items()):
             self._set(port, enabled)
         if self._enabled_s and not self._poll_pending:
@@ -267,7 +277,9 @@ class OpticalSwitches:
                     raise ValueError("an optical switch is not connected")
                 moved[dpid] = after_moves(switch.moved, moves[dpid])
             on_start({dpid: self._switches[dpid].affected_ports(moved[dpid]) for dpid in moves})
-            affected = {dpid: self._switches[dpid].begin_moves(moved[dpid]) for dpid in moves}
+            affected: dict[int, frozenset[int]] = {}
+            for dpid in moves:
+                affected[dpid] = self._switches[dpid].begin_moves(moved[dpid])
             for dpid in moves:
                 self._sync(dpid)
 

@@ -75,10 +75,14 @@ def app_class(file: str) -> Any:
 
 def _apps_in(module: ModuleType, base: type) -> list[Any]:
     """Return the apps that a module defines, without those that others are derived from."""
-    classes = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, base)]
-    defined = [value for value in classes if value.__module__ == module.__name__]
-    base_classes = {parent for app in defined for parent in app.__mro__[1:]}
-    return [app for app in defined if app not in base_classes]
+    apps: list[Any] = []
+    base_classes: set[type] = set()
+    for value in vars(module).values():
+        # what a module imports is defined elsewhere
+        if isinstance(value, type) and issubclass(value, base) and value.__module__ == module.__name__:
+            apps.append(value)
+            base_classes.update(value.__mro__[1:])
+    return [app for app in apps if app not in base_classes]
 
 
 def start(manager: Any, file: str, emit: Callable[[str, dict[str, Any]], None]) -> None:
@@ -96,8 +100,10 @@ def start(manager: Any, file: str, emit: Callable[[str, dict[str, Any]], None]) 
         manager.load_apps([app.__module__])
         manager.applications_cls[app.__module__] = app
         contexts = manager.create_contexts()
+        # contexts are instances that apps share, which the manager has made already
+        running.update(map(type, contexts.values()))
         for name, required in manager.applications_cls.items():
-            if required not in running and required not in {type(each) for each in contexts.values()}:
+            if required not in running:
                 manager._instantiate(name, required, **contexts)
         manager._update_bricks()
         for name in manager.applications.keys() - before:
@@ -133,10 +139,12 @@ class AppLog(logging.Handler):
         if record.name == "os_ken.lib.hub" and str(self._path) not in record.getMessage():
             return
         text = self._text(record)[:MAX_TEXT]
+        # an app can log a new text with every packet: the memory that it takes is limited
         if text not in self._times and len(self._times) >= MAX_TEXTS:
             return
         self._times[text] += 1
         times = self._times[text]
+        # 1, 10, 100, ...: an app that logs with every packet would fill the run's events
         if str(times).strip("0") == "1":
             self._emit(APP_FAILED, {"file": self._path.name, "text": text, "times": times})
 

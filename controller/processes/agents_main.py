@@ -25,6 +25,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Shares, path_names
 from railyard.topologies.measure.counters import TcpRates
 from railyard.topologies.plan import Plan
+from railyard.topologies.routing import Route
 
 Emit = Callable[[str, dict[str, Any]], None]
 AT_ONCE_NS: Final = 0  # of an agent that has new scores
@@ -112,20 +113,23 @@ class Agents:
                     scores = self._views[gpu].scores
                     if scores is not None:
                         todo[gpu] = scores
+            # a plugin's policy may raise anything: its experiment fails, with the reason
             try:
                 self._steer(todo, has_new_scores)
             except Exception as error:
-                # of a plugin's policy: its experiment fails
                 why = f"{type(error).__name__}: {error}"
                 self._emit("failed", {"policy": self._command.steering.policy, "why": why})
                 return
 
     def _steer(self, todo: dict[Gpu, Scores], has_new_scores: bool) -> None:
         now_ns = time.monotonic_ns()
-        changes = {}
+        changes: dict[Gpu, Change] = {}
+        routes: dict[Gpu, tuple[tuple[Route, ...], tuple[Route, ...]]] = {}
         for gpu, scores in todo.items():
-            changes[gpu] = self._sources[gpu].decide(scores, now_ns, partial(self._rates.read, gpu.name))
-        routes = {gpu: (change.remove, change.put) for gpu, change in changes.items() if change.remove or change.put}
+            change = self._sources[gpu].decide(scores, now_ns, partial(self._rates.read, gpu.name))
+            changes[gpu] = change
+            if change.remove or change.put:
+                routes[gpu] = change.remove, change.put
         outcome = self._routes.change_all(routes)
         # a crashed GPU has no interfaces; the others' routes matter more
         for gpu, error in outcome.refused.items():
@@ -165,7 +169,13 @@ def main() -> None:
     routes.learn_interfaces()
     # none while no policy steers, else one
     steering = list[Agents]()
-    serve_choices(lambda src, dst: next((agents.chosen(src, dst) for agents in steering), None))
+
+    def chosen(src: Gpu, dst: Gpu) -> Shares | None:
+        for agents in steering:
+            return agents.chosen(src, dst)
+        return None
+
+    serve_choices(chosen)
     parent.emit("connected", {})
     for command in parent:
         if isinstance(command, messages.Assign):

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import pairwise
-from typing import Final
+from itertools import pairwise, product
+from typing import Any, Final
 
 import numpy as np
 
@@ -34,7 +34,11 @@ SIMULTANEOUS_NS: Final = 50_000_000  # actions closer than this are simultaneous
 
 def _detour_counts(events: Sequence[ControllerEvent]) -> list[tuple[int, int]]:
     """Return the time of each reroute, and the number of detours since, in order of time."""
-    return sorted((at_ns, int(detail["detours"])) for at_ns, kind, detail in events if kind == "rerouted")
+    counts: list[tuple[int, int]] = []
+    for at_ns, kind, detail in events:
+        if kind == "rerouted":
+            counts.append((at_ns, int(detail["detours"])))
+    return sorted(counts)
 
 
 def active_detours(events: Sequence[ControllerEvent], at_ns: int | None = None) -> int:
@@ -81,8 +85,8 @@ def same_other_faults(number: int, injected: Sequence[int], repair_started: Sequ
         is_active = since_ns <= just_after_ns < until_ns
         if was_active != is_active:
             return False
-        for action_ns in (since_ns, until_ns):
-            if any(own_ns - min_gap_ns < action_ns < own_ns - SIMULTANEOUS_NS for own_ns in (begin, end)):
+        for action_ns, own_ns in product((since_ns, until_ns), (begin, end)):
+            if own_ns - min_gap_ns < action_ns < own_ns - SIMULTANEOUS_NS:
                 return False
     return True
 
@@ -99,29 +103,36 @@ def false_alarms(events: Iterable[ControllerEvent], faults: Sequence[tuple[Fault
     `faults`: each with the times of its injection and of its repair's begin, ns. A fault explains silence while it is
     active, and for `REPAIR_GRACE_NS` after its repair.
 
-    A silent GPU isn't counted besides its links. Neither is a link of a rail or domain that was silent as a whole: it
-    is reported because other links there have recovered.
     """
     count = 0
     silent_groups: set[Component] = set()
     for at_ns, event_kind, detail in sorted(events, key=lambda event: event[0]):
+        # a controller that is away reports no recovery, and its successor reports anew what is silent
         if event_kind == "controller-crashed":
-            # until its return, no recovery is reported
             silent_groups.clear()
         if event_kind not in ("silent", "resumed"):
             continue
-        name = next((key, str(detail[key])) for key in SILENCE_KEYS if key in detail)
+        component = _component_of(detail)
         if event_kind == "resumed":
-            silent_groups.discard(name)
+            silent_groups.discard(component)
             continue
+        # A silent GPU is reported besides its links, which count. A link of a rail or domain that was silent as a whole
+        # is reported because other links there have recovered.
+        is_counted = component[0] != "gpu" and _probe_group_of(plan, component) not in silent_groups
         active = [fault for fault, since_ns, until_ns in faults if since_ns <= at_ns <= until_ns + REPAIR_GRACE_NS]
-        group = _probe_group_of(plan, name)
-        is_counted = name[0] != "gpu" and group not in silent_groups
-        if is_counted and not any(_explains(fault, plan, name) for fault in active):
+        if is_counted and not any(_explains(fault, plan, component) for fault in active):
             count += 1
-        if name[0] in ("rail", "hb-domain"):
-            silent_groups.add(name)
+        if component[0] in ("rail", "hb-domain"):
+            silent_groups.add(component)
     return count
+
+
+def _component_of(detail: Mapping[str, Any]) -> Component:
+    """Return the component that the detail of a "silent" or "resumed" event names. ValueError if it names none."""
+    for key in SILENCE_KEYS:
+        if key in detail:
+            return key, str(detail[key])
+    raise ValueError(f"no component of {', '.join(SILENCE_KEYS)}: {dict(detail)}")
 
 
 def _explains(fault: Fault, plan: Plan, name: Component) -> bool:
@@ -209,13 +220,18 @@ class ScriptObservations:
     @cached_property
     def traces(self) -> Mapping[Pair, Trace]:
         """Goodput of each stream."""
-        receipts = self.log.receipts
-        return {pair: goodput(receipts.get(n, ()), self.begun_ns, self.end_ns) for n, pair in enumerate(self.streams)}
+        traces: dict[Pair, Trace] = {}
+        for number, pair in enumerate(self.streams):
+            traces[pair] = goodput(self.log.receipts.get(number, ()), self.begun_ns, self.end_ns)
+        return traces
 
     def goodput_of(self, pairs: frozenset[Pair]) -> Trace:
         """Return the goodput of these streams together."""
-        no_goodput: Trace = np.zeros(max(1, self.bin_of(self.end_ns)))
-        return sum((trace for pair, trace in self.traces.items() if pair in pairs), no_goodput)
+        total: Trace = np.zeros(max(1, self.bin_of(self.end_ns)))
+        for pair, trace in self.traces.items():
+            if pair in pairs:
+                total = total + trace
+        return total
 
     def log_of(self, pairs: frozenset[Pair]) -> list[ProbeLog]:
         """Return the probe logs of these pairs."""
@@ -223,9 +239,11 @@ class ScriptObservations:
 
     def bounds_at(self, now_ns: int) -> Bounds:
         """Return what the active faults leave of the fabric at a moment."""
-        times = zip(self.injected_ns, self.repair_start_ns, strict=True)
-        active = tuple(number for number, (since, until) in enumerate(times) if since <= now_ns < until)
-        return self._bounds_of(active)
+        active: list[int] = []
+        for number, since_ns in enumerate(self.injected_ns):
+            if since_ns <= now_ns < self.repair_start_ns[number]:
+                active.append(number)
+        return self._bounds_of(tuple(active))
 
     @cached_property
     def _bounds_of(self) -> Callable[[tuple[int, ...]], Bounds]:
@@ -238,7 +256,8 @@ class ScriptObservations:
 
     def above_max_flow(self, pairs: frozenset[Pair], since_ns: int, until_ns: int) -> int:
         """Return how many of these streams exceeded their max-flow; after each action they have `LATE_NS` to settle."""
-        actions = sorted(at for at in (*self.injected_ns, *self.repair_start_ns) if since_ns < at < until_ns)
+        times = (*self.injected_ns, *self.repair_start_ns)
+        actions = sorted(at_ns for at_ns in times if since_ns < at_ns < until_ns)
         too_fast = frozenset[Pair]()
         for begin, end in pairwise([since_ns, *actions, until_ns]):
             settled_ns = begin if begin == since_ns else begin + LATE_NS
@@ -294,9 +313,9 @@ class _FaultObservations:
         counted = frozenset((*script.streams, *script.probes))
         if not self.is_alone:
             # each injection during the fault may take another path away
-            later_injections = [at for at in script.injected_ns if begin < at < end]
-            for now_ns in (begin, *later_injections):
-                counted &= script.bounds_at(now_ns).lower.reachable
+            for at_ns in script.injected_ns:
+                if begin < at_ns < end or at_ns == begin:
+                    counted &= script.bounds_at(at_ns).lower.reachable
         self.has_streams = bool(selection.streams)
         self.affected = selection.affected & counted
         self.probes = frozenset(selection.probes) & counted
@@ -320,11 +339,13 @@ class _FaultObservations:
         reroute_ms = self.next_step_ms("rerouted", decided_ms)
         first_ms = self.first_packet_ms(self.probes)
         goodput_ms = self.restored_ms(self.fault_ns, self.repair_ns)
-        if first_ms is not None and goodput_ms:  # 0: it never fell
-            # bins are coarse: goodput can't be back before the first packet
+        # bins are coarse: goodput can't be back before the first packet; 0 says that it never fell
+        if first_ms is not None and goodput_ms:
             goodput_ms = max(goodput_ms, first_ms)
         resumed_ns = self.fault_ns + max(int((first_ms or 0) * 1e6), LATE_NS)
-        is_back = resumed_ns < self.repair_ns
+        above_max_flow = 0
+        if resumed_ns < self.repair_ns:
+            above_max_flow = script.above_max_flow(self.affected, resumed_ns, self.repair_ns)
         return_end_ns = min(self.after_ns, script.next_action_ns(self.repair_ns) - IN_FLIGHT_NS)
         recovery = Recovery(
             interval=IntervalId(),  # the caller's to know
@@ -343,7 +364,7 @@ class _FaultObservations:
             primary_path_ms=self.primary_path_ms(),
             source_side_probed=len(self.at_source),
             far_side_probed=len(far_side),
-            above_max_flow=script.above_max_flow(self.affected, resumed_ns, self.repair_ns) if is_back else 0,
+            above_max_flow=above_max_flow,
             lost_bytes=script.log.lost_bytes,
             probes_lost=self.probes_lost(self.fault_ns - IN_FLIGHT_NS, self.after_ns),
             probes_lost_after_repair=self.probes_lost(self.repair_ns, return_end_ns),
@@ -353,7 +374,8 @@ class _FaultObservations:
         )
         recovery = replace(recovery, recovered=recovered(recovery, self.late_losses()))
         window = slice(max(0, script.bin_of(self.fault_ns - int(BEFORE_S * 1e9))), script.bin_of(self.after_ns))
-        t_ms = tuple(n * BIN_MS - (self.fault_ns - script.begun_ns) / 1e6 for n in range(len(total))[window])
+        fault_ms = (self.fault_ns - script.begun_ns) / 1e6
+        t_ms = tuple(number * BIN_MS - fault_ms for number in range(len(total))[window])
         bps = tuple(total[window].tolist())
         affected_bps = tuple(self.affected_trace[window].tolist())
         return FaultRun(self.fault, recovery, t_ms, bps, affected_bps)
@@ -402,7 +424,8 @@ class _FaultObservations:
         """Count late losses of the probed pairs, unless another action shortly before may be their cause."""
         script = self.script
         since_ns = self.repair_ns - SETTLE_S * 1e9
-        for number, times in enumerate(zip(script.injected_ns, script.repair_start_ns, strict=True)):
-            if number != self.number and any(since_ns < at_ns <= self.repair_ns for at_ns in times):
-                return 0
+        for times in (script.injected_ns, script.repair_start_ns):
+            for number, at_ns in enumerate(times):
+                if number != self.number and since_ns < at_ns <= self.repair_ns:
+                    return 0
         return late_losses(script.log_of(self.probes), self.repair_ns, self.is_intermittent)

@@ -21,10 +21,12 @@ MAX_LISTED: Final = 3  # the number of differences that a message lists
 
 def state_differences(before: StateSnapshot, now: StateSnapshot) -> list[str]:
     """Return a line for each difference. The order of entries doesn't matter."""
-    differences = []
+    differences: list[str] = []
     for node in sorted(before):
-        differences += [f"{node} still has {entry}" for entry in sorted(now[node] - before[node])]
-        differences += [f"{node} still lacks {entry}" for entry in sorted(before[node] - now[node])]
+        for entry in sorted(now[node] - before[node]):
+            differences.append(f"{node} still has {entry}")
+        for entry in sorted(before[node] - now[node]):
+            differences.append(f"{node} still lacks {entry}")
     return differences
 
 
@@ -78,7 +80,10 @@ def _node_state(node: str) -> frozenset[str]:
             if error.errno not in NO_NFTABLES:
                 raise
             tables = []
-    names = {LINK.unpack_from(body)[2]: _text(_attributes(body, LINK)[IFLA_IFNAME]) for body in links}
+    names: dict[int, str] = {}
+    for body in links:
+        _, _, number, _, _ = LINK.unpack_from(body)
+        names[number] = _text(_attributes(body, LINK)[IFLA_IFNAME])
     lines = [interface(body) for body in links]
     lines += [route(body, names) for body in routes]
     lines += [neighbour(body, names) for body in neighbours]

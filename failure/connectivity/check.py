@@ -41,8 +41,11 @@ class Verdict:
 
     def lines(self) -> list[str]:
         """Return a line for each difference, by name."""
-        lines = [f"{a.name} -> {b.name}: a path is left, but it did not recover" for a, b in self.not_recovered]
-        lines += [f"{a.name} -> {b.name}: answered, though nothing joins them" for a, b in self.impossible]
+        lines: list[str] = []
+        for src, dst in self.not_recovered:
+            lines.append(f"{src.name} -> {dst.name}: a path is left, but it did not recover")
+        for src, dst in self.impossible:
+            lines.append(f"{src.name} -> {dst.name}: answered, though nothing joins them")
         for part, amount in self.carried:
             problem = f"dead, but it carried {amount}"
             if part in self.slowed:
@@ -88,8 +91,10 @@ class ConnectivityChecker(SiteWorkers):
         self._gpus = net.plan.gpus
         self._number = 0
         n = len(self._gpus)
-        # in the k-th round each GPU probes the k-th after it, so that no GPU receives many probes at once
-        self._pairs = [(a, (a + step) % n) for step in range(1, n) for a in range(n)]
+        self._pairs: list[tuple[int, int]] = []
+        # in each round each GPU probes another one, so that no GPU receives many probes at once
+        for step in range(1, n):
+            self._pairs += [(a, (a + step) % n) for a in range(n)]
         opening = (lambda site: Open(gpus=self._gpus, here=site.nodes),)
         super().__init__(sites, WORKER, "the connectivity worker", (Answered, Ports), opening)
 
@@ -114,7 +119,8 @@ class ConnectivityChecker(SiteWorkers):
             pending = [pair for pair in self._pairs if pair in awaited and pair not in answered]
         wait_s = max(0.0, min(FINAL_WAIT_S, end_s - time.monotonic()))
         answered, _ = self._try([], frozenset(), wait_s, end_s)
-        if tries < (MIN_TRIES if pending else 1):
+        min_tries = MIN_TRIES if pending else 1
+        if tries < min_tries:
             return None
         return {(self._gpus[a], self._gpus[b]): (a, b) in answered for a, b in self._pairs}
 
@@ -155,8 +161,9 @@ class ConnectivityChecker(SiteWorkers):
         at_ns = time.monotonic_ns()
         plan = self._net.plan
         datapath = self._net.datapath
-        forwarding = [fault for fault in quiet_time.broken if fault.definition.keeps_forwarding(datapath)]
-        remaining = bounds(plan, [fault for fault in quiet_time.broken if fault not in forwarding])
+        # the kernel's datapath forwards on after its switch's process has died: the oracle must not take it for dead
+        effective = [fault for fault in quiet_time.broken if not fault.definition.keeps_forwarding(datapath)]
+        remaining = bounds(plan, effective)
         expected = remaining.lower.reachable
         nodes = watched_nodes(plan, remaining)
         start_s = time.monotonic()
@@ -282,12 +289,12 @@ def missed_checks(
     """Return a record for each missing check. One is due after each action that is followed by enough idle time.
 
     `check_s`: the duration of a check.
-    `after_s`: the time after the last action, of which there must be one. A controller may take its time to start:
-    there, idle time counts from when the action was done.
+    `after_s`: the time after the last action, of which there must be one.
     """
     ordered = sorted(actions, key=lambda action: action.at_ns)
     script_end_ns = max(action.done_ns for action in actions) + int(after_s * 1e9)
-    ends = [action.at_ns for action in ordered[1:]] + [script_end_ns]
+    ends = [action.at_ns for action in ordered[1:]]
+    ends.append(script_end_ns)
     missing: list[ConnectivityCheck] = []
     broken: list[Fault] = []
     for action, end_ns in zip(ordered, ends, strict=True):
@@ -295,11 +302,12 @@ def missed_checks(
             broken.append(action.fault)
         else:
             broken.remove(action.fault)
+        # a controller may take its time to start: there, idle time counts from when the action was done
         counts_from_done = action is ordered[-1] or action.fault.definition.is_control_plane
         begin_ns = action.done_ns if counts_from_done else action.at_ns + int(MAX_ACTION_S * 1e9)
         is_due = end_ns - begin_ns > (SETTLE_S + check_s) * 1e9
         if is_due and not any(action.at_ns <= check.monotonic_ns < end_ns for check in taken):
-            # pairs that were probed, reachable, ...
-            nothing = (0, 0, 0, 0, 0, 0)
-            missing.append(ConnectivityCheck(IntervalId(), end_ns, action.name, len(broken), *nothing, done=False))
+            # of pairs, reachable and answered ones, and differences from the oracle
+            zeros = (0, 0, 0, 0, 0, 0)
+            missing.append(ConnectivityCheck(IntervalId(), end_ns, action.name, len(broken), *zeros, done=False))
     return missing

@@ -76,10 +76,14 @@ class _Prober:
     def __init__(self, gpus: Sequence[Gpu], here: Container[str] | None) -> None:
         self._gpus = gpus
         self._epoll = select.epoll()
-        self._sockets = {n: _open(gpu) for n, gpu in enumerate(gpus) if here is None or gpu.name in here}
-        self._by_fd = {sock.fileno(): sock for sock in self._sockets.values()}
-        for fd in self._by_fd:
-            self._epoll.register(fd, select.EPOLLIN)
+        self._sockets: dict[int, socket.socket] = {}
+        self._by_fd: dict[int, socket.socket] = {}
+        for number, gpu in enumerate(gpus):
+            if here is None or gpu.name in here:
+                sock = _open(gpu)
+                self._sockets[number] = sock
+                self._by_fd[sock.fileno()] = sock
+                self._epoll.register(sock, select.EPOLLIN)
         self._number = 0
         self._end_s = 0.0
         self._answered: set[tuple[int, int]] = set()
@@ -90,8 +94,9 @@ class _Prober:
             self._number = probe.number
             self._answered = set()
         self._end_s = time.monotonic() + probe.within_s
-        awaited = frozenset((a, b) for a, b in probe.awaited if b in self._sockets)
-        all_sent = self._send([(a, b) for a, b in probe.pairs if a in self._sockets], probe.send_s)
+        awaited = {(a, b) for a, b in probe.awaited if b in self._sockets}
+        pairs_from_here = [(a, b) for a, b in probe.pairs if a in self._sockets]
+        all_sent = self._send(pairs_from_here, probe.send_s)
         deadline = time.monotonic() + probe.timeout_s
         while all_sent and not self._answered.issuperset(awaited):
             remaining_s = deadline - time.monotonic()

@@ -6,7 +6,7 @@ it; between domains r, rd, dr and drd, which cross one rail once; and spine, thr
 count for `connected` only. Source of the paths: Rail-only IV-B, Outshift health routing part 2.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, permutations
@@ -23,6 +23,19 @@ from railyard.topologies.plan import Plan
 Matrix = npt.NDArray[np.bool_]  # of all GPUs by all GPUs, in the plan's order: from the row's to the column's
 
 
+def _check_parts(dead: Impact, nodes: Set[str], rates: Mapping[Cable, int]) -> None:
+    """ValueError for parts that are not among these nodes and cables, or a rate that a cable doesn't have."""
+    unknown_nodes = dead.nodes - nodes
+    if unknown_nodes:
+        raise ValueError(f"no such nodes in the fabric: {', '.join(sorted(unknown_nodes))}")
+    unknown_cables = {*dead.cables, *dead.slowed} - rates.keys()
+    if unknown_cables:
+        raise ValueError(f"no such cables in the fabric: {', '.join(sorted(map(part_name, unknown_cables)))}")
+    for slow, remaining_bps in dead.slowed.items():
+        if not 0 < remaining_bps <= rates[slow]:
+            raise ValueError(f"{part_name(slow)}: {remaining_bps} bit/s must be above 0 and at most {rates[slow]}")
+
+
 class Survivors:
     """A plan's fabric without its dead parts. ValueError if `dead` names a part that the plan doesn't have."""
 
@@ -32,15 +45,7 @@ class Survivors:
         self.dead = dead
         rates = {cable(link.a.node, link.b.node): link.rate_bps for link in self.plan.links}
         nodes = frozenset(self.plan.namespaces)
-        unknown_nodes = dead.nodes - nodes
-        if unknown_nodes:
-            raise ValueError(f"no such nodes in the fabric: {', '.join(sorted(unknown_nodes))}")
-        unknown_cables = {*dead.cables, *dead.slowed} - rates.keys()
-        if unknown_cables:
-            raise ValueError(f"no such cables in the fabric: {', '.join(sorted(map(part_name, unknown_cables)))}")
-        for slow, rest_bps in dead.slowed.items():
-            if not 0 < rest_bps <= rates[slow]:
-                raise ValueError(f"{part_name(slow)}: {rest_bps} bit/s must be above 0 and at most {rates[slow]}")
+        _check_parts(dead, nodes, rates)
         self.links_bps: dict[str, dict[str, int]] = {node: {} for node in nodes - dead.nodes}  # by both ends
         for ends, rate_bps in rates.items():
             if ends not in dead.cables and not ends & dead.nodes:
@@ -59,16 +64,16 @@ class Survivors:
         two_domains = np.not_equal.outer(domain, domain)
         two_ranks = np.not_equal.outer(rank, rank)
 
-        def both_live(far_ends: Iterable[str]) -> Matrix:
-            """Whether the cables of both GPUs to these far ends work."""
-            live = [self._joins(gpu.name, far) for gpu, far in zip(gpus, far_ends, strict=True)]
-            return np.logical_and.outer(live, live)
-
-        on_plane = [both_live(self.plan.rail_link(gpu, plane).b.node for gpu in gpus) for plane in kind.all_planes]
-        hb: Matrix = both_live(f"hb{gpu.domain}" for gpu in gpus) & ~two_domains & two_ranks
+        on_plane: list[Matrix] = []
+        for plane in kind.all_planes:
+            switches = [self.plan.rail_link(gpu, plane).b.node for gpu in gpus]
+            on_plane.append(self._both_join(switches))
+        bridges = [f"hb{gpu.domain}" for gpu in gpus]
+        hb: Matrix = self._both_join(bridges) & ~two_domains & two_ranks
         rail: Matrix = np.logical_or.reduce(on_plane) & two_domains & ~two_ranks
-        # a factor of `near` is an HB domain crossed, or its diagonal: none. So this is r, rd, dr and drd in one
-        near = hb | np.diag([gpu.name in self.links_bps for gpu in gpus])
+        # A factor `near` crosses an HB domain, or nothing on its diagonal. So the product is r, rd, dr and drd in one.
+        is_alive = [gpu.name in self.links_bps for gpu in gpus]
+        near = hb | np.diag(is_alive)
         if kind.is_graph:
             rail = rail & self._joined_by_switches
             joined_rails: Matrix = self._joined_by_switches & kind.joins_rails
@@ -78,16 +83,25 @@ class Survivors:
         reachable = hb | (near @ rail @ near) | across_rails
         return frozenset((gpus[a], gpus[b]) for a, b in np.argwhere(reachable))
 
+    def _both_join(self, far_ends: Iterable[str]) -> Matrix:
+        """Whether the cables of both GPUs to their far ends work; `far_ends`: one for each GPU."""
+        live: list[bool] = []
+        for gpu, far_end in zip(self.plan.gpus, far_ends, strict=True):
+            live.append(self._joins(gpu.name, far_end))
+        both: Matrix = np.logical_and.outer(live, live)
+        return both
+
     @property
     def _ranks_joined_by_spines(self) -> Matrix:
         """Whether two ranks have the same switch, or a spine joins their switches; ranks by ranks."""
         kind = self.plan.spec.definition
-        # with several planes: no spines
-        switches = [kind.rail_switch(g).name for g in range(self.plan.spec.rails)]
-        spines = [spine.name for spine in self.plan.switches_of("spine")]
+        # the first plane's switches: fabrics with several planes have no spines
+        switches = [kind.rail_switch(rank).name for rank in range(self.plan.spec.rails)]
+        spines = self.plan.switches_of("spine")
         uplinks = np.zeros((len(switches), len(spines)), dtype=np.bool_)
         for row, switch in enumerate(switches):
-            uplinks[row] = [self._joins(switch, spine) for spine in spines]
+            for column, spine in enumerate(spines):
+                uplinks[row, column] = self._joins(switch, spine.name)
         joined: Matrix = (uplinks @ uplinks.T) | np.equal.outer(switches, switches)
         return joined
 
@@ -182,9 +196,9 @@ def bounds(plan: Plan, faults: Collection[Fault]) -> Bounds:
             steady_impacts |= impact
     lower = Survivors(plan, all_impacts)
     # without intermittent faults both bounds are the same, and their reachable pairs are computed once
-    is_exact = not any(fault.definition.is_intermittent for fault in faults)
-    upper = lower if is_exact else Survivors(plan, steady_impacts)
-    return Bounds(lower, upper)
+    if not any(fault.definition.is_intermittent for fault in faults):
+        return Bounds(lower, lower)
+    return Bounds(lower, Survivors(plan, steady_impacts))
 
 
 SLACK: Final = 1.05

@@ -11,7 +11,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -86,8 +86,11 @@ def taken_over_ns(logs: Iterable[ProbeLog], decided_ns: int) -> int | None:
     """Return when the last pair had its first answer to a probe since the decision; None if one never had."""
     first_answers: list[int] = []
     for log in logs:
-        times = zip(log.sent_ns, log.arrived_ns, strict=True)
-        answers = [arrived_ns for sent_ns, arrived_ns in times if min(sent_ns, arrived_ns) >= decided_ns]
+        answers: list[int] = []
+        for sent_ns, arrived_ns in zip(log.sent_ns, log.arrived_ns, strict=True):
+            # an answer to an earlier probe may have come from the GPU that failed; -1: no answer
+            if min(sent_ns, arrived_ns) >= decided_ns:
+                answers.append(arrived_ns)
         if not answers:
             return None
         first_answers.append(min(answers))
@@ -143,9 +146,13 @@ def main() -> None:
         # what it measures is when packets come, not when it gets a processor
         os.nice(-15)
     parent = Parent(StartProbing, HaveAnswered, StopProbing)
-    pairs = [_Pair(probe_pair, REPLACEMENT_PORT + n) for n, probe_pair in enumerate(parent.receive().pairs)]
-    handlers = {pair.responder.fileno(): pair.echo for pair in pairs}
-    handlers |= {pair.requester.fileno(): pair.receive_echoes for pair in pairs}
+    pairs: list[_Pair] = []
+    handlers: dict[int, Callable[[], None]] = {}
+    for port, probe_pair in enumerate(parent.receive().pairs, REPLACEMENT_PORT):
+        pair = _Pair(probe_pair, port)
+        pairs.append(pair)
+        handlers[pair.responder.fileno()] = pair.echo
+        handlers[pair.requester.fileno()] = pair.receive_echoes
     epoll = select.epoll()
     for fd in (*handlers, parent.fileno()):
         epoll.register(fd, select.EPOLLIN)

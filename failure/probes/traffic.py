@@ -1,9 +1,7 @@
 """Traffic during faults: paced TCP streams and 1 kHz UDP probes, sent by a process of its own on each machine of the
 fabric, and the handle on them.
 
-The process has one loop of a millisecond a turn, on average: turns come a little early or late at random, so as not to
-fall in step with the kernel's tick. Turns that it is late for come all at once, but at most `CATCH_UP` of them: a
-socket queues some 270 probes, and those that are too many there would pass for lost in the fabric.
+The process has one loop of a millisecond a turn, on average.
 """
 
 import gc
@@ -282,14 +280,7 @@ class _Streams:
 
 
 class _Probes:
-    """All probed pairs: numbered datagrams, with the time of sending and of arrival of each.
-
-    The kernel notes when one arrives: on a busy machine it is read much later, and if that is after a repair, would
-    seem to have come only because of it.
-
-    Nothing is connected: a connected socket keeps the route that it once found, and one that it looks for in the very
-    moment in which routes change it may keep for good, although the kernel has another. TCP asks anew after a timeout.
-    """
+    """All probed pairs: numbered datagrams, with the time of sending and of arrival of each."""
 
     def __init__(self, job: TrafficJob, epoll: select.epoll) -> None:
         # by the number of the pair, with the times of sending
@@ -301,11 +292,15 @@ class _Probes:
             if job.has(dst):
                 receiver = namespaces.open_socket(dst.name)
                 receiver.bind((dst.ip, port))
+                # The kernel notes when a probe arrives: on a busy machine it is read much later, and if that is after a
+                # repair, would seem to have come only because of it.
                 receiver.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
                 receiver.setblocking(False)
                 self._receivers[receiver.fileno()] = receiver, pair, {}
                 epoll.register(receiver, select.EPOLLIN)
             if job.has(src):
+                # Not connected: a connected socket keeps the route that it once looked up. If it does so in the very
+                # moment in which routes change, it may keep the wrong one for good. TCP asks anew after a timeout.
                 sender = namespaces.open_socket(src.name)
                 sender.setblocking(False)
                 self._senders[pair] = sender, (dst.ip, port), []
@@ -323,13 +318,15 @@ class _Probes:
         with suppress(OSError):
             while True:
                 data, ((_, _, stamp), *_), _, _ = sock.recvmsg(PROBE.size, STAMP_SPACE)
-                (number,), (seconds, ns) = PROBE.unpack(data), TIMESPEC.unpack(stamp)
+                (number,) = PROBE.unpack(data)
+                seconds, ns = TIMESPEC.unpack(stamp)
                 arrived[number] = seconds * 1_000_000_000 + ns - offset_ns
 
     @property
     def ends(self) -> ProbeEnds:
         sent = {pair: times for pair, (_, _, times) in self._senders.items()}
-        return ProbeEnds(sent, {pair: arrived for _, pair, arrived in self._receivers.values()})
+        arrived = {pair: times for _, pair, times in self._receivers.values()}
+        return ProbeEnds(sent, arrived)
 
 
 def _clock_offset_ns() -> int:
@@ -359,11 +356,14 @@ class _Loop:
         next_ns = time.monotonic_ns()
         while True:
             now = time.monotonic_ns()
+            # Turns that the loop is late for come all at once, but not too many: a socket queues some 270 probes, and
+            # those beyond would pass for lost in the fabric.
             next_ns = max(next_ns, now - CATCH_UP * TICK_NS)
             while next_ns <= now:
                 self.probes.send()
                 self.streams.send(tick, now)
                 tick += 1
+                # a little early or late at random, so as not to fall in step with the kernel's tick
                 next_ns += int(TICK_NS * random.uniform(1 - JITTER, 1 + JITTER))
             if self._serve((next_ns - time.monotonic_ns()) / 1e9):
                 command = self._parent.receive()

@@ -97,7 +97,9 @@ def idle_s(repaired: FaultScope, following: FaultScope) -> float:
     """Return the minimum time from the repair of a fault to another fault, s; 0 if they are independent."""
     if repaired.affected & (following.affected | following.required):
         return REPAIRED_IDLE_S
-    return REQUIRED_IDLE_S if repaired.required & following.affected else 0.0
+    if repaired.required & following.affected:
+        return REQUIRED_IDLE_S
+    return 0.0
 
 
 class _Candidate(NamedTuple):
@@ -120,8 +122,10 @@ class _Draw:
         # all random faults of a kind, by target
         self._candidates: dict[str, dict[str, _Candidate]] = {}
         for kind in self._weights:
-            faults = (Fault(kind, name, FAULTS[kind].random_parameters()) for name in FAULTS[kind].targets(plan))
-            self._candidates[kind] = {fault.target: _Candidate(fault, fault.scope(plan)) for fault in faults}
+            self._candidates[kind] = {}
+            for target in FAULTS[kind].targets(plan):
+                fault = Fault(kind, target, FAULTS[kind].random_parameters())
+                self._candidates[kind][target] = _Candidate(fault, fault.scope(plan))
         if not any(self._candidates.values()):
             raise ValueError(f"nothing of the mix can break on this fabric: {', '.join(sorted(self._candidates))}")
         # of the injections to come, the next one last
@@ -158,16 +162,14 @@ class _Draw:
         return sizes
 
     def _gap_s(self) -> float:
+        # each gap must leave time for a connectivity check
         if self._spec.mean_interval is None:
-            # so that a connectivity check fits in
             return SETTLE_S + duration_s(self._plan) + MARGIN_S
         return max(MIN_GAP_S, round(self._rng.expovariate(1 / self._spec.mean_interval), 3))
 
     def _next_action_s(self, now_s: float) -> float:
-        """Return the time of the next action: the drawn injection, or a repair that is due before it.
-
-        After a repair the time to the next injection is drawn anew: an exponential distribution has no memory.
-        """
+        """Return the time of the next action: the drawn injection, or a repair that is due before it."""
+        # also after a repair, before which an injection was drawn: an exponential distribution has no memory
         after_s = round(now_s + self._gap_s(), 3)
         if self._spec.mean_interval is None:
             return after_s
@@ -182,8 +184,8 @@ class _Draw:
         if len(self._active) + size > self._spec.max_concurrent and self._active:
             return False
         drawn = self._draw_group(size, now_s) if size > 1 else self._draw_single(now_s)
+        # with no fault active, a group that can't be drawn now never can: the fabric or the mix has none
         if not drawn and size > 1 and not self._active:
-            # the fabric or the mix has no such group
             self._sizes[-1:] = [1] * size
             return self._inject(now_s)
         if not drawn:

@@ -73,10 +73,11 @@ def run_script(
     `phases`: ends of phases, for faults with `after`.
     `sites`, `operator`: of a fabric on several machines. `recorded` is entered while there is traffic, and not while
     its processes start, which keep all cores busy for a moment. All faults are repaired in any case. ValueError for a
-    script with a fault within `WARM_UP_S` of the start: no goodput could be compared with.
+    script with a fault within `WARM_UP_S` of the start.
     """
     if len(selections) != len(script.faults) or not selections:
         raise ValueError(f"script {script.name}: each fault needs a selection of pairs, not {len(selections)} in all")
+    # no goodput before such a fault could be compared with
     if any(timed.at_s <= WARM_UP_S for timed in script.faults if not timed.after):
         raise ValueError(f"script {script.name}: at_s must be above {WARM_UP_S}")
     streams = _each_once(selection.streams for selection in selections)
@@ -118,7 +119,8 @@ def outage_s(injected_ns: Iterable[int], fault_end_ns: Iterable[int]) -> float:
     """Return the longest time with a fault active without interruption: no pair was cut off for longer."""
     longest = since = until = 0
     for injected, fault_end in sorted(zip(injected_ns, fault_end_ns, strict=True)):
-        since = since if injected <= until else injected
+        if injected > until:
+            since = injected
         until = max(until, fault_end)
         longest = max(longest, until - since)
     return longest / 1e9
@@ -151,8 +153,8 @@ def _run_checks(
         has_time = quiet and checked < len(actions) and quiet.until_ns - now_ns > check_s * 1e9
         if checker and quiet and has_time:
             check = checker.check(quiet, actions)
+            # a check that came to no end is taken again, while the script is still quiet
             if check:
-                # else it is taken again, while quiet
                 checked = len(actions)
                 checks.append(check)
         if is_finished:

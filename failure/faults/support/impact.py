@@ -93,26 +93,22 @@ SILENCE_KEYS: Final = ("link", "gpu", "hb-link", "rail", "hb-domain")
 
 
 def is_signal_of(impact: Impact, plan: Plan, event_kind: str, detail: Mapping[str, Any]) -> bool:
-    """Return whether an event says that something is down because of this impact, as far as its fields can tell.
-
-    A rail link can be reported as its whole rail, and an HB port as its domain: where too few members are left for
-    heartbeats to tell them apart.
-    """
+    """Return whether an event says that something is down because of this impact, as far as its fields can tell."""
     if event_kind == "switch-down":
         return detail.get("switch") in impact.nodes
     if event_kind == "port-down":
         return _is_port_down_of(impact, plan, detail.get("switch"), detail.get("port"))
     if event_kind == "silent":
-        keys = [key for key in SILENCE_KEYS if key in detail]
-        names = _silent_names(impact, plan)
-        return any(str(detail[key]) in names[key] for key in keys)
+        for key, names in _silent_names(impact, plan).items():
+            if key in detail and str(detail[key]) in names:
+                return True
     return False
 
 
 def _is_port_down_of(impact: Impact, plan: Plan, switch: object, port: object) -> bool:
     """Return whether a port is down because of the impact. Ports of GPUs have the GPU's name, others their number."""
-    if any(switch == optical.name for optical in plan.optics.get("hb", ())):
-        return any(port == gpu.name for gpu in impact.dead_gpus | impact.gpus_impaired_at("hb"))
+    if switch in [optical.name for optical in plan.optics.get("hb", ())]:
+        return port in [gpu.name for gpu in impact.dead_gpus | impact.gpus_impaired_at("hb")]
     if (switch, port) in _uplink_ports(impact, plan):
         return True
     links: set[tuple[object, object]] = set()
@@ -120,7 +116,7 @@ def _is_port_down_of(impact: Impact, plan: Plan, switch: object, port: object) -
     for gpu, plane in impaired_links(impact, plan):
         links.add((plan.network_end(gpu, "rail", plane).node, gpu.name))
         gpu_names.add(gpu.name)
-    if any(switch == gpu_switch.name for gpu_switch in plan.switches_of(*GPU_SWITCHES)):
+    if switch in [gpu_switch.name for gpu_switch in plan.switches_of(*GPU_SWITCHES)]:
         return (switch, port) in links
     # an optical switch of the rails: its name doesn't tell to which switch the GPU's link leads
     return port in gpu_names
@@ -132,7 +128,9 @@ def _silent_names(impact: Impact, plan: Plan) -> dict[str, set[str]]:
     links = impaired_links(impact, plan)
     if plan.spec.definition.is_graph:
         for node in impact.nodes:
-            links = links.union((gpu, 0) for gpu in plan.graph.gpus_at.get(node, ()))
+            links = links.union(product(plan.graph.gpus_at.get(node, ()), [0]))
+    # A rail link can be reported as its whole rail, and an HB port as its domain: where too few members are left for
+    # heartbeats to distinguish them.
     names: dict[str, set[str]] = {key: set() for key in SILENCE_KEYS}
     names["rail"] |= dead_rails(impact, plan)
     for gpu, plane in links:

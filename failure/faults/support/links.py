@@ -203,10 +203,13 @@ GRAY_FRAMES: Final = 10  # divided by the loss: that none of so many is lost has
 def loss_rules(interface: str, loss: float) -> str:
     """Return rules for `nft -f` that lose this share of what leaves the interface, at random, while it is in the group.
 
-    A packet is what the interface takes: with TSO, a TCP burst of up to 64 KB. A frame passes a switch's port twice,
-    the second time as the marked copy that topologies/build/shaping.py makes of it; only the first pass counts.
+    A packet is what the interface takes: with TSO, a TCP burst of up to 64 KB.
     """
-    chance = f"numgen random mod {_MILLION} < {round(loss * _MILLION)} " if loss < 1 else ""
+    chance = ""
+    if loss < 1:
+        chance = f"numgen random mod {_MILLION} < {round(loss * _MILLION)} "
+    # A frame passes a switch's port twice, the second time as the marked copy that topologies/build/shaping.py makes of
+    # it: mark 0 is the first pass, which alone counts.
     return (
         f"table netdev lossy_{interface} {{\n chain out {{\n"
         f'  type filter hook egress device "{interface}" priority -10\n'

@@ -54,14 +54,17 @@ def gpu_links(net: FabricNet, gpu: str) -> tuple[Link, ...]:
 
 
 def boot(net: FabricNet, gpu: str) -> None:
-    """Set a GPU's interfaces up and restore its routes.
-
-    The rail cables get their carriers after the routes: packets that arrive earlier would be lost on their way through.
-    """
+    """Set a GPU's interfaces up and restore its routes."""
     links = net.plan.rail_links(gpu_of_name(gpu))
-    # not those that another fault has cut
-    cables_up = [link.b for link in links if net.has(link.b.node) and is_set_up(link.b)]
-    to_other_machines = [link.a for link in links if not net.has(link.b.node)]
+    # The rail cables get their carriers after the routes: packets that arrive earlier would be lost on their way
+    # through. A cable that another fault has cut stays as it is.
+    cables_up: list[End] = []
+    to_other_machines: list[End] = []
+    for link in links:
+        if not net.has(link.b.node):
+            to_other_machines.append(link.a)
+        elif is_set_up(link.b):
+            cables_up.append(link.b)
     set_groups(to_other_machines, HELD_GROUP)
     for far in cables_up:
         set_link(far, "down")
@@ -210,5 +213,8 @@ class ControlPlaneFault(FaultKind):
 
     def end_ns(self, target: str, injected_ns: int, repair_start_ns: int, events: Sequence[ControllerEvent]) -> int:
         """Return when the process had restarted."""
-        restarts = (at for at, kind, _ in events if kind == f"{target}-restarted" and at >= repair_start_ns)
+        restarts: list[int] = []
+        for at_ns, kind, _ in events:
+            if kind == f"{target}-restarted" and at_ns >= repair_start_ns:
+                restarts.append(at_ns)
         return min(restarts, default=repair_start_ns)
