@@ -158,6 +158,10 @@ class MeasuredResults:
     def add_tracks(self, root: Any, run: Any) -> None:
         """Add to the timeline of a Run what the measure recorded with a time, below the Track `root`."""
 
+    def page_messages(self, run: Any, fabric_label: str) -> Iterable[tuple[str, dict[str, Any]]]:
+        """Return what the live page of a finished Run shows of a fabric beside events and traffic: name and message."""
+        return ()
+
     def sections(self) -> Mapping[str, type[Any]]:
         """Return its sections of the report, each a subclass of results.views.report.Section, by their id in it."""
         return {}

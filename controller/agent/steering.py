@@ -15,14 +15,16 @@ from pathlib import Path as File
 from socketserver import StreamRequestHandler
 from typing import Any, Final
 
-from railyard.controller.health.policy import BEST, BLOCKED, HEALTH_POLICIES, Context, Scores, path_score
+from railyard.controller.health.policy import BEST, BLOCKED, DELTA, HEALTH_POLICIES, Context, Scores, path_score
 from railyard.controller.health.registry.unix_socket import UnixServer
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.forwarding import Path, PathKind, Shares
 from railyard.topologies.plan import Plan
 from railyard.topologies.routing import Route, host_prefix, next_hops, on_planes
+from railyard.topologies.spec import FabricSpec
 
 POINT: Final = BEST * BEST  # a point of 100, in the whole millionths of a path's score
+MAX_MARGIN: Final = 300  # percent: a better path has to be four times as good
 FLAP_WINDOW_DWELLS: Final = 4  # dwell times after which a change is no longer soon
 MAX_FLAPS: Final = 4
 UNCHANGED: Final = -1
@@ -117,6 +119,31 @@ class Steering:
     policy: str
     context: Context = field(default_factory=Context)
     damping: Damping = field(default_factory=Damping)
+
+
+def steering_on(
+    fabric: FabricSpec, policy: str, damping: Damping | None = None, seed: int = 0, delta: int = DELTA
+) -> Steering:
+    """Return what agents need to apply a policy on a fabric.
+
+    `damping`: by default the usual one with the fabric's margin. `seed`, `delta`: see Context.
+    """
+    if not HEALTH_POLICIES[policy].is_damped:
+        damping = Damping(None, 0, 0)
+    elif damping is None:
+        damping = Damping(margin_on(fabric.domains))
+    return Steering(policy, Context(fabric.definition.joins_rails, seed, delta), damping)
+
+
+def margin_on(domains: int) -> int:
+    """Return the margin (percent) below which a better path may only be one that lacks the pair's own traffic."""
+    if domains <= 2:
+        # a transfer can take all of a rail's score
+        return MAX_MARGIN
+    # A transfer fills two of a rail's links, its source's and its destination's: 2/M of the rail's score. A pair that
+    # went by a tenth less would run from itself, from rail to rail. A tenth on top is for noise.
+    idle_share = 1 - 2 / domains
+    return min(MAX_MARGIN, round(110 / idle_share - 100))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ not in it; queues and the packets' paths need a run with --live.
 """
 
 import json
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, permutations
@@ -23,11 +22,11 @@ from railyard.experiments.live.phases import MAX_NAMED
 from railyard.experiments.live.recorded import PAGE, page_of
 from railyard.experiments.live.sampler import structure
 from railyard.experiments.measures.faults.records import RECOVERIES
-from railyard.experiments.measures.steering.records import HEALTH
 from railyard.experiments.run.observers import FIRST_PACKET
 from railyard.experiments.run.words import sentences_of_measures
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
 from railyard.experiments.spec.parsing import parse
+from railyard.results.measured import MEASURED
 from railyard.results.runs.records import LIVE, Event, Flow, Run
 from railyard.topologies.addresses import Gpu, Pair, gpu_of_name
 from railyard.topologies.build.shaping import payload_fraction
@@ -134,7 +133,8 @@ class _Fabric:
             return
         for event in events:
             yield "event", event
-        yield from self._health()
+        for measure in MEASURED.values():
+            yield from measure.page_messages(self.run, self.label)
         if isinstance(self.plan, Plan) and len(self.plan.gpus) <= ALL_PAIRS_GPUS:
             yield "paths", {"ns": min(times), "paths": self._paths(self.plan)}
         yield from self._samples(events, flows, around, min(times), max(times))
@@ -160,14 +160,6 @@ class _Fabric:
             if row.fabric == self.label and row.first_packet_ms is not None:
                 detail = {"kind": row.fault, "target": row.target, "ms": round(row.first_packet_ms, 1)}
                 yield {"ns": row.t_fault + round(row.first_packet_ms * 1e6), "what": FIRST_PACKET, "detail": detail}
-
-    def _health(self) -> Iterator[tuple[str, Message]]:
-        samples = [row for row in self.run.rows(HEALTH) if row.fabric == self.label]
-        for ns, rows in groupby(samples, key=lambda row: row.monotonic_ns):
-            points = defaultdict[str, list[tuple[float, int]]](list)
-            for row in sorted(rows, key=lambda row: row.index):
-                points[row.element].append((row.load, row.score))
-            yield "health", {"ns": ns, **points}
 
     @staticmethod
     def _paths(plan: Plan) -> dict[str, Message]:

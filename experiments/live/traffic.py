@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from railyard.controller.agent.steering import steering_on
 from railyard.controller.health.estimator import HealthSpec
 from railyard.controller.processes.clients import AgentsProcess, ControllerProcess
 from railyard.core.config import find_problems, parse_yaml
@@ -15,7 +16,6 @@ from railyard.core.errors import BadInput, RailyardError, unknown_name_hint
 from railyard.core.worker import OnEvent
 from railyard.experiments.live.choices import policies
 from railyard.experiments.live.phases import PHASE, PhaseProgress
-from railyard.experiments.measures.steering.spec import RoutingSpec
 from railyard.topologies.build.network import FabricController
 from railyard.topologies.plan import Plan
 from railyard.workloads.background.flows import Background
@@ -101,7 +101,7 @@ class PageTraffic:
         stack.callback(controller.stop_health)
         agents = AgentsProcess(self._plan, self._on_event)
         stack.callback(agents.stop)
-        agents.steer(RoutingSpec().steering(name, self._plan.spec, 0, {}), address, health.stale)
+        agents.steer(steering_on(self._plan.spec, name), address, health.stale)
         stack.callback(agents.release)
         return name
 

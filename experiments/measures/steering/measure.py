@@ -178,6 +178,12 @@ class Steering(WorkloadVariants, Measure[Any]):
 
         add_tracks(root, run)
 
+    def page_messages(self, run: "Run", fabric_label: str) -> "Iterator[tuple[str, dict[str, Any]]]":
+        """Yield the health scores of a fabric."""
+        from railyard.experiments.measures.steering.tracks import page_messages
+
+        return page_messages(run, fabric_label)
+
     def sections(self) -> "Mapping[str, type[Section]]":
         """Return its sections of the report."""
         from railyard.experiments.measures.steering.comparison_section import ComparisonSection

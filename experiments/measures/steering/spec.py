@@ -1,19 +1,19 @@
 """Sections `routing`, `background` and `grid` of an experiment's file: policies that steer, and other traffic."""
 
-from typing import Annotated, Final, Literal, cast
+from dataclasses import replace
+from typing import Annotated, Literal, cast
 
 from pydantic import AfterValidator, Field, field_validator
 
-from railyard.controller.agent.steering import Assigned, Damping, Steering
+from railyard.controller.agent.steering import Assigned, Damping, Steering, margin_on, steering_on
 from railyard.controller.health.estimator import HealthSpec
-from railyard.controller.health.policy import DELTA, HEALTH_POLICIES, Context, default_policies
+from railyard.controller.health.policy import DELTA, HEALTH_POLICIES, default_policies
 from railyard.core.config import ConfigModel
 from railyard.core.units import Time
 from railyard.experiments.spec.experiment import ExperimentSpec, Items
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.background.spec import BackgroundSpec, GridSpec
 
-MAX_AUTO_MARGIN: Final = 300
 PolicyName = Annotated[str, AfterValidator(HEALTH_POLICIES.checked)]
 
 
@@ -21,7 +21,7 @@ class RoutingSpec(ConfigModel):
     """Every workload runs once for each policy and seed, in the order of `policies`, on one built fabric.
 
     A policy steers from before the background begins; the workload starts `settle` after that, and nothing is sent for
-    as long before. `margin` (percent; auto: see `own_margin`), `noise`, `dwell`: see controller.agent.steering.Damping.
+    as long before. `margin` (percent; auto: see `margin_on`), `noise`, `dwell`: see controller.agent.steering.Damping.
     `delta`: see health.policy.Context. `health`: how scores are made and kept.
     """
 
@@ -44,24 +44,14 @@ class RoutingSpec(ConfigModel):
 
     def damping(self, fabric: FabricSpec) -> Damping:
         """Return margin, dwell and noise, with `auto` replaced by its value."""
-        margin = own_margin(fabric.domains) if self.margin == "auto" else self.margin
-        return Damping(margin, 0 if self.dwell == "none" else round(self.dwell * 1e9), self.noise)
+        margin = margin_on(fabric.domains) if self.margin == "auto" else self.margin
+        dwell_ns = 0 if self.dwell == "none" else round(self.dwell * 1e9)
+        return Damping(margin, dwell_ns, self.noise)
 
     def steering(self, policy: str, fabric: FabricSpec, seed: int, assigned: Assigned) -> Steering:
         """Return what agents need to apply a policy. `assigned`: the paths of a policy that knows the load."""
-        damping = self.damping(fabric) if HEALTH_POLICIES[policy].is_damped else Damping(None, 0, 0)
-        return Steering(policy, Context(fabric.definition.joins_rails, seed, self.delta, assigned), damping)
-
-
-def own_margin(domains: int) -> int:
-    """Return the margin (percent) below which a better path may only be one that lacks the pair's own traffic.
-
-    A transfer fills two of a rail's links, its source's and its destination's, so it takes 2/M of the rail's score. A
-    pair that went by a tenth less would run from itself, from rail to rail. A tenth on top is for noise. At M = 2 a
-    transfer can take all of a score; then the path has to be four times as good.
-    """
-    left = 1 - 2 / domains
-    return min(MAX_AUTO_MARGIN, round(110 / left - 100)) if left > 0 else MAX_AUTO_MARGIN
+        steering = steering_on(fabric, policy, self.damping(fabric), seed, self.delta)
+        return replace(steering, context=replace(steering.context, assigned=assigned))
 
 
 Background = Annotated[tuple[BackgroundSpec, ...], Items]

@@ -1,6 +1,10 @@
-"""Steering on the timeline: the paths of each pair, h-scores, and the load that these follow from."""
+"""Steering on the timeline and on the live page: paths of pairs, h-scores, and the load that these follow from."""
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
 
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.steering.records import CHOICES, HEALTH, Choice
@@ -31,3 +35,13 @@ def _add_paths(track: Track, choices: Sequence[Choice], end_ns: int) -> None:
         ends = [*times[1:], max(end_ns, times[-1])]
         for change, change_end_ns in zip(changes, ends, strict=True):
             pair.slices.append(Slice(change.monotonic_ns, change_end_ns, change.paths))
+
+
+def page_messages(run: Run, fabric_label: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield for each time the load and the score of every element of a fabric, by kind of element."""
+    samples = [sample for sample in run.rows(HEALTH) if sample.fabric == fabric_label]
+    for time_ns, simultaneous in groupby(samples, key=attrgetter("monotonic_ns")):
+        points = defaultdict[str, list[tuple[float, int]]](list)
+        for sample in sorted(simultaneous, key=attrgetter("index")):
+            points[sample.element].append((sample.load, sample.score))
+        yield "health", {"ns": time_ns, **points}

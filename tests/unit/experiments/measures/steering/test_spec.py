@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.controller.agent.steering import Damping
+from railyard.controller.agent.steering import MAX_MARGIN, Damping, margin_on
 from railyard.controller.health.policy import Context, default_policies
 from railyard.core.errors import BadInput
-from railyard.experiments.measures.steering.spec import MAX_AUTO_MARGIN, RoutingSpec, own_margin
+from railyard.experiments.measures.steering.spec import RoutingSpec
 from railyard.experiments.spec.parsing import parse
 from railyard.topologies.spec import FabricSpec
 
@@ -111,19 +111,19 @@ def test_nothing_damps_the_oracle() -> None:
     assert (damping.margin, damping.dwell_ns) == (None, 0)
 
 
-def test_auto_is_the_fabrics_own_margin() -> None:
+def test_auto_is_the_fabrics_margin_on() -> None:
     fabric = FabricSpec(kind="rail-only", domains=4, rails=4)
-    assert RoutingSpec().damping(fabric) == Damping(own_margin(4), 200_000_000)
+    assert RoutingSpec().damping(fabric) == Damping(margin_on(4), 200_000_000)
 
 
-@pytest.mark.parametrize(("domains", "margin"), [(2, MAX_AUTO_MARGIN), (3, 230), (4, 120), (8, 47), (1024, 10)])
+@pytest.mark.parametrize(("domains", "margin"), [(2, MAX_MARGIN), (3, 230), (4, 120), (8, 47), (1024, 10)])
 def test_the_margin_of_a_fabric(domains: int, margin: int) -> None:
-    assert own_margin(domains) == margin
+    assert margin_on(domains) == margin
 
 
 @given(st.integers(3, 1024))
 def test_a_pair_alone_on_its_rail_does_not_run_from_itself(domains: int) -> None:
     """Its own transfer leaves 1 - 2/M of the rail's score; an idle rail must not be better by the margin."""
     own, idle = round(100 * (1 - 2 / domains)), 100
-    assert idle * 100 <= own * (100 + own_margin(domains)) * 1.005  # scores are whole points
-    assert own_margin(domains) >= own_margin(domains + 1)
+    assert idle * 100 <= own * (100 + margin_on(domains)) * 1.005  # scores are whole points
+    assert margin_on(domains) >= margin_on(domains + 1)
