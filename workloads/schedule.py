@@ -27,12 +27,12 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Columns(Sequence[Task]):
-    """Tasks in arrays of one length: each is made when it is read, as a million objects take seconds and a gigabyte.
+    """Tasks in arrays of one length. A computation has its GPU as `src` and as `dst`, and no bytes.
 
-    A computation has its GPU as `src` and as `dst`, and no bytes. Task n waits for `after[after_end[n - 1]:
-    after_end[n]]`.
+    Task n waits for `after[after_end[n - 1]:after_end[n]]`.
     """
 
+    # each task is made when it is read: a million objects take seconds and a gigabyte
     src: Numbers
     dst: Numbers
     bytes: Numbers
@@ -233,7 +233,8 @@ class Schedule:
     def check(self) -> None:
         """ValueError unless every task waits only for earlier tasks that end where it runs."""
         columns = self.tasks if isinstance(self.tasks, Columns) else None
-        for number in range(len(self.tasks)) if columns is None else columns.suspects():
+        suspects = range(len(self.tasks)) if columns is None else columns.suspects()
+        for number in suspects:
             task = self.tasks[number]
             own_gpu = task.src if isinstance(task, Transfer) else task.gpu
             if isinstance(task, Transfer) and (task.src == task.dst or task.bytes <= 0):
@@ -252,7 +253,6 @@ class Schedule:
 
 Grid = tuple[tuple[int, ...], ...]
 """GPU numbers, a row for each HB domain and a column for each rail: y rows of x GPUs (Rail-only Table I)."""
-
 
 MAX_TASKS: Final = 2**18  # of a schedule on 64 GPUs or fewer: seconds to make, and a quarter of a gigabyte
 MAX_GPU_TASKS: Final = 2**12  # on average on more GPUs: twice as many as a ring of 1,024 GPUs has

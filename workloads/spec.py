@@ -119,8 +119,9 @@ class Workload(ConfigModel):
 def _missing(name: str, kind: type[Workload]) -> Iterator[str]:
     for part in kind.required:
         method = part.partition("(")[0]
-        declared = next(base for base in reversed(kind.__mro__) if hasattr(base, method))
-        if getattr(kind, method) is getattr(declared, method):
+        bases = [base for base in reversed(kind.__mro__) if hasattr(base, method)]
+        # the first one only declares the method
+        if getattr(kind, method) is getattr(bases[0], method):
             yield f"{part} is missing"
 
 
@@ -207,17 +208,21 @@ class Job:
 
     def scaled(self, bytes_factor: float, time_factor: float) -> Self:
         """Return the same job with fewer bytes and other gaps."""
-        sizes = {f.name: getattr(self, f.name) * bytes_factor for f in fields(self) if f.name.endswith("_bytes")}
-        return replace(self, **sizes, compute_s=self.compute_s * time_factor)
+        changes = {"compute_s": self.compute_s * time_factor}
+        for job_field in fields(self):
+            if job_field.name.endswith("_bytes"):
+                changes[job_field.name] = getattr(self, job_field.name) * bytes_factor
+        return replace(self, **changes)
 
 
 class Training(Modelled):
     """`efficiency`: the part of the platform's peak that a GPU achieves; `compute`: the part of computing time kept.
 
-    Computing costs the emulation nothing but time. With less of it, communication is a larger part of the same
-    duration, and its steps are longer and so better measured; 1 keeps the real proportions.
+    1 keeps the real proportions.
     """
 
+    # Computing costs the emulation nothing but time. With less of it, communication is a larger part of the same
+    # duration, and its steps are longer and so better measured.
     efficiency: Efficiency = 0.5
     compute: Share = 1.0
 
@@ -227,8 +232,10 @@ def parse_workload(data: object, field: str = "workload") -> Workload:
     return parse_by_kind(data, dict(WORKLOADS.items()), field)
 
 
-_MAX_KEPT: Final = 2**18  # tasks of the workloads that are kept besides the last one: a tenth of a gigabyte
-_COLUMNS_WEIGHT: Final = 0.25  # of a task in arrays, by the memory that it takes
+# tasks of the workloads that are kept besides the last one: a tenth of a gigabyte
+_MAX_KEPT: Final = 2**18
+# of a task in arrays, by the memory that it takes
+_COLUMNS_WEIGHT: Final = 0.25
 _BUILT: Final[dict[tuple[Any, ...], Built]] = {}
 
 
@@ -238,9 +245,9 @@ def build(
     """Build a workload on a fabric with these link rates (bit/s). BadInput names fields below `field`.
 
     The seed decides what a kind draws at random, such as the pairs of shuffled `transfers` and the popular experts of
-    a `moe`, and nothing else. The last few are kept, as they are built to be checked, and again to be predicted or run;
-    but none that was made from a file of the user's, or by a plugin, which may change.
+    a `moe`, and nothing else.
     """
+    # the last few are kept: a workload is built to be checked, and again to be predicted or run
     key = (type(spec), repr(spec), repr(fabric), rail_bps, hb_bps, seed)
     if key in _BUILT:
         return _BUILT[key]
@@ -251,6 +258,7 @@ def build(
     except TooManyTasks as error:
         name, value = _largest_count(spec.model_dump(exclude_none=True), field)
         raise BadInput(name, value, f"{error}; a smaller number, or fewer domains or rails, helps") from error
+    # a file of the user's or a plugin may change until the next call
     if inputs_read.number != inputs_before or type(spec).__module__.partition(".")[0] != "railyard":
         return built
     while sum(_weight(kept.schedule.tasks) for kept in _BUILT.values()) > _MAX_KEPT:
@@ -259,20 +267,20 @@ def build(
 
 
 def _weight(tasks: Sequence[Task]) -> float:
-    return len(tasks) * (_COLUMNS_WEIGHT if isinstance(tasks, Columns) else 1)
+    if isinstance(tasks, Columns):
+        return len(tasks) * _COLUMNS_WEIGHT
+    return len(tasks)
 
 
 def _largest_count(data: Mapping[str, Any], field: str) -> tuple[str, Any]:
-    """Return the path and the value of the largest number of things, or of the kind if there are no numbers.
-
-    A number of bytes is none of them: larger transfers aren't more. Nor is that of transfers at the same time.
-    """
+    """Return the path and the value of the largest number of things, or of the kind if there are no numbers."""
     counts = [(f"{field}.kind", data.get("kind"), 0)]
     for key, value in data.items():
         if isinstance(value, Mapping):
             path, number = _largest_count(value, f"{field}.{key}")
             if number:
                 counts.append((path, number, number))
+        # larger transfers, or more of them at the same time, aren't more transfers
         elif isinstance(value, int) and "bytes" not in key and key not in ("bucket", "in_flight"):
             counts.append((f"{field}.{key}", value, value))
     path, value, _ = max(counts, key=lambda item: item[2])

@@ -6,9 +6,9 @@ Nothing but the standard library is imported here: the processes that replay a s
 from dataclasses import dataclass
 from typing import Final
 
+# Slices of an exchange have this many bytes or more, and less than twice as many if those do not become too many: so
+# that a new connection, whose receiver offers 65,535 bytes until it has received some, takes a whole slice.
 EXCHANGE_SLICE_BYTES: Final = 32_000
-"""Slices of an exchange have this many bytes or more, and less than twice as many if those do not become too many: so
-that a new connection, whose receiver offers 65,535 bytes until it has received some, takes a whole slice."""
 
 
 @dataclass(frozen=True, slots=True)

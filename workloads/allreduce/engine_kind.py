@@ -38,9 +38,12 @@ OWN: Final = "railyard"  # name of the engine that runs allreduce policies
 PORT: Final = 21000
 JOIN_S: Final = 60.0
 END_S: Final = 5.0
-SLACK_S: Final = 60.0  # to draw inputs and to check results, on a machine that runs a rank late
-_VIRTUAL_PORT: Final = PORT + 16  # beside other engines' on the same NICs
-_SHARED: Final = "/dev/shm"  # the sandbox's own, so nothing stays behind
+# to draw inputs and to check results, on a machine that runs a rank late
+SLACK_S: Final = 60.0
+# beside other engines' on the same NICs
+_VIRTUAL_PORT: Final = PORT + 16
+# the sandbox's own, so nothing stays behind
+_SHARED: Final = "/dev/shm"
 _SOCKET = "ranks.sock"
 _LOG = "log"
 _LAST_LINES: Final = 3
@@ -94,6 +97,7 @@ def rails_of(plan: MultirailPlan) -> tuple[Rail, ...]:
 
     What the user did not give is the paper's, to the fabric's scale; nominal rates if no rate at all was given.
     """
+    # a data sheet's rate can't be compared with a rate that the user gave for the emulation
     all_auto = all(spec.rate == "auto" for spec in plan.rails)
     rails = []
     for number, spec in enumerate(plan.rails):
@@ -113,16 +117,26 @@ def layout(plan: MultirailPlan, channels: Sequence[int] = (), port: int = PORT) 
     `channels`: the rail whose NIC each of several virtual rails uses, if any.
     """
     rails = rails_of(plan)
-    aggregators = tuple((nic.ip, port) if nic else None for nic in plan.aggregators)
-    nics = [(rail, port) for rail in range(len(rails))]
     if channels:
-        rails = tuple(replace(rails[nic], name=f"{rails[nic].name}.{number}") for number, nic in enumerate(channels))
-        nics = [(nic, _VIRTUAL_PORT + number) for number, nic in enumerate(channels)]
-        aggregators = (None,) * len(channels)
-    rows: list[tuple[jobs.Address, ...]] = []
-    for nic, nic_port in nics:
-        rows.append(tuple((Nic(nic, node).ip, nic_port) for node in range(plan.spec.nodes)))
-    return jobs.Layout(rails, tuple(rows), aggregators)
+        return _virtual_layout(plan, rails, channels)
+    aggregators: list[jobs.Address | None] = []
+    for aggregator in plan.aggregators:
+        aggregators.append((aggregator.ip, port) if aggregator else None)
+    rows = [_addresses(plan, rail, port) for rail in range(len(rails))]
+    return jobs.Layout(rails, tuple(rows), tuple(aggregators))
+
+
+def _virtual_layout(plan: MultirailPlan, rails: Sequence[Rail], channels: Sequence[int]) -> jobs.Layout:
+    virtual_rails = []
+    rows = []
+    for number, rail in enumerate(channels):
+        virtual_rails.append(replace(rails[rail], name=f"{rails[rail].name}.{number}"))
+        rows.append(_addresses(plan, rail, _VIRTUAL_PORT + number))
+    return jobs.Layout(tuple(virtual_rails), tuple(rows), (None,) * len(channels))
+
+
+def _addresses(plan: MultirailPlan, rail: int, port: int) -> tuple[jobs.Address, ...]:
+    return tuple((Nic(rail, node).ip, port) for node in range(plan.spec.nodes))
 
 
 def placement(plan: MultirailPlan, node: int | None, rail: int = 0, nics: Sequence[int] = ()) -> jobs.ProcessPlacement:
@@ -136,7 +150,10 @@ def placement(plan: MultirailPlan, node: int | None, rail: int = 0, nics: Sequen
 
 def peer_rail(fabric: MultirailSpec) -> int:
     """Return the rail on which engines of one rail run: the first ordinary TCP rail, else the first."""
-    return next((number for number, rail in enumerate(fabric.rails) if RAIL_KINDS[rail.kind].is_tcp), 0)
+    for number, rail in enumerate(fabric.rails):
+        if RAIL_KINDS[rail.kind].is_tcp:
+            return number
+    return 0
 
 
 class PeerRanks(Group):
@@ -153,9 +170,12 @@ class PeerRanks(Group):
     port: ClassVar[int] = PORT
 
     def __init__(self, net: PlannedFabric, rails: Sequence[int] | None = None, timeout_s: float = 60.0) -> None:
-        self._plan, self.layout = net.plan, layout(net.plan, port=self.port)
-        if rails is None:
-            rails = range(len(self.layout.rails)) if self.uses_all_rails else [peer_rail(net.plan.spec)]
+        self._plan = net.plan
+        self.layout = layout(net.plan, port=self.port)
+        if rails is None and self.uses_all_rails:
+            rails = range(len(self.layout.rails))
+        elif rails is None:
+            rails = [peer_rail(net.plan.spec)]
         for rail in rails:
             if not 0 <= rail < len(self.layout.rails):
                 raise BadInput("rails", rail, f"must be from 0 to {len(self.layout.rails) - 1}")
@@ -261,10 +281,8 @@ class PeerRanks(Group):
         return module_command(module, self.program, f"{self._folder}/{_SOCKET}", *ranks)
 
     def _watch_starting(self, launcher: int) -> Iterator[bool]:
-        """Watch ranks that are stopped before they have connected, and have no number yet. Yield False, each time.
-
-        A death at that time ends the launcher.
-        """
+        """Watch ranks that are stopped before they have connected, and have no number yet. Yield False, each time."""
+        # only stopped ones: a death at that time ends the launcher, which is watched
         looked = time.monotonic()
         while True:
             if time.monotonic() > looked + watch.STEP_S:
@@ -287,7 +305,9 @@ class PeerRanks(Group):
                 rank = pipe.receive(time.monotonic() + JOIN_S).number
                 self._pipes[rank] = pipe
                 pid = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[0]
-                if stopped := [watched for watched in self._watched[1:] if watched.pid == pid]:  # while it started
+                # it is watched already if it was stopped while it started
+                stopped = [watched for watched in self._watched[1:] if watched.pid == pid]
+                if stopped:
                     stopped[0].name = f"{self.name}: rank {rank}"
                 elif process is not None and pid != process.pid:
                     with suppress(ProcessLookupError):
@@ -307,7 +327,8 @@ class PeerRanks(Group):
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_EXIT_WAIT_S)
         lines = Path(self._folder, _LOG).read_text(errors="replace").split("\n")
-        return "".join([f" / {line.strip()}" for line in lines if line.strip()][-_LAST_LINES:])
+        text_lines = list(filter(None, map(str.strip, lines)))
+        return "".join(f" / {line}" for line in text_lines[-_LAST_LINES:])
 
     def _receive(self, reply: type[R], within_s: float) -> list[R]:
         deadline = time.monotonic() + within_s
@@ -381,7 +402,9 @@ ALLREDUCE_ENGINES: Final = Registry[AllreduceEngine](
 
 def engine_of(policy: str) -> AllreduceEngine:
     """Return the engine of this name, or else Railyard's, which runs policies."""
-    return ALLREDUCE_ENGINES[policy if policy in ALLREDUCE_ENGINES else OWN]
+    if policy in ALLREDUCE_ENGINES:
+        return ALLREDUCE_ENGINES[policy]
+    return ALLREDUCE_ENGINES[OWN]
 
 
 def check_policy(policy: str, field: str, fabrics: Sequence[MultirailSpec], own_only: bool = False) -> None:

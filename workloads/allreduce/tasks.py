@@ -23,9 +23,12 @@ _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "ui
 _REALS = ("float16", "float32", "float64", "complex64", "complex128")
 DTYPES: Final = tuple(np.dtype(name) for name in (*_INTEGERS, *_REALS))
 PIECE_BYTES: Final = 128 * 1024
-MIN_PIECE_BYTES: Final = 8 * 1024  # a shorter piece costs more than it lets overlap
-OVERLAP: Final = 4  # pieces in a ring's message, if none gets too short or long: one is added up while others travel
-TREE_OVERLAP: Final = 32  # on a tree, whose last piece has yet to come back when all have gone up
+# a shorter piece costs more than it lets overlap
+MIN_PIECE_BYTES: Final = 8 * 1024
+# pieces in a ring's message, if none gets too short or long: one is added up while others travel
+OVERLAP: Final = 4
+# on a tree, whose last piece has yet to come back when all have gone up
+TREE_OVERLAP: Final = 32
 TREE_PIECE_BYTES: Final = 32 * 1024
 WINDOW: Final = 32
 ALL: Final = -1
@@ -89,16 +92,21 @@ def partition(length: int, shares: Sequence[float]) -> tuple[Segment, ...]:
     if length < 0 or total <= 0 or min(shares) < 0:
         raise ValueError(f"length {length}, shares {tuple(shares)}: each must be 0 or more, and one above 0")
     if length == 0:
-        return (Segment(max(range(len(shares)), key=lambda rail: shares[rail]), 0, 0),)
+        largest = max(range(len(shares)), key=shares.__getitem__)
+        return (Segment(largest, 0, 0),)
     exact = [length * share / total for share in shares]
     counts = [floor(part) for part in exact]
-    order = sorted((i for i in range(len(shares)) if shares[i] > 0), key=lambda i: counts[i] - exact[i])
+    used_rails = [rail for rail, share in enumerate(shares) if share > 0]
+    order = sorted(used_rails, key=lambda rail: counts[rail] - exact[rail])
     # float rounding of huge lengths may be off by more than one
-    for index in cycle(order):
+    for rail in cycle(order):
         remaining = length - sum(counts)
         if remaining == 0:
             break
-        counts[index] = max(0, counts[index] + (1 if remaining > 0 else -1))
+        if remaining > 0:
+            counts[rail] += 1
+        else:
+            counts[rail] = max(0, counts[rail] - 1)
     segments: list[Segment] = []
     start = 0
     for rail, count in enumerate(counts):
@@ -110,7 +118,8 @@ def partition(length: int, shares: Sequence[float]) -> tuple[Segment, ...]:
 
 def split_evenly(start: int, length: int, count: int) -> list[Span]:
     """Return a range in `count` spans of nearly the same length; some are empty where it is short."""
-    return list(pairwise(start + length * i // count for i in range(count + 1)))
+    ends = [start + length * number // count for number in range(count + 1)]
+    return list(pairwise(ends))
 
 
 def pieces(start: int, length: int, longest: int) -> list[Span]:
@@ -126,13 +135,15 @@ def piece_length(length: int, itemsize: int, longest_bytes: int, overlap: int = 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
     """Return the spans sorted, joined where they touch or overlap, without empty ones."""
-    out: list[Span] = []
-    for start, end in sorted(span for span in spans if span[0] < span[1]):
-        if out and start <= out[-1][1]:
-            out[-1] = (out[-1][0], max(end, out[-1][1]))
+    joined: list[Span] = []
+    for start, end in sorted(spans):
+        if start >= end:
+            continue
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
         else:
-            out.append((start, end))
-    return out
+            joined.append((start, end))
+    return joined
 
 
 def missing(start: int, end: int, done: Iterable[Span]) -> list[Span]:
@@ -182,9 +193,13 @@ class Ring:
         longest = max(end - start for start, end in self.chunks)
         self._pieces = max(1, -(-longest // piece_length(longest, self.source.itemsize, self.piece_bytes)))
         self._first = 0 if self.reduces else nodes - 1
-        self._last = (2 * (nodes - 1) if self.gathers else nodes - 1) - 1
+        self._last = nodes - 2
+        if self.gathers:
+            self._last += nodes - 1
         self._next = self._first * self._pieces
-        self._scratch = np.empty(-(-longest // self._pieces) if self.reduces else 0, self.source.dtype)
+        # what is only passed on is received in its place
+        scratch_length = -(-longest // self._pieces) if self.reduces else 0
+        self._scratch = np.empty(scratch_length, self.source.dtype)
 
     def begin(self) -> Iterator[Piece]:
         """Yield all of this node's own chunk, from the input."""

@@ -22,8 +22,8 @@ from railyard.workloads.allreduce.engine_kind import Group, PlannedFabric, check
 from railyard.workloads.spec import Workload
 
 ITEM: Final = 4  # bytes of an element, a float32
+# Operations before those that count, of a policy that learns nothing: connections and buffers are warm then.
 WARMUP_OPERATIONS: Final = 4
-"""Operations before those that count, of a policy that learns nothing: connections and buffers are warm then."""
 
 Rows = Sequence[Sequence[str]]  # a table; its first row is the header
 

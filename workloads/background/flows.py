@@ -1,10 +1,7 @@
-"""Flows of background load on a fabric: the share of each link that is reserved for them, and the processes that send
-them.
+"""Flows of background load on a fabric: the share of each link that is reserved for them, and the process that sends.
 
-In a plain queue, the sender that has more waiting gets more: a TCP window of 36 KB beside 90% of UDP has half of the
-link at first, and comes down to a tenth over seconds. So each port on the way of the background has a second HTB class
-with the background's rate guaranteed; the first class borrows what it leaves. Load is then load at once, and max-min
-fair shares with background that doesn't yield are exactly what such a link gives.
+Each port on the way of the background has a second HTB class with the background's rate guaranteed; the first class
+borrows what it leaves. So the link gives max-min fair shares with background that doesn't yield.
 """
 
 import time
@@ -89,6 +86,8 @@ def reserved(plan: Plan, flows: Iterable[BackgroundFlow]) -> Iterator[None]:
 
 
 def _shape(plan: Plan, shares: Mapping[End, float]) -> None:
+    # In a plain queue, the sender that has more waiting gets more: a TCP window of 36 KB beside 90% of UDP has half of
+    # the link at first, and comes down to a tenth over seconds. With a class of its own, load is load at once.
     rates: dict[End, int] = {}
     for link in plan.links:
         rates[link.a] = link.rate_bps
@@ -105,7 +104,8 @@ def _shape(plan: Plan, shares: Mapping[End, float]) -> None:
             namespaces.run(["tc", "-batch", "-"], lines)
 
 
-START_DELAY_NS: Final = 20_000_000  # the process has read the start time by then
+# the process has read the start time by then
+START_DELAY_NS: Final = 20_000_000
 
 
 class BackgroundJob(Message):
@@ -142,7 +142,9 @@ class SentBytes:
     @property
     def share(self) -> float:
         """Share of the requested bytes that was sent; 1 if none were requested."""
-        return self.sent / self.requested if self.requested else 1.0
+        if not self.requested:
+            return 1.0
+        return self.sent / self.requested
 
 
 class Background:

@@ -3,9 +3,7 @@
 BackgroundJob, StartAt and Stop come in, in this order; Ready, Ready and Sent go out. Frame k of a flow is due when its
 wave has been on for (k + phase) intervals.
 
-No policy moves the load. A socket bound to a device takes only routes over that device, and one with SO_DONTROUTE only
-those on the link itself, so routes that steer other traffic, over another device or by another GPU, don't apply. Where
-the base policy has no such route, the kernel takes the destination to be on the device's link, where it is.
+No policy moves the load.
 """
 
 import gc
@@ -26,8 +24,8 @@ from railyard.topologies.build.shaping import ETHERNET
 from railyard.workloads.background.flows import PORT, BackgroundFlow, BackgroundJob, Sent, StartAt, Stop
 from railyard.workloads.background.spec import Wave
 
+# What could not be sent for so long is given up: a link that was blocked gets no flood afterwards.
 MAX_LATENESS_S: Final = 0.05
-"""What could not be sent for so long is given up: a link that was blocked gets no flood afterwards."""
 
 
 class Pacer:
@@ -61,12 +59,16 @@ class Pacer:
 
 
 SEND_INTERVAL_S: Final = 0.002
-JITTER: Final = 0.4  # of a turn, at most: turns must not fall in step with the kernel's tick
-SOCKET_BUFFER_BYTES: Final = 212_992  # of a socket: all that an ordinary user gets, on most kernels
-SOCKETS_PER_FLOW: Final = 16  # a buffer holds some 40 frames of 9000 bytes, and the queue of a hot link far more
+# of a turn, at most: turns must not fall in step with the kernel's tick
+JITTER: Final = 0.4
+# of a socket: all that an ordinary user gets, on most kernels
+SOCKET_BUFFER_BYTES: Final = 212_992
+# a buffer holds some 40 frames of 9000 bytes, and the queue of a hot link far more
+SOCKETS_PER_FLOW: Final = 16
 IP_UDP: Final = 20 + 8
 MAX_UDP: Final = 65_507
-UDP_SEGMENT: Final = 103  # <linux/udp.h>: the size into which the kernel cuts a long datagram
+# <linux/udp.h>: the size into which the kernel cuts a long datagram
+UDP_SEGMENT: Final = 103
 UDP_GRO: Final = 104
 IP_PKTINFO: Final = 8  # <linux/in.h>, as the next one
 IP_TRANSPARENT: Final = 19
@@ -83,6 +85,9 @@ class _Source:
         self._batch = MAX_UDP // self._size if flow.device == "hb0" else 1
         with namespaces.inside(flow.src.name):
             self._sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(SOCKETS_PER_FLOW)]
+        # A socket bound to a device takes only routes over that device, and one with SO_DONTROUTE only those on the
+        # link itself, so routes that steer other traffic, over another device or by another GPU, don't apply. Where the
+        # base policy has no such route, the kernel takes the destination to be on the device's link, where it is.
         for sock in self._sockets:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, flow.device.encode())
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_DONTROUTE, 1)
@@ -115,10 +120,9 @@ class _Source:
         return self.pacer.next_due_s()
 
     def _source(self) -> list[tuple[int, int, bytes]]:
-        """Across spines another source (in 10.0.0.0/8, which no interface has) for each frame.
-
-        A rail switch's group hashes addresses and not UDP ports, so this is what spreads frames over its uplinks.
-        """
+        """Return the control message that gives a frame across spines another source, in 10.0.0.0/8."""
+        # a rail switch's group hashes addresses and not UDP ports, so only sources spread frames over its uplinks; no
+        # interface has an address of this network
         if not self._spread_over_spines:
             return []
         address = bytes((10, *self._random.randbytes(3)))

@@ -101,8 +101,8 @@ BACKGROUNDS: Final = Registry[BackgroundKind](
 """Every kind of background load by its key in YAML."""
 
 
+# sums of decimal fractions fall short of an edge by less than this; at an edge, what begins there counts
 EDGE_TOLERANCE_S: Final = 1e-9
-"""Sums of decimal fractions fall short of an edge by less than this; at an edge, what begins there counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +141,13 @@ class Wave:
         return self.first + periods * self.every + remainder
 
 
+# What is left of a link must let others through, and a queue must drain again: beside a share L that doesn't yield, a
+# window of W bytes makes a queue of W / (1 - L), which grows without end towards 1.
 MAX_LOAD: Final = 0.95
-"""What is left of a link must let others through, and a queue must drain again: beside a share L that doesn't yield, a
-window of W bytes makes a queue of W / (1 - L), which grows without end towards 1.
-"""
-_CHECKED_PERIODS: Final = 1000  # of each wave, within which loads that meet are found
-_CHECKED: Final = 10**6  # waves at all beginnings of others: fewer periods of many waves
+# of each wave, within which loads that meet are found
+_CHECKED_PERIODS: Final = 1000
+# waves at all beginnings of others: fewer periods of many waves
+_CHECKED: Final = 10**6
 UpToOneHour = Annotated[Time, Field(le=3600)]
 
 
@@ -258,7 +259,8 @@ def check_patterns(patterns: Mapping[str, Any], fabric: FabricSpec, field: str) 
             raise BadInput(f"{field}.{kind}.{below}".rstrip("."), wrong, allowed)
 
 
-MIN_LOAD: Final = 1e-6  # what is left of a load when another is taken off it, and is none but for rounding
+# what is left of a load when another is taken off it, and is none but for rounding
+MIN_LOAD: Final = 1e-6
 
 
 class GridSpec(ConfigModel):
@@ -320,15 +322,14 @@ class Scene:
         return " ".join(parts)
 
     def background(self, fabric: FabricSpec) -> tuple[BackgroundSpec, ...]:
-        """Return this scene's background. Load of spines crosses rails too: a rail gets only the rest of its own.
-
-        At an oversubscription of o the spines bring every rail a load of spine / o, which may be more than is asked.
-        """
+        """Return this scene's background."""
         specs = []
         if self.domain:
             specs.append(BackgroundSpec(domains=self.grid.domains, load=self.domain))
         if self.spine:
             specs.append(BackgroundSpec(spine=True, load=self.spine))
+        # Load of spines crosses rails too, so a rail gets only what it lacks: at an oversubscription of o the spines
+        # bring every rail a load of spine / o, which may be more than the rail's own.
         remaining_load = self.rail - self.spine / (fabric.oversubscription or 1.0)
         if remaining_load > MIN_LOAD:
             specs.append(BackgroundSpec(rails=self.grid.rails, load=remaining_load))

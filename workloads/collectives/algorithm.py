@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from math import ceil
 from typing import Annotated, ClassVar, Final, NamedTuple, Protocol
 
@@ -24,13 +24,13 @@ from railyard.topologies.spec import FabricSpec
 from railyard.workloads.schedule import Grid, Phase, Program, Schedule
 from railyard.workloads.tasks import EXCHANGE_SLICE_BYTES
 
+# rounds of an exchange that a GPU has under way at most, unless the workload gives another number
 MAX_IN_FLIGHT: Final = 16
-"""Rounds of an exchange that a GPU has under way at most, unless the workload gives another number."""
+# rounds of an exchange whose bytes a GPU has yet to send: one is being sent, and the next one is ready
 SENDS_WAITING: Final = 2
-"""Rounds of an exchange whose bytes a GPU has yet to send: one is being sent, and the next one is ready."""
+# A ring sends a chunk in two slices if each has this many bytes or more: the next GPU forwards the first slice while
+# the second one is still being sent, so the latency of a step (0.2 to 1 ms here) leaves no gap. NCCL does the same.
 SLICE_BYTES: Final = 64_000
-"""A ring sends a chunk in two slices if each has this many bytes or more: the next GPU forwards the first slice while
-the second one is still being sent, so the latency of a step (0.2 to 1 ms here) leaves no gap. NCCL does the same."""
 MAX_SLICES: Final = 32
 FEW_TRANSFERS: Final = 32
 
@@ -70,17 +70,15 @@ def shifts(group: Sequence[int]) -> list[Round]:
 
 
 def grid_shifts(grid: Grid) -> list[Round]:
-    """Return rounds with every pair of a grid: G(d, g) sends to G(d + a, g + b), one round for each (a, b).
-
-    A round stays in the HB domains for all GPUs, or on the rails, or crosses rails, and the three sorts alternate
-    evenly: so that HB links, rails and uplinks are all loaded at all times. Rounds by GPU number (i to i + r) mix the
-    sorts, which leaves rails idle: on a 4x4 grid they take a quarter longer.
-    """
+    """Return rounds with every pair of a grid: G(d, g) sends to G(d + a, g + b), one round for each (a, b)."""
+    # A round stays in the HB domains for all GPUs, or on the rails, or crosses rails, and the three sorts alternate
+    # evenly: so HB links, rails and uplinks are all loaded at all times. Rounds by GPU number (i to i + r) mix the
+    # sorts, which leaves rails idle: on a 4x4 grid they take a quarter longer.
     y = len(grid)
     x = len(grid[0])
     in_domain = [(0, b) for b in range(1, x)]
     in_rail = [(a, 0) for a in range(1, y)]
-    cross_rail = [(a, b) for b in range(1, x) for a in range(1, y)]
+    cross_rail = [(a, b) for b, a in product(range(1, x), range(1, y))]
     # each sort is spread evenly over the time from 0 to 1
     placed: list[tuple[float, tuple[int, int]]] = []
     for shifts_of_sort in (in_domain, in_rail, cross_rail):
@@ -95,18 +93,17 @@ def grid_shifts(grid: Grid) -> list[Round]:
 
 
 def rounds_in_flight(rounds: int, in_flight: int | None) -> int:
-    """Return how many rounds a GPU has under way: if not given, one with each partner and one more, up to a maximum.
-
-    With fewer, links are idle while a GPU waits for a late partner. More let some pairs run ahead: the others finish
-    alone at the end, while other links are idle.
-    """
+    """Return how many rounds a GPU has under way: if not given, one with each partner and one more, up to a maximum."""
+    # With fewer, links are idle while a GPU waits for a late partner. More let some pairs run ahead: the others finish
+    # alone at the end, while other links are idle.
     return in_flight or min(rounds + 1, MAX_IN_FLIGHT)
 
 
 def sliced(size: int) -> list[int]:
     """Split a pair's bytes into equal slices of EXCHANGE_SLICE_BYTES or more, at most MAX_SLICES."""
     count = max(1, min(MAX_SLICES, size // EXCHANGE_SLICE_BYTES))
-    return [size // count + (part < size % count) for part in range(count)]
+    shortest, longer_slices = divmod(size, count)
+    return [shortest + 1] * longer_slices + [shortest] * (count - longer_slices)
 
 
 class Transport(Protocol):
@@ -130,10 +127,8 @@ Stages = Iterable[Sequence[Transport]]
 class Exchange:
     """`size` bytes for each pair of each round, in which i sends to i + r: so no receiver has several senders for long.
 
-    Round n waits until round n - SENDS_WAITING has left the GPU: so rounds leave one after the other, as fast as the
-    link allows, and all GPUs are in about the same one. It also waits until round n - `in_flight` was received, which
-    keeps fast GPUs from running ahead. All rounds run with the first slice of every pair, then with the second, and so
-    on: pairs that share a link advance together, and none is left to finish alone while other links are idle.
+    Round n waits until round n - SENDS_WAITING has left the GPU, and until round n - `in_flight` was received. All
+    rounds run with the first slice of every pair, then with the second, and so on.
     """
 
     rounds: Sequence[Round]
@@ -155,6 +150,7 @@ class Exchange:
         if not self.rounds:
             return
         in_flight = rounds_in_flight(len(self.rounds), in_flight)
+        # slice after slice: pairs that share a link advance together, and none finishes alone while links are idle
         parts = sliced(whole_bytes(self.size))
         gpus = np.unique(self.rounds[0])
         # of each GPU, by its place among `gpus`: where in each round it sends, and where it receives
@@ -167,6 +163,8 @@ class Exchange:
         sent = slots + np.tile(sends, (len(parts), 1))
         received = slots + np.tile(receives, (len(parts), 1))
         ends = np.tile(np.concatenate(self.rounds), (len(parts), 1))
+        # Rounds leave one after the other, as fast as the link allows, and all GPUs are in about the same one; what was
+        # received keeps fast GPUs from running ahead.
         lag = min(SENDS_WAITING, in_flight)
         first = [program.last(src) for src in ends[: min(lag, turns) * n, 0].tolist()]
         places = np.searchsorted(gpus, ends[:, 0])
@@ -290,11 +288,13 @@ class Ring:
     chunk: float
 
     def sizes(self) -> Sizes:
-        gpus = np.asarray(self.group if len(self.group) > 1 else (), dtype=np.int64)
+        group = self.group if len(self.group) > 1 else ()
+        gpus = np.asarray(group, dtype=np.int64)
         return Sizes(gpus, np.roll(gpus, -1), np.full(len(gpus), self.steps * self.chunk, dtype=np.float64))
 
     def sequential_steps(self) -> int:
-        """Return the steps of the ring, or 1 in slices: one is under way while the other is forwarded."""
+        """Return the steps of the ring, or 1 in slices."""
+        # one slice is under way while the other is forwarded
         return 1 if whole_bytes(self.chunk) >= 2 * SLICE_BYTES else self.steps
 
     def emit(self, program: Program, phase: int, in_flight: int | None = None) -> None:
@@ -326,7 +326,8 @@ class Ring:
             program.wait_for(gpu, [int(numbers[-1, place]), *received[-begun:, place].tolist()])
 
     def _emit_few(self, program: Program, phase: int, slices: list[int]) -> None:
-        """Append the same transfers one by one: an array of a few takes longer to make than they do."""
+        """Append the same transfers one by one."""
+        # an array of a few transfers takes longer to make than they do
         group = self.group
         begun = len(slices)
         # by step and slice, the number of what each GPU sends
@@ -368,10 +369,8 @@ class Algorithm(ABC):
         """Yield what runs one after the other on a grid of `phase.y` by `phase.x` GPUs."""
 
     def closed_form_s(self, phase: Phase, hb_bytes_per_s: float, rail_bytes_per_s: float) -> float | None:
-        """Return the time of one run by the papers' equation, in s; None if there is none.
-
-        Predictions come from the bottleneck link of the stages; this names the equation that it equals.
-        """
+        """Return the time of one run by the papers' equation, in s; None if there is none."""
+        # predictions come from the bottleneck link of the stages: this is the equation that they equal
         return None
 
     def stated(self, phase: Phase, hb_bytes_per_s: float, rail_bytes_per_s: float, fabric: FabricSpec) -> Stated | None:
@@ -408,7 +407,9 @@ ALGORITHMS: Final = Registry[Algorithm](
 def collectives() -> tuple[str, ...]:
     """Return the collectives that can stand by themselves as a workload."""
     names = {algorithm.collective for _, algorithm in ALGORITHMS.items()}
-    return tuple(sorted(name for name in names if name))
+    # some can't stand by themselves
+    names.discard("")
+    return tuple(sorted(names))
 
 
 def algorithms_of(collective: str, on_grid: bool = False) -> dict[str, str]:
@@ -491,7 +492,8 @@ def collective_schedule(
         raise ValueError(f"{name} is not a collective that stands by itself")
     grids: list[Grid] = [program.grid]
     if algorithm.per_rail:
-        grids = [tuple((gpu,) for gpu in rail) for rail in columns(program.grid)]
+        # a rail alone is a grid of one column: its only rail
+        grids = [columns((rail,)) for rail in columns(program.grid)]
     phase = whole_phase(name, "collective", name, len(grids[0][0]), domains, data_bytes)
     run(program, phase, *grids, in_flight=in_flight)
     return program.schedule(name)

@@ -12,10 +12,8 @@ N = TypeVar("N", float, NDArray[np.float64])  # a number, or an array of them; a
 
 
 def all_gather_s(data_bytes: N, x: N, y: N, hb_bytes_per_s: float, rail_bytes_per_s: float) -> N:
-    """Rail-only Eq. 1: hierarchical AllGather of `data_bytes` (the whole gathered data); ReduceScatter takes as long.
-
-    With x = 1 it is a ring on a rail, with y = 1 a ring in an HB domain.
-    """
+    """Rail-only Eq. 1: hierarchical AllGather of `data_bytes` (the whole gathered data), or ReduceScatter."""
+    # with x = 1 this is a ring on a rail, with y = 1 a ring in an HB domain
     on_rails = (y - 1) * data_bytes / (x * y * rail_bytes_per_s)
     in_domains = (x - 1) * data_bytes / (x * hb_bytes_per_s)
     return on_rails + in_domains

@@ -21,7 +21,8 @@ class AllReduce(Algorithm):
     formula = "2·((y−1)·D/(x·y·C_S) + (x−1)·D/(x·C_F))"
 
     def stages(self, phase: Phase, grid: Grid) -> Stages:
-        """The rings of both halves on the rails meet, so they run as one ring of 2 (y - 1) steps."""
+        """Reduce in the HB domains, sum over the rails, and gather in the HB domains."""
+        # ReduceScatter ends and AllGather begins on the rails, so both run there as one ring of 2 (y - 1) steps
         chunk = phase.data_bytes / (phase.x * phase.y)
         in_domains = [Ring(domain, len(domain) - 1, chunk * len(grid)) for domain in grid]
         yield in_domains

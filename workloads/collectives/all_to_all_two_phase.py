@@ -7,11 +7,7 @@ from railyard.workloads.schedule import Grid, Phase
 
 
 def all_to_all_two_phase_s(pair_bytes: float, x: int, y: int, hb_bytes_per_s: float, rail_bytes_per_s: float) -> float:
-    """Rail-only Eq. 3, as printed: uniform all-to-all on rail-only, HB domains first, then rails.
-
-    Over Eq. 2 (where rails decide that) it costs exactly the share y (x-1) C_S / (x (y-1) C_F), which
-    `forwarding_share` gives; the paper's C_S/C_F is the limit for x = y.
-    """
+    """Rail-only Eq. 3, as printed: uniform all-to-all on rail-only, HB domains first, then rails."""
     forwarding = y * (x - 1) * pair_bytes / hb_bytes_per_s
     on_rails = x * (y - 1) * pair_bytes / rail_bytes_per_s
     return forwarding + on_rails
@@ -20,9 +16,10 @@ def all_to_all_two_phase_s(pair_bytes: float, x: int, y: int, hb_bytes_per_s: fl
 def forwarding_share(x: int, y: int, hb_bytes_per_s: float, rail_bytes_per_s: float) -> float:
     """Rail-only section IV-B: what Eq. 3 adds to Eq. 2, as a share of Eq. 2.
 
-    The text says 8.2% and 11.2% for A100 and H100; at x = 8, y = 16 it is 7.78% and 10.37%, and C_S/C_F 8.33% and
-    11.11%.
+    Where rails decide Eq. 2, it is y (x-1) C_S / (x (y-1) C_F).
     """
+    # The paper's text says 8.2% and 11.2% for A100 and H100; at x = 8, y = 16 it is 7.78% and 10.37%, and the paper's
+    # C_S/C_F, the limit for x = y, is 8.33% and 11.11%.
     direct = all_to_all_direct_s(1.0, x, y, hb_bytes_per_s, rail_bytes_per_s)
     return all_to_all_two_phase_s(1.0, x, y, hb_bytes_per_s, rail_bytes_per_s) / direct - 1
 

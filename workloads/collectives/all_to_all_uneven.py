@@ -24,7 +24,8 @@ class Dispatch(algorithms.Algorithm):
         size_of_experts = dict(zip(gpus, sizes, strict=True))
         pair_sizes: dict[tuple[int, int], int] = {}
         for src, dst in permutations(gpus, 2):
-            pair_sizes[src, dst] = size_of_experts[dst if self.experts_receive else src]
+            expert = dst if self.experts_receive else src
+            pair_sizes[src, dst] = size_of_experts[expert]
         return pair_sizes
 
     def stages(self, phase: Phase, grid: Grid) -> algorithms.Stages:

@@ -20,12 +20,13 @@ from railyard.workloads.allreduce import workload
 from railyard.workloads.allreduce.engine_kind import peer_rail, predicted_s, rails_of
 from railyard.workloads.spec import WORKLOADS
 
-MIN_OPERATIONS: Final = 10  # of a point, that count: fewer have no median worth the name
+# operations of a point that count: fewer have no median worth the name
+MIN_OPERATIONS: Final = 10
+# operations that don't count in each later turn: in 200 turns of 24 the first took 3% longer, the second did not
 LATER_WARMUP_OPERATIONS: Final = 1
-"""The same in each later turn. In 200 turns of 24 the first operation took 3% longer, the second did not."""
+# Operations of a turn that count. Small ones of the same turn are slow or fast together, so many short turns vary less
+# than few long ones: with as many operations, turns of 10 varied half as much again.
 TURN_OPERATIONS: Final = 5
-"""Operations of a turn that count. Small ones of the same turn are slow or fast together, so many short turns vary less
-than few long ones: with as many operations, turns of 10 varied half as much again."""
 
 
 @WORKLOADS.register("allreduce")
@@ -63,7 +64,9 @@ class AllreduceSpec(workload.ComparedWorkload):
         """Measure the sizes that have the fabric's dilation, smallest first, until each has all of its repeats."""
         fabric = session.plan.spec
         policies = self.policies_on(session.number, fabric)
-        sizes = sorted(s for s in self.sizes if policies and fabric.dilation_of(s) == session.plan.dilation)
+        if not policies:
+            return
+        sizes = sorted(size for size in self.sizes if fabric.dilation_of(size) == session.plan.dilation)
         for repeat in count():
             sizes = [size for size in sizes if repeat < self.repeats_of(size, session.repeats)]
             if not sizes:
@@ -77,7 +80,9 @@ class AllreduceSpec(workload.ComparedWorkload):
 
     def dilations(self, number: int, fabric: MultirailSpec) -> frozenset[float]:
         """Return those of its sizes."""
-        return frozenset(map(fabric.dilation_of, self.sizes if self.policies_on(number, fabric) else ()))
+        if not self.policies_on(number, fabric):
+            return frozenset()
+        return frozenset(map(fabric.dilation_of, self.sizes))
 
     def step_count(self, number: int, fabric: MultirailSpec, repeats: int) -> int:
         """Return how many times a size is measured, each time by all policies in turn."""
@@ -111,17 +116,25 @@ class AllreduceSpec(workload.ComparedWorkload):
         policies = self.policies_on(number, plan.spec)
         if not policies:
             return
-        slow = any(fabric.dilation_of(size) > 1 for size in self.sizes)
-        often = any(self.repeats_of(size, repeats) > 1 for size in self.sizes)
-        rows = [["size", "sent", *["slow motion"] * slow, *["starts"] * often, *policies]]
+        is_slowed = any(fabric.dilation_of(size) > 1 for size in self.sizes)
+        is_repeated = any(self.repeats_of(size, repeats) > 1 for size in self.sizes)
+        header = ["size", "sent"]
+        if is_slowed:
+            header.append("slow motion")
+        if is_repeated:
+            header.append("starts")
+        rows = [[*header, *policies]]
         for size in self.sizes:
-            times = fabric.dilation_of(size)
-            optional = [f"{times:g}x" if times > 1 else ""] * slow + [f"{self.repeats_of(size, repeats)} x"] * often
-            row = [size_name(size), format_size(workload.sent_bytes(size, plan.scale)), *optional]
+            dilation = fabric.dilation_of(size)
+            row = [size_name(size), format_size(workload.sent_bytes(size, plan.scale))]
+            if is_slowed:
+                row.append(f"{dilation:g}x" if dilation > 1 else "")
+            if is_repeated:
+                row.append(f"{self.repeats_of(size, repeats)} x")
             for prediction in self.predictions(number, plan):
                 if prediction.size == size:
                     before = workload.learning_operations(prediction.policy, self.learning)
-                    row.append(f"{before} + {self.counted(prediction.seconds * times)}")
+                    row.append(f"{before} + {self.counted(prediction.seconds * dilation)}")
             rows.append(row)
         yield rows
         yield (
@@ -130,10 +143,16 @@ class AllreduceSpec(workload.ComparedWorkload):
 
 
 def turns(first: int, count: int) -> list[tuple[int, int]]:
-    """Return (operations before those that count, and these) of each turn: `count` in fives, the rest in the first;
-    `first` of the first turn, in which a policy learns.
+    """Return the turns of `count` operations, each as (operations before those that count, operations that count).
+
+    `first`: operations before those that count in the first turn, in which a policy learns.
     """
-    parts = max(1, count // TURN_OPERATIONS)
-    sizes = [count // parts + (part < count % parts) for part in range(parts)]
-    warm_ups = [first] + [LATER_WARMUP_OPERATIONS] * (parts - 1)
-    return list(zip(warm_ups, sizes, strict=True))
+    number_of_turns = max(1, count // TURN_OPERATIONS)
+    # what doesn't divide evenly goes to the first turns
+    shortest, larger_turns = divmod(count, number_of_turns)
+    schedule: list[tuple[int, int]] = []
+    for turn in range(number_of_turns):
+        warm_up = LATER_WARMUP_OPERATIONS if turn else first
+        counted = shortest + 1 if turn < larger_turns else shortest
+        schedule.append((warm_up, counted))
+    return schedule

@@ -13,7 +13,8 @@ from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Sett
 
 TRAFFIC_KINDS.add("collective", TrafficKind())
 PROBE_BYTES: Final = 10**9
-PROBE_GPU_TASKS: Final = 2**13  # more than may be replayed: a probe has as many slices as there can be
+# more than may be replayed: a probe has as many slices as there can be
+PROBE_GPU_TASKS: Final = 2**13
 
 
 @WORKLOADS.register("collective")

@@ -17,7 +17,8 @@ from railyard.workloads.schedule import Iteration, Phase, Program, Scale, Schedu
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Modelled, Setting, TrafficKind
 
 TRAFFIC_KINDS.add("DP", TrafficKind(is_dense=True, is_headline=False))
-FIRST_BUCKET_BYTES: Final = 2**20  # DDP's first bucket is smaller (1 MiB), so that communication starts early
+# DDP's first bucket is smaller (1 MiB), so that communication starts early
+FIRST_BUCKET_BYTES: Final = 2**20
 
 
 def buckets(model: LayersModel, limit: int) -> tuple[int, ...]:

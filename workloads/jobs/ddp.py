@@ -18,7 +18,8 @@ from railyard.workloads.allreduce.peers.training import DdpRanks, Training
 from railyard.workloads.allreduce.workload import RailSession, RailWorkload, Rows
 from railyard.workloads.spec import WORKLOADS
 
-MIN_LOSS: Final = 0.01  # smaller losses are compared as if they were this large: their last digits are float32's
+# smaller losses are compared as if they were this large: their last digits are float32's
+MIN_LOSS: Final = 0.01
 
 
 @WORKLOADS.register("ddp")

@@ -3,8 +3,8 @@
 Per layer and micro-batch 4 AllGather and 4 ReduceScatter in the tensor-parallel group (half of them forward), with
 sequence parallelism (Korthikanti et al. 2022); b s h / t elements between stages, forward and back; AllReduce of the
 gradients at the end. A pass (a micro-batch through a stage's layers, one way) merges the collectives of its layers into
-`pairs_per_pass`: small messages would measure the machine's latency. Stages take micro-batches in 1F1B order, plain or
-interleaved (Narayanan et al. 2021, section 2.2, Fig. 4: each group of p through one of v model chunks after the other).
+`pairs_per_pass`. Stages take micro-batches in 1F1B order, plain or interleaved (Narayanan et al. 2021, section 2.2,
+Fig. 4: each group of p through one of v model chunks after the other).
 """
 
 from collections import deque
@@ -68,7 +68,8 @@ def one_forward_one_backward(stage: int, stages: int, micro_batches: int, virtua
 
 def next_pass(stage: int, stages: int, virtual_stages: int, step: Pass) -> tuple[int, Pass] | None:
     """The stage that takes the output of this pass, and its pass; None at the model's own ends (or with one stage)."""
-    position = step.chunk * stages + stage + (1 if step.forward else -1)
+    direction = 1 if step.forward else -1
+    position = step.chunk * stages + stage + direction
     if stages == 1 or not 0 <= position < stages * virtual_stages:
         return None
     chunk, target = divmod(position, stages)
@@ -76,11 +77,11 @@ def next_pass(stage: int, stages: int, virtual_stages: int, step: Pass) -> tuple
 
 
 MICRO_BATCHES: Final = 4
+# Share of the forward pass in t(b): a backward pass takes two times as long (Narayanan et al., section 2.2).
 FORWARD: Final = 1 / 3
-"""Share of the forward pass in t(b): a backward pass takes two times as long (Narayanan et al., section 2.2)."""
 TENSOR_COLLECTIVES: Final = ("all-gather", "reduce-scatter")
+# AllGather and ReduceScatter pairs of a layer in one pass: one around attention, one around the MLP.
 PAIRS_PER_LAYER: Final = 2
-"""AllGather and ReduceScatter pairs of a layer in one pass: one around attention, one around the MLP."""
 
 
 TRAFFIC_KINDS.add("TP", TrafficKind(is_dense=True, is_headline=False))
@@ -130,6 +131,7 @@ def gpt_job(
     """
     p = placement.parallelism
     layers_per_pass = layers / p.virtual_stages
+    # merged, since small messages would measure the machine's latency
     pairs = pairs_per_pass
     if pairs is None:
         pairs = round(PAIRS_PER_LAYER * layers_per_pass)
@@ -178,7 +180,9 @@ def gpt_schedule(job: GptJob) -> Schedule:
     pair = Program(place.domains, place.rails)
     for phase in iteration.each_micro_batch:
         run(pair, phase, place.tensor_grid(0, 0))
-    tasks = pair.count + (p.tensor if iteration.compute_s > 0 else 0)
+    tasks = pair.count
+    if iteration.compute_s > 0:
+        tasks += p.tensor
     pairs = 2 * p.pipeline * p.virtual_stages * p.micro_batches * p.data * job.pairs_per_pass
     program.check_count(pairs * tasks)
     program.check_runs(pairs * len(iteration.each_micro_batch))
@@ -209,7 +213,8 @@ def _emit_replica(program: Program, iteration: Iteration, job: GptJob, replica: 
         """Compute and communicate; each GPU sends its part to its rank's GPU in the next stage, and waits for that."""
         for gpu, transfer in zip(groups[stage], inputs[stage, step], strict=False):
             program.wait_for(gpu, (*program.last(gpu), transfer))
-        seconds = iteration.compute_s / v * (FORWARD if step.forward else 1 - FORWARD)
+        share = FORWARD if step.forward else 1 - FORWARD
+        seconds = iteration.compute_s / v * share
         where = f"stage {stage}, replica {replica}"
         gather = replace(all_gather, stage=where, step=step.name)
         scatter = replace(reduce_scatter, stage=where, step=step.name)

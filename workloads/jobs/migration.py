@@ -25,11 +25,15 @@ STATE_PHASE: Final = "state"
 
 def stateful_kinds() -> dict[str, type[Workload]]:
     """Return the kinds of workload of which each rank has one with the same state, by name."""
-    return {n: kind for n, kind in WORKLOADS.items() if kind.state_parameters is not Workload.state_parameters}
+    kinds: dict[str, type[Workload]] = {}
+    for name, kind in WORKLOADS.items():
+        if kind.state_parameters is not Workload.state_parameters:
+            kinds[name] = kind
+    return kinds
 
 
 def state_bytes(spec: Workload, scale: Scale, field: str) -> int:
-    """Emulated bytes of one rank's state: of its layers and its share of them, embeddings left out as in its gradients.
+    """Return the emulated bytes of one rank's state: of its layers and its share of them.
 
     BadInput for workloads that say nothing of parameters, or whose ranks hold some that no other rank has.
     """
@@ -37,6 +41,7 @@ def state_bytes(spec: Workload, scale: Scale, field: str) -> int:
     if parameters is None:
         kinds = " or ".join(sorted(stateful_kinds()))
         raise BadInput(f"{field}.kind", spec.kind, f"must be {kinds}: each rank has one with the same state")
+    # without embeddings, which the emulated gradients leave out too
     return whole_bytes(BYTES_PER_PARAMETER * parameters * scale.bytes_factor)
 
 
@@ -58,8 +63,7 @@ def state_peers(schedule: Schedule) -> dict[int, frozenset[int]]:
 def state_senders(schedule: Schedule, moves: Mapping[int, int], dead: Set[int], field: str) -> dict[int, int]:
     """Return who sends the state of each GPU that moves (old: new place), as {new place: sender}.
 
-    A peer that neither moves nor is dead; of the same rank if there is one, so that it stays on a rail. Each sends
-    to as few as possible. BadInput if there is none.
+    BadInput for a GPU whose peers all move or are dead.
     """
     sender_of: dict[int, int] = {}
     k = schedule.rails
@@ -69,6 +73,7 @@ def state_senders(schedule: Schedule, moves: Mapping[int, int], dead: Set[int], 
         if not candidates:
             allowed = f"has no peer left with the state of GPU {old_gpu}: data parallelism must be 2 or more"
             raise BadInput(field, schedule.name, allowed)
+        # as few receivers for each sender as possible; then a peer of the same rank, so that the state stays on a rail
         senders = list(sender_of.values())
         sender_of[new_gpu] = min(candidates, key=lambda gpu: (senders.count(gpu), gpu % k != old_gpu % k, gpu))
     return sender_of

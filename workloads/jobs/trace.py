@@ -15,7 +15,8 @@ from railyard.workloads.schedule import Factor, Scale, TooManyTasks
 from railyard.workloads.traces import common
 from railyard.workloads.traces.lower import Lowered, durations, lower
 
-MAX_BYTES_FACTOR: Final = 1e12  # a product with the bytes of a transfer is finite, and more than it may have
+# a product with the bytes of a transfer is finite, and more than it may have
+MAX_BYTES_FACTOR: Final = 1e12
 
 MAX_TRACE_NAME: Final = 128
 
@@ -93,13 +94,13 @@ class TraceSpec(spec.Workload):
 
         def lowered(bytes_factor: float, time_factor: float, all_to_all: str) -> Lowered:
             try:
-                found = lower(trace, fabric.domains, fabric.rails, bytes_factor, time_factor, all_to_all)
+                lowered_trace = lower(trace, fabric.domains, fabric.rails, bytes_factor, time_factor, all_to_all)
             except TooManyTasks as error:
                 remedy = "take fewer domains or rails, or fewer operations of the trace"
                 raise BadInput(f"{setting.field}.path", self.path, f"{error}; {remedy}") from error
-            if not found.schedule.transfers:
+            if not lowered_trace.schedule.transfers:
                 raise BadInput(f"{setting.field}.path", self.path, "sends nothing, so there is nothing to replay")
-            return found
+            return lowered_trace
 
         factor = self.bytes_factor
         if factor is None:

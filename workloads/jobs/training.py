@@ -28,13 +28,14 @@ from railyard.workloads.jobs.data_parallel import buckets
 from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, LayersModel, load_model, model_title
 from railyard.workloads.spec import WORKLOADS
 
+# Nezha 5.3.4: packets above 1 GB crashed Gloo, and were split into several of 256 MB.
 GPT_MAX_MESSAGE: Final = 256 * 2**20
-"""Nezha 5.3.4: packets above 1 GB crashed Gloo, and were split into several of 256 MB."""
 GPT_SPLIT_ABOVE: Final = 2**30
+# Half precision by the data sheet, and the share of it that Megatron-LM's GPTs reach (Narayanan et al. 2021, Table 1:
+# 44 to 52% on the A100, whose memory is faster). Nezha gives no times of its own.
 V100_FLOPS: Final = 125e12 * 0.4
-"""Half precision by the data sheet, and the share of it that Megatron-LM's GPTs reach (Narayanan et al. 2021, Table 1:
-44 to 52% on the A100, whose memory is faster). Nezha gives no times of its own."""
-GPT_LINK_RATE: Final = 1e9 / 8  # Nezha 5.3.4: all NICs were held to 1 Gbit/s for GPT-3. Bytes per second.
+# Nezha 5.3.4: all NICs were held to 1 Gbit/s for GPT-3. Bytes per second.
+GPT_LINK_RATE: Final = 1e9 / 8
 SPEEDS: Final[dict[tuple[str, int], tuple[float, float, float]]] = {
     ("alexnet", 32): (215.7, 319.0, 376.8),
     ("alexnet", 64): (426.6, 612.5, 753.2),
@@ -76,7 +77,8 @@ class Step:
         return replace(self, sizes=sizes)
 
 
-MAX_ALLREDUCES: Final = 2**14  # of a step, before they are listed: each takes a prediction under each policy
+# of a step, before they are listed: each takes a prediction under each policy
+MAX_ALLREDUCES: Final = 2**14
 
 
 def split(sizes: tuple[int, ...], largest: int) -> tuple[int, ...]:
@@ -94,30 +96,29 @@ def training_name(model: str, batch: int) -> str:
 
 
 def published_compute_s(model: str, batch: int) -> float | None:
-    """Return the seconds that a step computes, from Fig. 16's speeds with 1, 2 and 3 NICs; None if it is not in it.
-
-    Step times there are `compute + communication / NICs` (within 3% but for VGG-11 with batches of 64).
-    """
+    """Return the seconds that a step computes, from Fig. 16's speeds with 1, 2 and 3 NICs; None if it is not in it."""
     speeds = SPEEDS.get((model, batch))
     if not speeds:
         return None
     steps = [SPEEDS_NODES * batch / speed for speed in speeds]
-    return linear_regression([1 / nics for nics in (1, 2, 3)], steps).intercept
+    # step times there are `compute + communication / NICs` (within 3% but for VGG-11 with batches of 64)
+    return linear_regression([1, 1 / 2, 1 / 3], steps).intercept
 
 
 def gpt_step(name: str, model: GptModel, nodes: int) -> Step:
     """Return a step of a data-parallel group of `nodes`: the gradients of one GPU's stage and tensor slice, in 16 bits.
 
-    Table 3: the whole job has 8 stages of so many nodes, with two tensor-parallel GPUs each; the replicas share the
-    batch. The pipeline's bubble is in the computing; tensor parallelism within a node and activations between stages
-    are not, since they are no allreduces between nodes.
+    Source: Nezha Table 3. The whole job has 8 stages of so many nodes, with two tensor-parallel GPUs each.
     """
     shape = model.training
     gradient = FP16_BYTES * model.parameters // (shape.tensor * shape.pipeline)
     sizes: tuple[int, ...] = (gradient,)
     if gradient > GPT_SPLIT_ABOVE:
         sizes = split(sizes, GPT_MAX_MESSAGE)
+    # the replicas share the batch
     micro_batches = shape.global_batch // nodes // shape.micro_batch
+    # The pipeline's bubble is in the computing; tensor parallelism within a node and activations between stages are
+    # not, since they are no allreduces between nodes.
     stage_flops = model.layer_flops(shape.micro_batch) * model.layers / (shape.tensor * shape.pipeline)
     compute_s = (micro_batches + shape.pipeline - 1) * stage_flops / V100_FLOPS
     return Step(name, shape.global_batch / nodes, sizes, compute_s)
@@ -159,7 +160,9 @@ class TrainingSpec(workload.ComparedWorkload):
 
     def label(self) -> str:
         """Return its model, and the batch unless the model has one of its own."""
-        return training_name(self.model, 0 if isinstance(load_model(self.model), GptModel) else self.batch)
+        if isinstance(load_model(self.model), GptModel):
+            return training_name(self.model, 0)
+        return training_name(self.model, self.batch)
 
     def compute_s(self) -> float | None:
         """Return the seconds of computing in a step of a model of layers; None if neither spec nor paper says."""
@@ -191,12 +194,10 @@ class TrainingSpec(workload.ComparedWorkload):
                 raise BadInput(f"{field}.model", self.model, allowed)
 
     def step(self, nodes: int, scale: float, rail_rate: float) -> Step:
-        """Return what is sent on rails `scale` times slower than the paper's. `rail_rate` as emulated, bytes/s.
-
-        GPT-3's nodes had 1 Gbit/s: on faster rails its computing shrinks as much as its communication does.
-        """
+        """Return what is sent on rails `scale` times slower than the paper's. `rail_rate` as emulated, bytes/s."""
         model = load_model(self.model)
         if isinstance(model, GptModel):
+            # GPT-3's nodes had 1 Gbit/s: on faster rails its computing shrinks as much as its communication does
             whole = gpt_step(model_title(self.model), model, nodes)
             step = in_proportion(whole, self.volume, rail_rate * scale / GPT_LINK_RATE)
         else:

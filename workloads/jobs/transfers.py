@@ -83,25 +83,28 @@ def derangement(items: Sequence[int], rng: random.Random) -> tuple[int, ...]:
 def transfers_schedule(
     domains: int, rails: int, pairs: Sequence[Pair], size: int, stripes: int = 1, rounds: int = 1
 ) -> Schedule:
-    """`size` bytes for each pair in even stripes, `rounds` times; every transfer is a run of its own.
-
-    A source begins its next transfer when the last one's destination has sent a receipt: before that, much of it may
-    still wait in the source's own buffers.
-    """
+    """`size` bytes for each pair in even stripes, `rounds` times; every transfer is a run of its own."""
     program = Program(domains, rails)
     step = Phase("transfer", "collective", "point-to-point", 1, 2, size)
     receipt = replace(step, name=RECEIPT, data_bytes=RECEIPT_BYTES)
-    parts = [size // stripes + (n < size % stripes) for n in range(min(stripes, size))]
+    shortest, longer_parts = divmod(size, stripes)
+    parts = [shortest + 1] * longer_parts
+    if shortest:
+        parts += [shortest] * (stripes - longer_parts)
     sent: dict[Pair, list[int]] = {}
     for round_number in range(rounds):
         if round_number:
+            # A source begins its next transfer when the last one's destination has sent a receipt: before that, much of
+            # it may still wait in the source's own buffers.
             for (src, dst), tasks in sent.items():
                 program.wait_for(src, [program.send(dst, src, RECEIPT_BYTES, program.phase(receipt), tasks)])
         for src, dst in pairs:
             number = program.phase(step)
             before = program.last(src)
             sent[src, dst] = [program.send(src, dst, part, number, before, n) for n, part in enumerate(parts)]
-    iteration = Iteration(1, 1, 1, 0.0, (replace(step, repeats=rounds),), None, ()) if rounds > 1 else None
+    iteration = None
+    if rounds > 1:
+        iteration = Iteration(1, 1, 1, 0.0, (replace(step, repeats=rounds),), None, ())
     return program.schedule("transfers", iteration)
 
 

@@ -21,7 +21,8 @@ from railyard.workloads.placement.layout import Layout, Numbers, expert_groups, 
 Bytes = NDArray[np.float64]
 Scope = Literal["HB domain", "rail", "across rails"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
-MAX_PAIRS: Final = 2**24  # pairs that an all-to-all is spelled out to: all of 4,096 GPUs, which takes 0.3 GB
+# pairs that an all-to-all is spelled out to: all of 4,096 GPUs, which takes 0.3 GB
+MAX_PAIRS: Final = 2**24
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,20 +200,22 @@ def gpt_traffic(model: GptModel, layout: Layout) -> Traffic:
         "PP": _pipeline_transfers(layout, model.gathered_bytes(p.micro_batch) / p.tensor),
         "DP": _collective_rings(layout.data_groups, layout.rails, 2 * gradients),
     }
-    return Traffic(layout.domains, layout.rails, {kind: _merged(part, layout) for kind, part in parts.items()})
+    pairs_by_kind = {kind: _merged(part, layout) for kind, part in parts.items()}
+    return Traffic(layout.domains, layout.rails, pairs_by_kind)
 
 
 def moe_traffic(model: MoeModel, layout: Layout) -> Traffic:
     """A step of a mixture of experts: all-to-all within each `experts` ranks, AllReduce of what is replicated.
 
-    Every GPU has the tokens that the model's own have. With more GPUs than experts the experts are replicated as well,
-    and the AllReduce of their gradients counts as DP too. With fewer, a GPU has several.
+    Every GPU has the tokens that the model's own have.
     """
     ranks = layout.gpus.reshape(-1)
     groups = expert_groups(layout, model.experts)
     size = groups.shape[1]
     if model.experts % size:
         raise BadInput("experts", model.experts, f"must divide the {ranks.size} GPUs, or be a multiple of them")
+    # With more GPUs than experts the experts are replicated as well, and the AllReduce of their gradients counts as DP
+    # too. With fewer, a GPU has several.
     static = _collective_rings(ranks[None, :], layout.rails, 2.0 * FP16_BYTES * model.static_parameters)
     gpu_expert_parameters = model.expert_parameters * model.experts / size
     experts = _collective_rings(np.ascontiguousarray(groups.T), layout.rails, 2.0 * FP16_BYTES * gpu_expert_parameters)
@@ -243,14 +246,12 @@ def _collective_rings(groups: Numbers, rails: int, data_bytes: float) -> list[Pa
 
 
 def _pipeline_transfers(layout: Layout, boundary_bytes: float) -> list[Pairs]:
-    """Activations to the next stage and gradients back, for each chunk and micro-batch.
-
-    With v chunks a micro-batch passes each boundary v times, and goes v - 1 times from the last stage to the first.
-    """
+    """Activations to the next stage and gradients back, for each chunk and micro-batch."""
     p = layout.parallelism
     if p.pipeline < 2:
         return []
     stages = layout.pipelines
+    # with v chunks a micro-batch passes each boundary v times, and goes v - 1 times from the last stage to the first
     hops = [(stages[:, :-1].ravel(), stages[:, 1:].ravel(), p.virtual_stages)]
     if p.virtual_stages > 1:
         hops.append((stages[:, -1], stages[:, 0], p.virtual_stages - 1))

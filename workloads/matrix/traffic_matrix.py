@@ -26,7 +26,8 @@ from railyard.workloads.tasks import Transfer
 Side = Literal["hb", "rail"]
 _Port = int  # 4 GPU + 2 for the rail link + 1 for its receiving side
 _Use = tuple[float, float, int]  # of a port: from when to when, and the number of the phase
-MIN_BATCH: Final = 4  # tasks that numpy handles in the time that Python takes for one by one
+# tasks that numpy handles in the time that Python takes for one by one
+MIN_BATCH: Final = 4
 
 
 def line_rate_duration_s(schedule: Schedule, rates: Rates, fabric: FabricSpec | None = None) -> float:
@@ -46,15 +47,17 @@ class LineRate(NamedTuple):
     """A schedule at line rate: its seconds, and for each phase and each other phase, which share of a run the other
     one has a port of its own.
 
-    A phase has a port from its first byte there to its last; the other one's bytes in between are time that no formula
-    of a phase alone has. It is that of the port that shares most, in the median run.
+    A phase has a port from its first byte there to its last. The share is that of the port that shares most, in the
+    median run.
     """
 
     seconds: float
+    # the other phase's bytes in between are time that no formula of a phase alone has
     shared: Mapping[tuple[str, str], float]
 
 
-@lru_cache(maxsize=8)  # repeats have the same schedule, which may have a hundred thousand tasks
+# repeats have the same schedule, which may have a hundred thousand tasks
+@lru_cache(maxsize=8)
 def at_line_rate(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> LineRate:
     """Return how long a schedule takes at line rate, and which phases share links then."""
     if len(schedule.phases) == 1:
@@ -159,7 +162,8 @@ def _batch_ends(tasks: Columns, hops: Sequence[_TaskHop]) -> list[int]:
         port_parts += [hop.out, hop.into]
     users = np.concatenate(user_parts)
     ports = np.concatenate(port_parts)
-    order = np.argsort(ports.astype(np.min_scalar_type(ports.max(initial=0))), kind="stable")  # 16 bits: a radix sort
+    # numpy has a radix sort for 16 bits
+    order = np.argsort(ports.astype(np.min_scalar_type(ports.max(initial=0))), kind="stable")
     if ((np.diff(users[order]) < 0) & (np.diff(ports[order]) == 0)).any():
         # a port has tasks of several hops
         order = np.lexsort((users, ports))

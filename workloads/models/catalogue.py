@@ -12,9 +12,9 @@ from railyard.core.installation import data_file
 from railyard.workloads.placement.layout import Count, Parallelism
 
 CATALOGUE: Final = data_file("workloads/models")
+# How far published parameters may be from what the shape counts to: gated MLPs and untied embeddings fit in (Mixtral
+# 8x7B is 28% above, Llama 3 8B 15%), a digit too few or layers in place of heads don't.
 MAX_PARAMETER_ERROR: Final = 0.3
-"""How far published parameters may be from what the shape counts to: gated MLPs and untied embeddings fit in (Mixtral
-8x7B is 28% above, Llama 3 8B 15%), a digit too few or layers in place of heads don't."""
 FP16_BYTES: Final = 2  # bytes of a parameter, an activation or a gradient: 16 bits throughout (Rail-only appendix)
 
 
@@ -26,8 +26,8 @@ class _Model(ConfigModel):
         """Return a model as `load_model` does. BadInput for one of another kind."""
         model = load_model(name, field)
         if not isinstance(model, cls):
-            kind = next(kind for kind, model_class in KINDS.items() if model_class is cls)
-            raise BadInput(field, name, f"is {model.text}; kind {kind} takes a model of kind {kind}")
+            kinds = [kind for kind, model_class in KINDS.items() if model_class is cls]
+            raise BadInput(field, name, f"is {model.text}; kind {kinds[0]} takes a model of kind {kinds[0]}")
         return model
 
 
@@ -84,9 +84,9 @@ class GptModel(_Transformer):
     def layer_flops(self, micro_batch: int) -> float:
         """FLOPs of one layer, forward and backward, for a micro-batch, with selective recomputation.
 
-        Korthikanti et al. 2022 Eq. 8, 72 B l s h^2 (1 + s/(3h) + V/(12 h l)), without its last term: the output layer
-        is the last stage's alone, and Eq. 6-11 take all stages as equal.
+        Source: Korthikanti et al. 2022 Eq. 8, 72 B l s h^2 (1 + s/(3h) + V/(12 h l)).
         """
+        # without the last term: the output layer is the last stage's alone, and Eq. 6-11 take all stages as equal
         return 72.0 * micro_batch * self.sequence * self.hidden**2 * (1 + self.sequence / (3 * self.hidden))
 
 
@@ -137,11 +137,9 @@ class MoeModel(_Transformer):
 
     @property
     def gpu_flops(self) -> float:
-        """FLOPs of a GPU in a step without recomputation: Korthikanti Eq. 7 without vocabulary, for its own tokens.
-
-        A token goes through `experts_per_token` expert MLPs, 16 of the 24 h^2 multiply-adds of a layer.
-        """
+        """FLOPs of a GPU in a step without recomputation: Korthikanti Eq. 7 without vocabulary, for its own tokens."""
         dense = 1 + self.sequence / (6 * self.hidden)
+        # a token goes through `experts_per_token` expert MLPs, each of 16 of the 24 h^2 multiply-adds of a layer
         extra_experts = (self.experts_per_token - 1) * 16 / 24 * self.moe_layers / self.layers
         return 72.0 * self.tokens_per_gpu * self.layers * self.hidden**2 * (dense + extra_experts)
 

@@ -96,10 +96,8 @@ class Split(NamedTuple):
 
 
 def splits(parallelism: Parallelism, rails: int) -> dict[Dimension, Split]:
-    """Return the split that puts as much tensor parallelism in an HB domain as divides it, then data, then pipeline.
-
-    Where t p d is a multiple of `rails`, they fill a domain exactly.
-    """
+    """Return the split that puts as much tensor parallelism in an HB domain as divides it, then data, then pipeline."""
+    # where t p d is a multiple of `rails`, the three fill a domain exactly
     remaining = rails
     result = {}
     for name in DIMENSIONS:
@@ -172,14 +170,13 @@ def place(parallelism: Parallelism, domains: int, rails: int, field: str = "para
 
 
 def hierarchical(parallelism: Parallelism, domains: int, rails: int, field: str = "parallelism") -> Layout:
-    """Ranks where `splits` has them. A pipeline that has several stages in each domain turns round at a domain's end.
-
-    So a stage and the next are in one domain or on one rail. Only an interleaved pipeline changes rails on its way back
-    to the first stage, where it goes through an odd number of domains (above 1), several stages in each.
-    """
+    """Return the layout with ranks where `splits` has them."""
     check_parallelism(parallelism, domains, rails, field)
     (t_hb, t_network), (d_hb, d_network), (p_hb, _) = splits(parallelism, rails).values()
     p, d, t = np.ogrid[: parallelism.pipeline, : parallelism.data, : parallelism.tensor]
+    # A pipeline that has several stages in each domain turns round at a domain's end, so that a stage and the next are
+    # in one domain or on one rail. Only an interleaved pipeline changes rails on its way back to the first stage, where
+    # it goes through an odd number of domains (above 1), several stages in each.
     p_in = np.where(p // p_hb % 2, p_hb - 1 - p % p_hb, p % p_hb)
     local = t % t_hb + t_hb * (d % d_hb + d_hb * p_in)
     domain = t // t_hb + t_network * (d // d_hb + d_network * (p // p_hb))
@@ -238,10 +235,11 @@ def expert_groups(layout: Layout, experts: int) -> Numbers:
 
 
 def grids(groups: Numbers, rails: int) -> tuple[list[Numbers], Numbers]:
-    """Groups (a row each) that are grids, as arrays (groups, y, x), one for each y; and the rest, as they were.
+    """Groups (a row each) that are grids, as arrays (groups, y, x), one for each y; and the others, as they were.
 
-    In a grid, every one of the y domains has GPUs on the same x rails: so rails join all that domains don't.
+    In a grid, every one of the y domains has GPUs on the same x rails.
     """
+    # rails then join all GPUs that domains don't
     ordered = np.sort(groups, axis=1)
     domains = ordered // rails
     spans = 1 + (np.diff(domains, axis=1) != 0).sum(axis=1)

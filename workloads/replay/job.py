@@ -22,11 +22,15 @@ if TYPE_CHECKING:  # workers need none of it, and NumPy takes longer to import t
 
 PORT: Final = 7000
 PATTERN_BYTES: Final = 1 << 20
-PATTERN_STRIDE: Final = 7919  # transfers start at different places of the pattern, so that mixing two up is seen
+# transfers start at different places of the pattern, so that mixing two up is detected
+PATTERN_STRIDE: Final = 7919
 WINDOW_S: Final = 0.015
-MIN_FRAMES: Final = 4  # with fewer a link falls idle between a frame and its acknowledgement
-MIN_WINDOW_BYTES: Final = 4 * EXCHANGE_SLICE_BYTES + 100  # two slices and their headers
-MAX_WINDOW_BYTES: Final = 200_000  # about what a receive buffer of the usual size has room for
+# with fewer a link falls idle between a frame and its acknowledgement
+MIN_FRAMES: Final = 4
+# two slices and their headers
+MIN_WINDOW_BYTES: Final = 4 * EXCHANGE_SLICE_BYTES + 100
+# about what a receive buffer of the usual size has room for
+MAX_WINDOW_BYTES: Final = 200_000
 
 
 class Channel(NamedTuple):
@@ -41,8 +45,7 @@ class Channel(NamedTuple):
 class Windows:
     """Bytes that a pair's connections may have under way: within an HB domain, and over rails.
 
-    More than a link needs only waits in its queue: at emulated rates for so long that TCP takes it for a loss.
-    `minimum` is what a connection needs, however many it shares with.
+    `minimum`: what a connection needs, however many it shares with.
     """
 
     hb: int
@@ -51,19 +54,19 @@ class Windows:
 
     def per_connection(self, in_domain: bool, stripes: int) -> int:
         """Return the window of one of a pair's `stripes` connections, which together have that of a single one."""
-        return max(self.minimum, (self.hb if in_domain else self.rail) // stripes)
+        pair_window = self.hb if in_domain else self.rail
+        return max(self.minimum, pair_window // stripes)
 
 
 def windows_for_links(hb_bps: int, rail_bps: int, mtu: int) -> Windows:
-    """Return windows of 15 ms of links of these rates; at least of two slices, at most of a receive buffer.
-
-    Acknowledgements wait in the queues of the other direction: with windows of less than a slice, a sender has used up
-    those of all its receivers at times, and its link falls idle.
-    """
+    """Return windows of 15 ms of links of these rates; at least of two slices, at most of a receive buffer."""
     return Windows(_window_bytes(hb_bps), _window_bytes(rail_bps), MIN_FRAMES * mtu)
 
 
 def _window_bytes(rate_bps: int) -> int:
+    # More than a link needs only waits in its queue: at emulated rates for so long that TCP takes it for a loss. With
+    # less than a slice, a sender has at times used up the windows of all its receivers, whose acknowledgements wait in
+    # the queues of the other direction, and its link falls idle.
     return min(MAX_WINDOW_BYTES, max(MIN_WINDOW_BYTES, round(rate_bps / 8 * WINDOW_S)))
 
 
@@ -156,8 +159,9 @@ def jobs(
 
     `workers`: how many share all domains, or the GPUs of each.
     """
+    gpus = tuple(Gpu(*divmod(number, schedule.rails)) for number in range(schedule.gpus))
     common = {
-        "gpus": tuple(Gpu(*divmod(n, schedule.rails)) for n in range(schedule.gpus)),
+        "gpus": gpus,
         "tasks": tuple(schedule.tasks),
         "seed": seed,
         "windows": windows,
@@ -207,12 +211,10 @@ def dependents(job: Job) -> Dependents:
 
 
 def _departs(task: Task, earlier: Transfer) -> bool:
-    """Return whether a task waits until an earlier transfer of its GPU has left it, not only until the kernel has it.
-
-    Only the next transfer to the same GPU in the same phase doesn't: it goes out after the earlier one anyway.
-    """
-    follows_it_out = isinstance(task, Transfer) and earlier.dst == task.dst and earlier.phase == task.phase
-    return not follows_it_out
+    """Return whether a task waits until an earlier transfer of its GPU has left it, and not only for the kernel."""
+    # the next transfer to the same GPU in the same phase leaves after the earlier one anyway
+    is_next_of_pair = isinstance(task, Transfer) and earlier.dst == task.dst and earlier.phase == task.phase
+    return not is_next_of_pair
 
 
 PhaseEndCallback = Callable[[int], None]  # called once, in a thread, with the monotonic ns of a phase's last receipt
@@ -226,7 +228,11 @@ def first_phases(schedule: "Schedule") -> dict[str, int]:
 
 def transfers_per_phase(tasks: Iterable[Task], watched: Collection[int], local_gpus: Collection[int]) -> Counter[int]:
     """Return how many transfers of each watched phase come to these GPUs."""
-    return Counter(t.phase for t in tasks if isinstance(t, Transfer) and t.phase in watched and t.dst in local_gpus)
+    counts: Counter[int] = Counter()
+    for task in tasks:
+        if isinstance(task, Transfer) and task.phase in watched and task.dst in local_gpus:
+            counts[task.phase] += 1
+    return counts
 
 
 class PhaseTracker:
@@ -234,7 +240,9 @@ class PhaseTracker:
 
     def __init__(self, schedule: "Schedule", watched: Mapping[int, PhaseEndCallback]) -> None:
         self._remaining = transfers_per_phase(schedule.tasks, watched, range(schedule.gpus))
-        self._watched, self._lock = watched, threading.Lock()
+        self._watched = watched
+        # the workers' messages are read in threads
+        self._lock = threading.Lock()
         self._ended_ns = dict.fromkeys(watched, 0)
 
     def receive(self, end: PhaseEnd) -> None:

@@ -11,11 +11,7 @@ from railyard.workloads.schedule import Schedule
 
 
 def longest_queue_s(schedule: Schedule, plan: Plan, windows: Windows) -> float:
-    """Return the most time (s) that a byte can wait in queues on its path: until all that may be before it has left.
-
-    No more can wait at a port than the windows of the connections through it, nor more than these send. Of a hashed
-    uplink, any may have all.
-    """
+    """Return the most time (s) that a byte can wait in queues on its path: until all that may be before it has left."""
     columns = schedule.columns
     fabric = plan.spec
     rails = schedule.rails
@@ -28,10 +24,14 @@ def longest_queue_s(schedule: Schedule, plan: Plan, windows: Windows) -> float:
     src, dst = np.divmod(channels[:, 0], gpus)
     _, pair, stripes = np.unique(channels[:, 0], return_inverse=True, return_counts=True)
     total = np.where(src // rails == dst // rails, windows.hb, windows.rail)
+    # no more can wait at a port than the windows of the connections through it, nor more than these send
     under_way = np.maximum(windows.minimum, total // stripes[pair])
     under_way = np.minimum(under_way, np.bincount(place.ravel(), columns.bytes[sent], len(channels)))
-    hb, rail = (bps / 8 * payload_fraction(fabric.mtu) for bps in (plan.hb_bps, plan.rail_link(Gpu(0, 0)).rate_bps))
-    uplink = plan.uplink_bps / 8 * payload_fraction(fabric.mtu) if plan.uplinks else rail
+    bytes_per_bit = payload_fraction(fabric.mtu) / 8
+    hb = plan.hb_bps * bytes_per_bit
+    rail = plan.rail_link(Gpu(0, 0)).rate_bps * bytes_per_bit
+    # of a hashed uplink, any may have all
+    uplink = plan.uplink_bps * bytes_per_bit if plan.uplinks else rail
     waits = np.zeros(len(channels))
     if fabric.definition.is_graph:
         graph = fabric.graph

@@ -18,9 +18,11 @@ from railyard.core.worker import ANSWER_S, Ready, Worker
 from railyard.workloads.replay import job as protocol
 from railyard.workloads.schedule import Schedule
 
-CONNECT_S: Final = 120.0  # for all connections of large schedules
+# for all connections of large schedules
+CONNECT_S: Final = 120.0
 POLL_INTERVAL_S: Final = 0.1
-START_DELAY_NS: Final = 100_000_000  # all workers have read "go" by then
+# all workers have read "go" by then
+START_DELAY_NS: Final = 100_000_000
 
 
 REPLIES: Final = (Ready, protocol.Delivered, protocol.PhaseEnd, protocol.Outcome)

@@ -1,10 +1,10 @@
 """A replay's worker process: `python -m railyard.workloads.replay.worker`; gets Job, Connect and Go, in this order.
 
 Its connections are made inside the GPUs' namespaces, before the clock starts. A receiver offers a window that fits the
-link (job.py), and has far more room: one that drops for want of room looks like a bad link. Congestion control is
-cubic, which every kernel has. A transfer is a header (task number, bytes) and its bytes, cut from a pattern that both
-ends know; the receiver compares every byte. Transfers on one connection go one after the other. A transmit timestamp of
-the kernel (SO_TIMESTAMPING) says when the last byte of one has left its GPU, where a task waits for that.
+link (job.py), and has far more room: one that drops for want of room looks like a bad link. A transfer is a header
+(task number, bytes) and its bytes, cut from a pattern that both ends know; the receiver compares every byte. Transfers
+on one connection go one after the other. A transmit timestamp of the kernel (SO_TIMESTAMPING) says when the last byte
+of one has left its GPU, where a task waits for that.
 """
 
 import errno
@@ -28,12 +28,14 @@ from railyard.workloads.tasks import Compute, Transfer
 
 HEADER: Final = struct.Struct("!IQ")
 CHUNK_BYTES: Final = 256 * 1024
-SPIN_S: Final = 0.0015  # epoll sleeps in whole milliseconds: the last one before a computation ends is spent awake
+# epoll sleeps in whole milliseconds: the last one before a computation ends is spent awake
+SPIN_S: Final = 0.0015
 PROGRESS_INTERVAL_S: Final = 0.1
 
 # <linux/net_tstamp.h>, <linux/errqueue.h>, <linux/in.h>: the socket module has no names for them
 _SO_TIMESTAMPING: Final = 37
-_REPORT: Final = 1 << 4 | 1 << 7 | 1 << 11  # software timestamps, with the number of the last byte and no data
+# software timestamps, with the number of the last byte and no data
+_REPORT: Final = 1 << 4 | 1 << 7 | 1 << 11
 _ON_TRANSMIT: Final = [(socket.SOL_SOCKET, _SO_TIMESTAMPING, struct.pack("=I", 1 << 1))]
 _IP_RECVERR: Final = 11
 _EXTENDED_ERROR: Final = struct.Struct("=IBBBBII")  # its last field is the number of the byte
@@ -70,7 +72,8 @@ class Engine:
     """Plays the job's GPUs. `sending` and `receiving`: the connected, non-blocking sockets."""
 
     def __init__(self, job: protocol.Job, sending: Connections, receiving: Connections) -> None:
-        self.job, self.outcome = job, protocol.Outcome()
+        self.job = job
+        self.outcome = protocol.Outcome()
         self._pattern = memoryview(pattern_of(job.seed))
         self._dependency_counts, self._on_done, self._on_departure, self._on_receipt = protocol.dependents(job)
         self._epoll = select.epoll()
@@ -82,13 +85,15 @@ class Engine:
         for fd in self._senders:
             self._epoll.register(fd, 0)
         self._timers: list[tuple[float, int]] = []
-        self._ready = deque(number for number, remaining in self._dependency_counts.items() if remaining == 0)
+        ready = [number for number, remaining in self._dependency_counts.items() if remaining == 0]
+        self._ready = deque(ready)
         self._buffer = bytearray(CHUNK_BYTES)
         self._pending_tasks = len(self._dependency_counts)
         self._pending_by_phase = protocol.transfers_per_phase(job.tasks, job.watched, job.local_gpus)
         self._total_by_phase = dict(self._pending_by_phase)
         self._report: Report = lambda _: None
-        self._pending_receives = sum(1 for t in job.tasks if isinstance(t, Transfer) and t.dst in job.local_gpus)
+        transfers = [task for task in job.tasks if isinstance(task, Transfer)]
+        self._pending_receives = sum(transfer.dst in job.local_gpus for transfer in transfers)
         self.delivered_bytes = 0
 
     def run(self, start_ns: int, report: Report, deadline_ns: int) -> protocol.Outcome:
@@ -126,7 +131,7 @@ class Engine:
         if not self._timers:
             return PROGRESS_INTERVAL_S
         remaining_s = self._timers[0][0] - time.monotonic() - SPIN_S
-        return min(PROGRESS_INTERVAL_S, remaining_s) if remaining_s > 0 else 0.0
+        return max(0.0, min(PROGRESS_INTERVAL_S, remaining_s))
 
     def _on_event(self, fd: int, events: int) -> None:
         if fd in self._receivers:
@@ -211,7 +216,10 @@ class Engine:
                 start = connection.pattern_offset
                 is_reported = length == connection.remaining and connection.task in self._on_departure
                 chunk = self._pattern[start : start + length]
-                sent = connection.sock.sendmsg([chunk], _ON_TRANSMIT) if is_reported else connection.sock.send(chunk)
+                if is_reported:
+                    sent = connection.sock.sendmsg([chunk], _ON_TRANSMIT)
+                else:
+                    sent = connection.sock.send(chunk)
             except BlockingIOError:
                 self._set_write_events(connection, True)
                 return
@@ -238,7 +246,8 @@ class Engine:
     def _set_write_events(self, connection: _Connection, enabled: bool) -> None:
         if connection.wants_write != enabled:
             connection.wants_write = enabled
-            self._epoll.modify(connection.sock.fileno(), select.EPOLLOUT if enabled else 0)
+            events = select.EPOLLOUT if enabled else 0
+            self._epoll.modify(connection.sock.fileno(), events)
 
     def _receive(self, connection: _Connection) -> None:
         """Read once; epoll tells again if there is more."""
@@ -287,12 +296,15 @@ def _channel(transfer: Transfer) -> protocol.Channel:
     return protocol.Channel(transfer.src, transfer.dst, transfer.stripe)
 
 
-SOCKET_BUFFER_BYTES: Final = 212_992  # all that an ordinary user gets; the kernel doubles it for its own bookkeeping
+# all that an ordinary user gets; the kernel doubles it for its own bookkeeping
+SOCKET_BUFFER_BYTES: Final = 212_992
 CONNECT_S: Final = 20.0
-CONNECT_S_A_CHANNEL: Final = 0.01  # 256 GPUs have 7,936 in an all-to-all of rails, whose handshakes share slow links
-MAX_CONNECT_S: Final = 100.0  # less than what the run waits for a worker
+# 256 GPUs have 7,936 channels in an all-to-all of rails, whose handshakes share slow links
+CONNECT_S_A_CHANNEL: Final = 0.01
+# less than what the run waits for a worker
+MAX_CONNECT_S: Final = 100.0
+# struct linger: a closed connection ends with a reset, and no receiver waits for what is yet to be sent
 _LINGER_RESET: Final = struct.pack("ii", 1, 0)
-"""struct linger: a closed connection ends with a reset, and no receiver waits for what is yet to be sent."""
 HELLO: Final = struct.Struct("!II")  # the caller's GPU number, and the stripe
 
 
@@ -301,6 +313,7 @@ def _configured(sock: socket.socket) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # every kernel has cubic; the default is another one on some machines
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
     sock.setblocking(False)
     return sock
@@ -320,10 +333,7 @@ def listen(job: protocol.Job) -> dict[int, socket.socket]:
 
 
 def connect(job: protocol.Job, listeners: dict[int, socket.socket]) -> tuple[Connections, Connections]:
-    """(sending, receiving), all established. TimeoutError names a pair of which one did not come about.
-
-    The kernels of both ends connect all pairs at once, so waiting for one after the other takes no longer.
-    """
+    """Return (sending, receiving), all established. TimeoutError names a pair of which one did not come about."""
     channels = protocol.connections(job.tasks)
     within_s = min(MAX_CONNECT_S, CONNECT_S + CONNECT_S_A_CHANNEL * len(channels))
     deadline = time.monotonic() + within_s
@@ -336,7 +346,11 @@ def connect(job: protocol.Job, listeners: dict[int, socket.socket]) -> tuple[Con
             src, dst, _ = min(missing)
             raise TimeoutError(f"no connection {job.gpus[src].name} -> {job.gpus[dst].name} in {within_s:.0f} s")
 
-    sending = {channel: _open_connection(job, channel) for channel in channels if channel.src in job.local_gpus}
+    sending: Connections = {}
+    for channel in channels:
+        if channel.src in job.local_gpus:
+            sending[channel] = _open_connection(job, channel)
+    # the kernels of both ends connect all pairs at once, so waiting for one after the other takes no longer
     for channel, sock in sending.items():
         wait(sock, select.POLLOUT, [channel])
         if error_code := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):

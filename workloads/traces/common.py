@@ -24,7 +24,8 @@ Op = Literal[
     "broadcast", "reduce", "gather", "scatter", "barrier",
 ]  # fmt: skip
 _HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
-MAX_BYTES: Final = 2**24  # of a trace's files together: decoded, they take up to 50 times as much memory
+# of a trace's files together: decoded, they take up to 50 times as much memory
+MAX_BYTES: Final = 2**24
 MAX_OPERATIONS: Final = 2**19
 Groups = Mapping[str, tuple[int, ...]]  # ranks of process groups, by name
 
@@ -163,20 +164,24 @@ TRACE_FORMATS: Final = Registry[TraceFormat]("trace format", "railyard.workloads
 
 def check_format(name: str) -> str:
     """Return the name of a format, or auto; ValueError for any other."""
-    return name if name == "auto" else TRACE_FORMATS.checked(name)
+    if name == "auto":
+        return name
+    return TRACE_FORMATS.checked(name)
 
 
 def format_of(files: Files, field: str) -> str:
     """Return the name of the format of files. BadInput if they are of none."""
     formats = dict(TRACE_FORMATS.items())
-    name = next((name for name in reversed(formats) if formats[name].recognizes(files)), None)
-    if name is None:
-        raise BadInput(field, files.name, f"is in no known format: known are {', '.join(formats)}")
-    return name
+    # a plugin's format was registered last, and may be a special case of a general one
+    for name in reversed(formats):
+        if formats[name].recognizes(files):
+            return name
+    raise BadInput(field, files.name, f"is in no known format: known are {', '.join(formats)}")
 
 
 def parse_whole(where: str, key: str, value: object, minimum: int = 0, most: int = 2**63 - 1) -> int:
     """A whole number from a file, where none but such will do. BadInput says where it isn't one."""
+    # some writers have numbers as text or as floats; 20 digits are above every limit
     if (isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20) or (
         isinstance(value, float) and value.is_integer()
     ):
@@ -237,6 +242,7 @@ def parse_json(content: bytes, where: str) -> Any:
         location = f"line {error.lineno}, column {error.colno}"
         raise BadInput(where, location, f"is cut off or no JSON: {error.msg}") from error
     except (ValueError, RecursionError) as error:
+        # RecursionError: lists within lists, thousands deep
         raise BadInput(where, "its content", "is no JSON in UTF-8") from error
 
 
@@ -336,12 +342,16 @@ def _ranked(name: str) -> re.Match[str] | None:
 
 def is_trace_prefix(stem: str) -> bool:
     """Return whether the working folder has a file such as STEM.0.et."""
-    matches = (_ranked(file.name) for file in Path().iterdir())
-    return any(match["stem"] == stem for match in matches if match)
+    for file in Path().iterdir():
+        match = _ranked(file.name)
+        if match and match["stem"] == stem:
+            return True
+    return False
 
 
 def trace_name(path: str) -> str:
     """Return the name of a trace by its path alone: without folder, rank and suffix."""
     name = Path(path).name
     match = _ranked(name)
-    return (match["stem"] if match else Path(name).stem) or Path(path).resolve().parent.name
+    stem = match["stem"] if match else Path(name).stem
+    return stem or Path(path).resolve().parent.name

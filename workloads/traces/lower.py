@@ -7,7 +7,7 @@ algorithms; any other is one ring in the group's order, or pairs.
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby, pairwise, product
+from itertools import groupby, pairwise, product
 from typing import Final
 
 from railyard.core.units import format_size
@@ -39,7 +39,8 @@ def _send_chain(program: Program, order: Sequence[int], size: int, phase: int) -
 
 
 def _send_barrier(program: Program, group: Sequence[int], phase: int) -> None:
-    """Send a barrier: in round k everyone tells the one 2^k places on, so that all know of all after log2 n rounds."""
+    """Send a barrier: in round k each GPU sends to the GPU 2^k places on."""
+    # after log2 n rounds every GPU depends on all others, directly or through another one
     n = len(group)
     step = 1
     while step < n:
@@ -54,7 +55,7 @@ def _send_barrier(program: Program, group: Sequence[int], phase: int) -> None:
 
 @dataclass(frozen=True)
 class Lowered:
-    """A trace as a schedule;
+    """A trace as a schedule.
 
     `tasks`: which tasks an operation is on its own rank (none if it only orders others).
     """
@@ -87,15 +88,20 @@ def lower(
     for number, transfer in schedule.transfers:
         tasks_of_phase[transfer.phase, transfer.src].append(number)
         tasks_of_phase[transfer.phase, transfer.dst].append(number)
-    calls = {node_id: tuple(tasks_of_phase[phase, node_id[0]]) for node_id, phase in lowering.phases.items()}
-    return Lowered(trace, schedule, {**lowering.gaps, **calls})
+    tasks = dict(lowering.gaps)
+    for node_id, phase in lowering.phases.items():
+        tasks[node_id] = tuple(tasks_of_phase[phase, node_id[0]])
+    return Lowered(trace, schedule, tasks)
 
 
 def as_grid(group: tuple[int, ...], rails: int) -> Grid | None:
     """The group as rows of HB domains, if each of them has the same ranks of it; None if not."""
     rows = [tuple(row) for _, row in groupby(sorted(group), lambda gpu: gpu // rails)]
-    ranks_of_rows = {tuple(gpu % rails for gpu in row) for row in rows}
-    return tuple(rows) if len(ranks_of_rows) == 1 else None
+    ranks_of_first_row = [gpu % rails for gpu in rows[0]]
+    for row in rows:
+        if [gpu % rails for gpu in row] != ranks_of_first_row:
+            return None
+    return tuple(rows)
 
 
 def durations(lowered: Lowered, spans: Mapping[int, tuple[int, int]], time_factor: float) -> dict[NodeId, Measured]:
@@ -136,8 +142,10 @@ class _Lowering:
         """Append the tasks of one step: each of its GPUs goes on from what its own operation waits for."""
         program = self.program
         for node_id, dependencies in zip(step.members, step.after, strict=True):
-            tasks = chain.from_iterable(self._ends[dependency] for dependency in dependencies)
-            program.wait_for(node_id[0], list(tasks))
+            tasks: list[int] = []
+            for dependency in dependencies:
+                tasks += self._ends[dependency]
+            program.wait_for(node_id[0], tasks)
         node_id = step.members[0]
         rank = node_id[0]
         action = self.trace.node(node_id).action
@@ -173,13 +181,12 @@ class _Lowering:
         return algorithms.whole_bytes(size * self.bytes_factor)
 
     def _phase(self, phase: Phase, trace_bytes: float) -> int:
-        """Append a phase and return its number.
-
-        Its name says what is sent, among how many GPUs, and the trace's own bytes: phases that are alike share a name,
-        and others of the same name are numbered.
-        """
+        """Append a phase, named by what is sent, among how many GPUs, and the trace's own bytes; return its number."""
+        # phases that are alike share a name, so that they are reported together; others of the same name are numbered
         if phase not in self._names:
-            name = f"{phase.name}, {format_size(trace_bytes)}" if trace_bytes else phase.name
+            name = phase.name
+            if trace_bytes:
+                name += f", {format_size(trace_bytes)}"
             same_name_count = sum(used_name.split(" #")[0] == name for used_name in self._names.values())
             if same_name_count:
                 name += f" #{same_name_count + 1}"
@@ -234,7 +241,8 @@ class _Lowering:
             algorithm = self.all_to_all if is_wide else "all-to-all"
         else:
             size = self._scaled(call.data_bytes / (x * y)) * x * y
-            algorithm = f"{call.op}-{'hierarchical' if is_wide else 'ring'}"
+            form = "hierarchical" if is_wide else "ring"
+            algorithm = f"{call.op}-{form}"
         phase = Phase(_name(call, x, y), call.kind, algorithm, x, y, size)
         number = self._phase(phase, call.data_bytes)
         algorithms.ALGORITHMS[algorithm].emit(self.program, phase, number, rows)
@@ -243,8 +251,9 @@ class _Lowering:
     def _port_phase(self, call: Call, size: float) -> Phase:
         """A step that is bound by one GPU's port: its bytes over the rail, if the group has more than one domain."""
         domains = {rank // self.program.rails for rank in call.group}
-        x, y = (1, 2) if len(domains) > 1 else (2, 1)
-        return Phase(_name(call, len(call.group)), call.kind, "point-to-point", x, y, size)
+        # x and y of two GPUs: of one HB domain, or of one rail
+        shape = (1, 2) if len(domains) > 1 else (2, 1)
+        return Phase(_name(call, len(call.group)), call.kind, "point-to-point", *shape, size)
 
     def _exchange(self, step: Step, call: Call, grid: Grid | None) -> int | None:
         """Pair by pair, each with its own bytes: v-collectives, gather and scatter, and groups that are no grid."""
@@ -255,10 +264,16 @@ class _Lowering:
                 sizes[src, dst] = self._scaled(size)
         if not sizes:
             return None
-        y, x = (len(grid), len(grid[0])) if grid else (len(call.group), 1)
+        if grid:
+            y = len(grid)
+            x = len(grid[0])
+            rounds = algorithms.grid_shifts(grid)
+        else:
+            y = len(call.group)
+            x = 1
+            rounds = algorithms.shifts(call.group)
         phase = Phase(_name(call, x, y), call.kind, "all-to-all", x, y, self._bottleneck_bytes(sizes, x, y))
         number = self._phase(phase, sum(trace_sizes[pair] for pair in sizes))
-        rounds = algorithms.grid_shifts(grid) if grid else algorithms.shifts(call.group)
         exchange = algorithms.UnevenExchange(rounds, sizes)
         self.program.check_count(exchange.count())
         exchange.emit(self.program, number)
@@ -290,9 +305,9 @@ class _Lowering:
     def _bottleneck_bytes(self, sizes: Mapping[tuple[int, int], int], x: int, y: int) -> float:
         """Return the bytes of the uniform all-to-all whose rail ports carry what the busiest of these does.
 
-        (HB ports within one domain.) So Eq. 2 gives the time that this port needs, and no exchange of these bytes can
-        be faster.
+        Within one domain the same for HB ports.
         """
+        # with these bytes Eq. 2 gives the time that the busiest port needs, and no exchange can be faster than that
         rails = self.program.rails
         # by GPU, and whether it sends
         ports: Counter[tuple[int, bool]] = Counter()
@@ -309,7 +324,8 @@ def _root(call: Call) -> int:
 
 
 def _name(call: Call, *shape: int) -> str:
-    name = f"{call.op} {'x'.join(map(str, shape))}"
+    dimensions = "x".join(map(str, shape))
+    name = f"{call.op} {dimensions}"
     if call.kind == "collective":
         return name
     return f"{call.kind.lower()}-{name}"

@@ -5,7 +5,7 @@ on each rank. Sends are eager: a receive doesn't hold its sender up.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -52,7 +52,11 @@ def steps(trace: Trace) -> list[Step]:
     for receive, send in sent.items():
         waits[receive].append(send)
         edges.append((unit_of[send], unit_of[receive]))
-    keys = [(max(order_index[node_id] for node_id in members), members[0]) for members in units]
+    # a collective can't begin before the last of its ranks comes to it; units that could are put in order by rank
+    keys: list[tuple[int, NodeId]] = []
+    for members in units:
+        latest = max(order_index[node_id] for node_id in members)
+        keys.append((latest, members[0]))
 
     def describe_units(earlier: int, later: int) -> str:
         """Name the operations of the rank on which one unit waits for another, or the receive and its send."""
@@ -62,13 +66,12 @@ def steps(trace: Trace) -> list[Step]:
                     return _describe_wait((trace.node(upstream).where, trace.node(node_id).where), 0, 1)
         raise AssertionError("an edge has two operations")
 
-    ordered_units = [units[number] for number in _topological_order(edges, keys, describe_units)]
-    return [_step(members, after, sent) for members in ordered_units]
-
-
-def _step(members: tuple[NodeId, ...], after: Mapping[NodeId, Sequence[NodeId]], sent: Mapping[NodeId, NodeId]) -> Step:
-    dependencies = tuple(tuple(after[node_id]) for node_id in members)
-    return Step(members, dependencies, sent.get(members[0]))
+    ordered_steps = []
+    for number in _topological_order(edges, keys, describe_units):
+        members = units[number]
+        dependencies = tuple(tuple(after[node_id]) for node_id in members)
+        ordered_steps.append(Step(members, dependencies, sent.get(members[0])))
+    return ordered_steps
 
 
 def _dependencies(trace: Trace) -> dict[NodeId, list[NodeId]]:
@@ -140,14 +143,18 @@ def _collectives(trace: Trace, in_order: InOrder, after: dict[NodeId, list[NodeI
             rank_calls.append(node_id)
     collectives: list[tuple[NodeId, ...]] = []
     for (_, group), by_rank in calls.items():
-        for turn in range(max(map(len, by_rank.values()))):
-            members = tuple(by_rank[rank][turn] for rank in group if turn < len(by_rank[rank]))
+        turns = max(map(len, by_rank.values()))
+        for turn in range(turns):
+            members: list[NodeId] = []
+            for rank in group:
+                # none of a rank with fewer calls, which is then reported
+                members += by_rank[rank][turn : turn + 1]
             _check_agreement(trace, group, members, turn)
-            collectives.append(members)
+            collectives.append(tuple(members))
     return collectives
 
 
-def _check_agreement(trace: Trace, group: tuple[int, ...], members: tuple[NodeId, ...], turn: int) -> None:
+def _check_agreement(trace: Trace, group: tuple[int, ...], members: Sequence[NodeId], turn: int) -> None:
     """Raise BadInput unless every rank of the group has the call, with the same operation, bytes and root."""
     nodes = [trace.node(member) for member in members]
     calls = [node.action for node in nodes if isinstance(node.action, Call)]
@@ -155,9 +162,9 @@ def _check_agreement(trace: Trace, group: tuple[int, ...], members: tuple[NodeId
     expected = calls[0]
     if len(members) < len(group):
         ranks = {rank for rank, _ in members}
-        missing_rank = next(rank for rank in group if rank not in ranks)
+        missing_ranks = [rank for rank in group if rank not in ranks]
         where = f"is number {turn + 1} of group {list(group)} here"
-        raise BadInput(first.where, expected.op, f"{where}, but the trace of rank {missing_rank} has no such call")
+        raise BadInput(first.where, expected.op, f"{where}, but the trace of rank {missing_ranks[0]} has no such call")
     for node, call in zip(nodes, calls, strict=True):
         if (call.op, call.data_bytes, call.root) != (expected.op, expected.data_bytes, expected.root):
             allowed = f"must be {_describe_call(expected)}, as {first.where} has it: they are one"

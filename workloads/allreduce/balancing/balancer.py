@@ -19,19 +19,20 @@ from railyard.workloads.allreduce.balancing.costs import Cost, CostEstimator, si
 from railyard.workloads.allreduce.balancing.policy import Planner
 from railyard.workloads.allreduce.tasks import Segment, partition
 
+# Operations: with the paper's windows of 100 shares can't converge "within the first 100 iterations".
 LEARNING_WINDOW: Final = 5
-"""Operations: with the paper's windows of 100 shares can't converge "within the first 100 iterations"."""
 LONG_WINDOW: Final = 100
 SETTLED_SPREAD: Final = 0.05
+# Section 5.3.2: the average scheduling error stays within 9.3%; a settled class beyond it is adjusted again.
 DISTURBED_SPREAD: Final = 0.093
-"""Section 5.3.2: the average scheduling error stays within 9.3%; a settled class beyond it is adjusted again."""
+# A class at rest moves only if so many windows in a row say the same: on a busy machine times scatter, and of many
+# windows one shows a gain where there is none.
 AGREEING_WINDOWS: Final = 2
-"""A class at rest moves only if so many windows in a row say the same: on a busy machine times scatter, and of many
-windows one shows a gain where there is none."""
 MIN_GAIN: Final = 0.1
 MIN_GAIN_AT_REST: Final = 0.2
 MAX_TRIES: Final = 3
-MAX_STEPS: Final = 14  # windows of a split: with those before it fewer than 100 operations
+# windows of a split: with those before it fewer than 100 operations
+MAX_STEPS: Final = 14
 RECHECK_WINDOWS: Final = 5
 
 Shares = tuple[float, ...]
@@ -58,19 +59,20 @@ class Rails:
         self.estimators[rail] = CostEstimator(self.estimators[rail].nominal)
 
     def at(self, size: float, untrusted: Collection[int] = ()) -> tuple[Cost, ...]:
-        """Return by rail the cost at `size`. What was measured of `untrusted` rails is ignored.
-
-        A rail never measured at such sizes is as slow as elsewhere, or as much slower than nominal as the best of those
-        that were: else all rails but the one in use would look fast on a slow machine.
-        """
+        """Return by rail the cost at `size`. What was measured of `untrusted` rails is ignored."""
         estimators = list(self.estimators)
         for rail in untrusted:
             estimators[rail] = CostEstimator(estimators[rail].nominal)
-        measured = [each for each in estimators if each.covers(size)]
-        slowdown = min((each.cost.seconds(size) / each.nominal.seconds(size) for each in measured), default=1.0)
+        slowdowns: list[float] = []
+        for estimator in estimators:
+            if estimator.covers(size):
+                slowdowns.append(estimator.cost.seconds(size) / estimator.nominal.seconds(size))
+        slowdown = min(slowdowns, default=1.0)
         costs: list[Cost] = []
         for estimator in estimators:
             cost = estimator.cost
+            # A rail never measured at such sizes is as slow as at others, or as much slower than nominal as the best of
+            # those that were measured: else all rails but the one in use would look fast on a slow machine.
             if not estimator.covers(size):
                 slowed = model.slowed_cost(estimator.nominal, size, slowdown)
                 cost = max(cost, slowed, key=lambda cost: cost.seconds(size))
@@ -79,7 +81,10 @@ class Rails:
 
     def evenly(self, rails: Collection[int]) -> Shares:
         """Return equal shares on these rails."""
-        return tuple(float(rail in rails) / len(rails) for rail in range(len(self.estimators)))
+        shares = [0.0] * len(self.estimators)
+        for rail in rails:
+            shares[rail] = 1 / len(rails)
+        return tuple(shares)
 
     def worth_splitting(self, size: int, gain: float, untrusted: Iterable[int] = ()) -> list[int]:
         """Return the rails to split `size` bytes over, if that gains at least `gain`; else none.
@@ -92,9 +97,10 @@ class Rails:
         return [alive[index] for index in chosen]
 
     def scaled_s(self, measured: Measurement, size: int) -> float:
-        """Return a measured time for `size` bytes: a class has sizes from one power of two to the next."""
+        """Return a measured time for `size` bytes, another size of the same class."""
         if measured.size == size:
             return measured.seconds
+        # a class has sizes from one power of two to the next, so windows of the same class differ in size
         share = max(measured.shares)
         cost = self.at(size)[measured.shares.index(share)]
         return measured.seconds * cost.seconds(share * size) / cost.seconds(share * measured.size)
@@ -115,21 +121,25 @@ class Memory:
     def single_rail_s(self, size: int, is_old: bool = False) -> dict[int, float]:
         """Return by live rail the seconds that it takes for all: as measured alone, or else as its estimate says.
 
-        `is_old`: the windows are from before the class settled, so the longer of both counts.
+        `is_old`: the windows are from before the class settled.
         """
         costs = self.rails.at(size)
         times = {rail: costs[rail].seconds(size) for rail in sorted(self.rails.alive)}
         for rail, measured in self.single_rail.items():
             scaled_s = self.rails.scaled_s(measured, size)
-            times[rail] = max(times[rail], scaled_s) if is_old else scaled_s
+            # the machine may have become slower since an old window
+            if is_old:
+                scaled_s = max(times[rail], scaled_s)
+            times[rail] = scaled_s
         return times
 
 
 @dataclass
 class State(ABC):
-    """State of a size class. `shares` by rail, 0 for those without a part;
+    """State of a size class.
 
-    `window`: operations until the next.
+    `shares`: by rail, 0 for those without a part.
+    `window`: operations until the next window ends.
     """
 
     memory: Memory
@@ -159,8 +169,6 @@ class State(ABC):
 class _Resting(State):
     """State at rest: it is left only when windows in a row agree, or when a recheck finds better rails.
 
-    What kept a class from a rail or from better shares may have been a busy machine. So a class that leaves out a live
-    rail, or holds shares, rechecks after `RECHECK_WINDOWS` long windows, then after twice as many, and so on.
     `proposed`: the rails that the last window would move to, in `agreeing` windows in a row.
     """
 
@@ -170,12 +178,16 @@ class _Resting(State):
 
     def _confirmed(self, proposed: Sequence[int], windows: int) -> bool:
         """Whether so many windows in a row, this one included, propose the same rails."""
-        self.agreeing = self.agreeing + 1 if tuple(proposed) == self.proposed else 1
+        if tuple(proposed) != self.proposed:
+            self.agreeing = 0
+        self.agreeing += 1
         self.proposed = tuple(proposed)
         return bool(proposed) and self.agreeing >= windows
 
     def _recheck(self, measured: Measurement, is_held: bool) -> "State | None":
         """Return a state on better rails, if it is time to look for some and there are any."""
+        # A busy machine may have kept a class from a rail or from better shares. So a class that leaves out a live
+        # rail, or holds shares, rechecks after `RECHECK_WINDOWS` long windows, then after twice as many, and so on.
         memory = self.memory
         rails = self.memory.rails
         used = {rail for rail in rails.alive if self.shares[rail] > 0}
@@ -191,6 +203,7 @@ class _Resting(State):
         if not (added or is_held):
             return None
         memory.recheck_windows *= 2
+        # what kept these rails idle would otherwise keep them idle again
         for rail in added:
             memory.single_rail.pop(rail, None)
             rails.forget(rail)
@@ -212,7 +225,9 @@ class _Resting(State):
             return candidates
         best = model.fastest_rail(costs, size, sorted(rails.alive))
         is_faster = costs[best].seconds(size) * (1 + MIN_GAIN) < current_s
-        return [best] if isinstance(self, SingleRail) and is_faster else []
+        if isinstance(self, SingleRail) and is_faster:
+            return [best]
+        return []
 
 
 @dataclass
@@ -236,10 +251,12 @@ class SingleRail(_Resting):
         memory = self.memory
         size = measured.size
         is_at_rest = self.rail in memory.single_rail
-        gain = MIN_GAIN_AT_REST if is_at_rest else MIN_GAIN
-        windows = AGREEING_WINDOWS if is_at_rest else 1
         memory.single_rail[self.rail] = measured
+        gain = MIN_GAIN
+        windows = 1
         if is_at_rest:
+            gain = MIN_GAIN_AT_REST
+            windows = AGREEING_WINDOWS
             better = self._recheck(measured, is_held=False)
             if better:
                 return better
@@ -250,9 +267,11 @@ class SingleRail(_Resting):
             if self._confirmed(candidates, windows):
                 return EvenSplit(memory, memory.rails.evenly(candidates))
             return self
+        # a time that was measured alone is certain enough without a margin, unless the class is at rest
         margin = gain if is_at_rest or best not in memory.single_rail else 0
         is_better = alone_s[best] * (1 + margin) < measured.seconds
-        if self._confirmed([best] if is_better else [], windows):
+        proposed = [best] if is_better else []
+        if self._confirmed(proposed, windows):
             return SingleRail(memory, memory.rails.evenly([best]), rested=self.rested)
         return self
 
@@ -261,10 +280,13 @@ class SingleRail(_Resting):
 class AdjustedSplit(State):
     """A split whose shares move until rails end together (Eq. 7, share_update.py).
 
-    From the third step on steps get shorter, `2 / steps` of the whole. A rail that ends last, and whose set-up alone
-    takes longer than the others need, gets nothing. `best`: the fastest window. `is_old`: it began from a settled
-    class; `is_recheck`: to look for better rails. Counts: `windows` in all; `steps` of shares; in a row, `balanced`
-    ones in which rails ended together and `slower` ones than the best; `no_gain` ones no faster than one rail.
+    `best`: the fastest window.
+    `is_old`: it began from a settled class.
+    `is_recheck`: it began to look for better rails.
+    `windows`, `steps`: how many windows there were, and changes of shares.
+    `balanced`: windows in a row in which rails ended together.
+    `slower`: windows in a row that took longer than the best.
+    `no_gain`: windows no faster than one rail.
     """
 
     name: ClassVar[str] = "adjusting"
@@ -295,7 +317,9 @@ class AdjustedSplit(State):
         is_balanced = self.balanced >= 2
         if self.no_gain >= MAX_TRIES or (is_balanced and no_faster):
             return self._give_up(size)
-        return Settled(self.memory, self.shares) if is_balanced else self.step(size, times)
+        if is_balanced:
+            return Settled(self.memory, self.shares)
+        return self.step(size, times)
 
     def _ends_together(self, size: int, times: Mapping[int, float]) -> bool:
         """Return whether rails end together, or the next step, as short as steps are by then, hardly moves shares."""
@@ -325,6 +349,7 @@ class AdjustedSplit(State):
         used = list(times)
         ends = list(times.values())
         shares = [self.shares[rail] for rail in used]
+        # from the third step on steps get shorter: whole steps would follow every chance slow window
         gain = min(1.0, 2 / (self.steps + 1))
         costs = [self.memory.rails.estimators[rail].cost for rail in used]
         # dT/dalpha by each rail's line, held between a fifth of T/alpha and all: set-ups are positive
@@ -333,6 +358,7 @@ class AdjustedSplit(State):
             secant = max(seconds, 1e-9) / share
             slopes.append(min(secant, max(secant / 5, cost.s_per_byte * size)) / gain)
         target = model.update_shares(shares, ends, slopes)
+        # a rail that ends last, and whose set-up alone takes longer than the others need, gets nothing
         last = max(range(len(used)), key=ends.__getitem__)
         if model.ideal_shares(costs, size)[last] == 0:
             target = without_rail(target, last)
@@ -343,10 +369,8 @@ class AdjustedSplit(State):
         return tuple(share_of.get(rail, 0.0) for rail in range(len(self.shares)))
 
     def _hold_best(self, size: int) -> State:
-        """Stay with the best shares that were measured, if they beat one rail.
-
-        Where the CPU is the bottleneck, a smaller share doesn't end sooner, and rails can't end together.
-        """
+        """Stay with the best shares that were measured, if they beat one rail."""
+        # where the CPU is the bottleneck, a smaller share doesn't end sooner, and rails can't end together
         alone_s = min(self.memory.single_rail_s(size, self.is_old).values())
         if self.best is not None and self.memory.rails.scaled_s(self.best, size) < alone_s / (1 + SETTLED_SPREAD):
             return Settled(self.memory, self.best.shares, is_held=True)
@@ -355,7 +379,8 @@ class AdjustedSplit(State):
     def _give_up(self, size: int) -> State:
         self.memory.split_failed = True
         alone_s = self.memory.single_rail_s(size, self.is_old)
-        return SingleRail(self.memory, self.memory.rails.evenly([min(alone_s, key=alone_s.__getitem__)]))
+        fastest = min(alone_s, key=alone_s.__getitem__)
+        return SingleRail(self.memory, self.memory.rails.evenly([fastest]))
 
     def _depends_on(self, rail: int) -> bool:
         return super()._depends_on(rail) or (self.best is not None and self.best.shares[rail] > 0)
@@ -378,7 +403,7 @@ class Settled(_Resting):
     """Shares with which rails end together, or `is_held` ones, that were the fastest of a split.
 
     It is adjusted again when rails end more than `DISTURBED_SPREAD` apart; held shares only if they also got slower by
-    as much than in `first`, their first long window (the fastest of many short ones was luck, too).
+    as much than in `first`, their first long window.
     """
 
     name = "settled"
@@ -393,13 +418,17 @@ class Settled(_Resting):
         better = self._recheck(measured, self.is_held)
         if better:
             return better
+        limit_s = 0.0
         if self.is_held:
+            # not the window for which shares are held: as the fastest of many short ones it was luck, too
             self.first = self.first or measured
-        limit_s = rails.scaled_s(self.first, size) * (1 + DISTURBED_SPREAD) if self.first else 0.0
+            limit_s = rails.scaled_s(self.first, size) * (1 + DISTURBED_SPREAD)
         is_disturbed = measured.seconds > limit_s and spread(times.values()) > DISTURBED_SPREAD
-        last = next(rail for rail, time in times.items() if time == measured.seconds)
-        if not self._confirmed([last] if is_disturbed else [], AGREEING_WINDOWS):
+        last = max(times, key=times.__getitem__)
+        proposed = [last] if is_disturbed else []
+        if not self._confirmed(proposed, AGREEING_WINDOWS):
             return self
+        # what was measured before the disturbance no longer holds
         for rail, time in times.items():
             rails.forget(rail)
             rails.estimators[rail].measured(self.shares[rail] * size, time)
@@ -407,15 +436,13 @@ class Settled(_Resting):
 
 
 class Balancer(Planner):
-    """Nezha's planner: shares by size class, which each window of measured times may change.
-
-    Plans and windows are cached until the table changes: small operations are too short to look them up anew.
-    """
+    """Nezha's planner: shares by size class, which each window of measured times may change."""
 
     def __init__(self, costs: Sequence[Cost]) -> None:
         super().__init__(costs)
         self.rails = Rails(costs, self._alive)
         self._table: dict[int, State] = {}
+        # cached until the table changes: small operations are too short to look them up anew
         self._plans: dict[tuple[int, int], tuple[Segment, ...]] = {}
         self._windows: dict[int, int] = {}
 

@@ -12,8 +12,11 @@ from typing import Final
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.topologies.rail_kind import RAIL_KINDS
 
-TAU: Final = 5.0  # Nezha section 2.3.1: beyond this ratio of throughputs, what a split gains is lost again in waiting
-MIN_SHARE_CHANGE: Final = 0.01  # part of the buffer below which a change of shares is none, and a share is none
+# Nezha section 2.3.1: beyond this ratio of throughputs, what a split gains is lost again in waiting
+TAU: Final = 5.0
+# part of the buffer: a smaller change of shares counts as none, and a smaller share is not given
+MIN_SHARE_CHANGE: Final = 0.01
+# bytes up to which a threshold is searched: no buffer is larger
 _LARGEST: Final = 2.0**60
 _DECAY: Final = 0.8
 _PRIOR: Final = 0.01  # of a measured window's weight
@@ -25,7 +28,9 @@ _MIN_S_PER_BYTE: Final = 1e-13
 
 def size_class(size: int) -> int:
     """Return 0 for empty; k + 1 for sizes from 2^(k-1) + 1 to 2^k bytes."""
-    return 0 if size <= 0 else (size - 1).bit_length() + 1
+    if size <= 0:
+        return 0
+    return (size - 1).bit_length() + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,8 @@ class Rail:
 
     @property
     def s_per_byte(self) -> float:
-        """Seconds per byte on the wire: chunks are pipelined, so the slower of link and CPU sets it (Fig. 13)."""
+        """Seconds per byte on the wire."""
+        # chunks are pipelined, so link and CPU work at the same time and the slower one counts (Fig. 13)
         return max(1 / self.rate, self.cpu_s_per_byte)
 
 
@@ -108,32 +114,31 @@ class Cost:
 
 
 def allreduce_cost(rail: Rail, nodes: int) -> Cost:
-    """Return the cost of an allreduce on one rail.
-
-    A ring has 2(N-1) messages in a row and moves 2(N-1)/N of the buffer (Eq. 1); a tree has two, and moves it once: up
-    and down overlap, since chunks stream through the aggregator and the link is full duplex.
-    """
+    """Return the cost of an allreduce on one rail: a ring (Nezha Eq. 1), or a tree if the rail sums."""
     if nodes < 2:
         raise ValueError(f"nodes: {nodes} must be 2 or more; one node has nothing to send")
     if rail.sums_in_network:
+        # a tree has two messages in a row and moves the buffer once: up and down overlap, since chunks stream through
+        # the aggregator and the link is full duplex
         return Cost(2 * rail.setup_s, rail.s_per_byte)
+    # a ring has 2(N-1) messages in a row, each of a part of N
     return Cost(2 * (nodes - 1) * rail.setup_s, 2 * (nodes - 1) / nodes * rail.s_per_byte)
 
 
 def fastest_rail(costs: Sequence[Cost], size: float, alive: Iterable[int] | None = None) -> int:
     """Return the rail that takes the whole buffer in the least time (Eq. 4), the first of equal ones."""
-    return min(range(len(costs)) if alive is None else alive, key=lambda rail: costs[rail].seconds(size))
+    if alive is None:
+        alive = range(len(costs))
+    return min(alive, key=lambda rail: costs[rail].seconds(size))
 
 
 def equal_finish_s(costs: Sequence[Cost], size: float) -> float:
-    """Return the least that Eq. 5 can be: the time at which all rails that take part end together.
-
-    A rail takes part if its set-up alone is less than that.
-    """
+    """Return the least that Eq. 5 can be: the time at which all rails that take part end together."""
     speed = 0.0
     setup_bytes = 0.0
     best = math.inf
     for cost in sorted(costs, key=lambda cost: cost.setup_s):
+        # a rail whose set-up alone takes as long as the others need for everything is of no use, nor are slower ones
         if cost.setup_s >= best:
             break
         speed += 1 / cost.s_per_byte
@@ -148,17 +153,19 @@ def ideal_shares(costs: Sequence[Cost], size: float) -> tuple[float, ...]:
         first = fastest_rail(costs, 0)
         return tuple(float(rail == first) for rail in range(len(costs)))
     end = equal_finish_s(costs, size)
-    bytes_of = [max(0.0, (end - cost.setup_s) / cost.s_per_byte) for cost in costs]
-    return tuple(part / sum(bytes_of) for part in bytes_of)
+    rail_bytes = [max(0.0, (end - cost.setup_s) / cost.s_per_byte) for cost in costs]
+    total_bytes = sum(rail_bytes)
+    return tuple(part / total_bytes for part in rail_bytes)
 
 
 def threshold(costs: Sequence[Cost], gain: float = 0.0) -> float | None:
     """Return the bytes up to which the best split gains no more than the part `gain` of its time over one rail (Eq. 6).
 
-    None where no size gains as much. Unlike rails may also gain in a band of sizes below, which is ignored.
+    None where no size gains as much.
     """
     if len(costs) < 2:
         return None
+    # unlike rails may also gain in a band of sizes below, which is ignored
     low = 0.0
     high = 1.0
     while not _split_pays(costs, high, gain):
@@ -176,18 +183,20 @@ def threshold(costs: Sequence[Cost], gain: float = 0.0) -> float | None:
 
 
 def _split_pays(costs: Sequence[Cost], size: float, gain: float) -> bool:
-    return costs[fastest_rail(costs, size)].seconds(size) > equal_finish_s(costs, size) * (1 + gain + 1e-12)
+    alone_s = costs[fastest_rail(costs, size)].seconds(size)
+    # more than rounding errors, so that a rail by itself never gains
+    return alone_s > equal_finish_s(costs, size) * (1 + gain + 1e-12)
 
 
 def rails_to_split(costs: Sequence[Cost], size: float, gain: float = 0.0) -> tuple[int, ...]:
     """Return the rails to share `size` bytes, those within `TAU` of the fastest; none if a split does not pay.
 
-    It pays if the best split takes less time than one rail, by the part `gain` of the split's time. Throughputs are
-    those of even shares (Eq. 3): `S_i * delta_i / T_i` is bytes by the time they really take, since the paper's delta
-    is the ideal by the real one.
+    It pays if the best split takes less time than one rail, by the part `gain` of the split's time.
     """
     if len(costs) < 2 or size <= 0:
         return ()
+    # Throughputs of even shares (Eq. 3): `S_i * delta_i / T_i` is bytes by the time they really take, since the paper's
+    # delta is the ideal time by the real one. Shares are equal, so ratios of times are those of throughputs.
     seconds = [cost.seconds(size / len(costs)) for cost in costs]
     fastest_s = min(seconds)
     candidates = []
@@ -201,19 +210,16 @@ def rails_to_split(costs: Sequence[Cost], size: float, gain: float = 0.0) -> tup
 
 
 def slowed_cost(nominal: Cost, size: float, factor: float) -> Cost:
-    """Return the line that takes `factor` times as long at `size` bytes.
-
-    Rates are known better than set-ups, so bytes are at most `_MAX_BYTE_SLOWDOWN` times slower; the rest is set-up.
-    """
+    """Return the line that takes `factor` times as long at `size` bytes."""
+    # a rail's rate is more certain than its set-up time, so what exceeds this factor is set-up
     s_per_byte = nominal.s_per_byte * min(factor, _MAX_BYTE_SLOWDOWN)
     return Cost(max(0.0, factor * nominal.seconds(size) - s_per_byte * size), s_per_byte)
 
 
 class CostEstimator:
-    """Cost line of a rail, learned from what was measured. `cost` is the line as it is known now.
+    """Cost line of a rail, learned from measured windows by relative least squares over (bytes, seconds).
 
-    Relative least squares over (bytes, seconds) with older windows fading, and two faint points of the nominal line,
-    slowed down to what was measured: they decide until two unlike sizes were measured, and keep set-up and rate apart.
+    `cost`: the present line. Older windows fade.
     """
 
     def __init__(self, nominal: Cost) -> None:
@@ -226,10 +232,8 @@ class CostEstimator:
         self._min_size = math.inf
 
     def covers(self, size: float) -> bool:
-        """Return whether `size` bytes or fewer were measured.
-
-        A message's own cost is no part of how long large ones take, so their line says nothing about small ones.
-        """
+        """Return whether `size` bytes or fewer were measured."""
+        # the set-up is no part of how long large messages take, so their line says nothing about small ones
         return size >= self._min_size
 
     def measured(self, size: float, seconds: float) -> None:
@@ -240,7 +244,10 @@ class CostEstimator:
         self._min_size = min(self._min_size, size)
         self._slowdown_sum = _DECAY * self._slowdown_sum + seconds / self.nominal.seconds(size)
         self._weight = _DECAY * self._weight + 1.0
-        prior = slowed_cost(self.nominal, self._terms[1] / self._terms[0], self._slowdown_sum / self._weight)
+        # Two faint points of the nominal line, slowed down to what was measured: they decide until two unlike sizes
+        # were measured, and keep set-up and rate apart.
+        mean_size = self._terms[1] / self._terms[0]
+        prior = slowed_cost(self.nominal, mean_size, self._slowdown_sum / self._weight)
         terms = self._terms
         for point in (0.0, _PRIOR_BYTES):
             terms = _plus(terms, point, prior.seconds(point), _PRIOR)
@@ -248,6 +255,7 @@ class CostEstimator:
         determinant = w * xx - x * x
         s_per_byte = (w * xy - x * y) / determinant if determinant > 0 else 0.0
         setup = (y - s_per_byte * x) / w
+        # a set-up below 0 is impossible: the best line through the origin takes its place
         if setup < 0:
             setup = 0.0
             s_per_byte = xy / xx
@@ -255,6 +263,7 @@ class CostEstimator:
 
 
 def _plus(terms: list[float], size: float, seconds: float, weight: float) -> list[float]:
+    # errors are relative to the time: otherwise the largest size alone would decide
     share = weight / max(seconds, _MIN_S) ** 2
     point = (1.0, size, seconds, size * size, size * seconds)
     return [term + share * each for term, each in zip(terms, point, strict=True)]
@@ -264,34 +273,42 @@ def spread(seconds: Iterable[float]) -> float:
     """Return by what part of the slowest time the fastest was shorter; 0 for fewer than two."""
     times = list(seconds)
     longest = max(times, default=0.0)
-    return (longest - min(times)) / longest if longest > 0 else 0.0
+    if longest <= 0:
+        return 0.0
+    return (longest - min(times)) / longest
 
 
 def initial_shares(seconds: Sequence[float]) -> tuple[float, ...]:
-    """Return the first shares by the times that even shares took (Eq. 8).
-
-    A slip in the paper: it divides by the nodes less one, which adds up to one only for the rails less one.
-    """
+    """Return the first shares by the times that even shares took (Eq. 8)."""
+    rails = len(seconds)
     total = sum(seconds)
-    if len(seconds) == 1 or total <= 0:
-        return tuple(1 / len(seconds) for _ in seconds)
-    return tuple((total - time) / (total * (len(seconds) - 1)) for time in seconds)
+    if rails == 1 or total <= 0:
+        return (1 / rails,) * rails
+    # the paper divides by the nodes less one, an error: only with the rails less one do the shares add up to one
+    return tuple((total - time) / (total * (rails - 1)) for time in seconds)
 
 
 def update_shares(shares: Sequence[float], seconds: Sequence[float], slopes: Sequence[float]) -> tuple[float, ...]:
-    """Return the shares after one step towards the level at which all rails end together (Eq. 7).
+    """Return the shares after one step towards the time at which all rails end together (Eq. 7).
 
-    Each rail's step is its distance from the level over its own slope dT/dalpha, so shares keep adding up to one, and
-    where the slopes are right one step is enough. A rail whose share runs out gets none.
+    `slopes`: dT/dalpha by rail. A rail whose share runs out gets none.
     """
     weights = [1 / slope for slope in slopes]
-    target_s = sum(w * t for w, t in zip(weights, seconds, strict=True)) / sum(weights)
-    stepped = [a - (t - target_s) * w for a, t, w in zip(shares, seconds, weights, strict=True)]
-    kept = [share if share >= MIN_SHARE_CHANGE else 0.0 for share in stepped]
-    return tuple(share / sum(kept) for share in kept)
+    target_s = sum(weight * time for weight, time in zip(weights, seconds, strict=True)) / sum(weights)
+    new_shares = []
+    for share, time, weight in zip(shares, seconds, weights, strict=True):
+        # a step by the rail's own slope: shares keep adding up to one, and one step is enough if the slopes are right
+        new_share = share - (time - target_s) * weight
+        if new_share < MIN_SHARE_CHANGE:
+            new_share = 0.0
+        new_shares.append(new_share)
+    total = sum(new_shares)
+    return tuple(share / total for share in new_shares)
 
 
 def without_rail(shares: Sequence[float], index: int) -> tuple[float, ...]:
     """Return shares in which one rail has none, and the others its share in proportion to theirs."""
     remaining = sum(shares) - shares[index]
-    return tuple(0.0 if rail == index else share / remaining for rail, share in enumerate(shares))
+    new_shares = [share / remaining for share in shares]
+    new_shares[index] = 0.0
+    return tuple(new_shares)

@@ -16,7 +16,8 @@ from railyard.core.registry import Registry
 from railyard.workloads.allreduce.balancing.costs import Cost, Rail, allreduce_cost, fastest_rail, size_class
 from railyard.workloads.allreduce.tasks import Segment, partition
 
-_MAX_REPORTED: Final = 10  # operations of a window: a hundred would fill a slow rail's control lane
+# operations of a window: a hundred would fill a slow rail's control lane
+_MAX_REPORTED: Final = 10
 ITEM_BYTES: Final = 4  # of an element of a predicted allreduce: float32
 
 
@@ -24,7 +25,8 @@ class Planner:
     """Plan of one group's operations. With the same windows and dead rails, it plans the same on every node."""
 
     def __init__(self, costs: Sequence[Cost]) -> None:
-        self._costs, self._alive = tuple(costs), set(range(len(costs)))
+        self._costs = tuple(costs)
+        self._alive = set(range(len(costs)))
 
     def plan(self, length: int, itemsize: int) -> tuple[Segment, ...]:
         """Return segments that cover `length` elements once, in order; one, empty, for an empty buffer."""
@@ -62,7 +64,9 @@ class FixedWeights(Planner):
 
     def plan(self, length: int, itemsize: int) -> tuple[Segment, ...]:
         """Return a segment for each live rail with a weight."""
-        weights = [weight if rail in self._alive else 0.0 for rail, weight in enumerate(self._weights)]
+        weights = [0.0] * len(self._weights)
+        for rail in self._alive:
+            weights[rail] = self._weights[rail]
         if not any(weights):
             weights[self.best(length * itemsize, self._alive)] = 1.0
         return partition(length, weights)
@@ -153,9 +157,9 @@ def rail_seconds(starts: Any, ends: Any) -> NDArray[np.float64]:
     """Return by operation and rail the seconds from the last node's start to the rail's last end, at least 0.
 
     `starts` by node and operation, `ends` by node, operation and rail (of one with nothing to do: the start), in
-    seconds of CLOCK_MONOTONIC, which all nodes share; a cluster needs a clock that PTP keeps. No node alone sees how
-    long its rail took: one that begins early only waits.
+    seconds of CLOCK_MONOTONIC, which all nodes share; a cluster needs a clock that PTP keeps.
     """
+    # no node alone sees how long its rail took: one that begins early only waits
     seconds: NDArray[np.float64] = np.max(ends, axis=0) - np.max(starts, axis=0)[..., np.newaxis]
     return np.maximum(0.0, seconds)
 
@@ -190,8 +194,10 @@ class Learning:
         self._awaited_op = op
         self._table = None
         # an odd step, since programs repeat themselves in twos and tens
-        sizes, starts, all_ends = zip(*samples[:: -(-len(samples) // _MAX_REPORTED) | 1], strict=True)
-        times = {"starts": np.round(starts, 6).tolist(), "ends": np.round(all_ends, 6).tolist()}  # messages are short
+        step = -(-len(samples) // _MAX_REPORTED) | 1
+        sizes, starts, all_ends = zip(*samples[::step], strict=True)
+        # microseconds: messages are to be short
+        times = {"starts": np.round(starts, 6).tolist(), "ends": np.round(all_ends, 6).tolist()}
         self._send_control({"type": "times", "op": op, "size": int(median(sizes)), **times})
 
     def received(self, table: dict[str, Any]) -> None:

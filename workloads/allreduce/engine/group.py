@@ -42,8 +42,11 @@ class Group:
         self.layout = layout
         # of the last operations, in turn
         self._results = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
-        self._node = Node(rank, layout, policy, timeouts or Timeouts(), make_socket) if self.size > 1 else None
-        self.copies = self._node.copies if self._node else Copies()
+        self._node: Node | None = None
+        self.copies = Copies()
+        if self.size > 1:
+            self._node = Node(rank, layout, policy, timeouts or Timeouts(), make_socket)
+            self.copies = self._node.copies
         self.set_policy(policy)
 
     def __enter__(self) -> "Group":

@@ -48,9 +48,8 @@ class Timeouts:
         """Return when to send the next heartbeat, as an operation begins.
 
         `latest`: when the last one was sent.
-
-        Short operations are signs of life too: with them heartbeats are ten times as rare.
         """
+        # short operations are signs of life too: with them heartbeats are ten times as rare
         return min(max(scheduled, begins + self.heartbeat_s), latest + _IDLE_HEARTBEATS * self.heartbeat_s)
 
     def dilated(self, factor: float) -> "Timeouts":
@@ -112,12 +111,10 @@ class ProcessPlacement:
     devices: tuple[str, ...] | None = None
 
     def enter(self, number: int) -> None:
-        """Enter the namespace, and stay on one CPU core, by `number` in turn.
-
-        Otherwise chance decides which processes share a core, and operations of 1 ms take half as long again.
-        """
+        """Enter the namespace, and stay on one CPU core, by `number` in turn."""
         if self.namespace is not None:
             namespaces.enter(self.namespace)
+        # otherwise chance decides which processes share a core, and operations of 1 ms take half as long again
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[number % len(cores)]})
 
@@ -243,6 +240,7 @@ class RankReport:
 
 def latencies_s(reports: Sequence[RankReport]) -> list[float]:
     """Return the seconds of each operation that all ranks ended: from the first start to the last end."""
+    # an operation that a rank didn't end is left out
     starts = zip(*(report.starts_ns for report in reports), strict=False)
     ends = zip(*(report.ends_ns for report in reports), strict=False)
     return [(max(end) - min(start)) / 1e9 for start, end in zip(starts, ends, strict=False)]

@@ -1,7 +1,7 @@
 """One node of a group: it runs operations, sends heartbeats, and does what rank 0 decides about rails.
 
 Source: Nezha section 3.5 (NIC selector, timer, load balancer, exception handler), 4.2 and Fig. 7; recovery.py has the
-protocol. One thread serves all rails: sums and system calls take long, and the code between them little.
+protocol.
 """
 
 import threading
@@ -19,9 +19,11 @@ from railyard.workloads.allreduce.tasks import Array
 from railyard.workloads.allreduce.transport.links import Message
 from railyard.workloads.allreduce.transport.transport import Transport
 
-IDLE_S: Final = 0.01  # time out of operations after which the progress thread serves the node's peers
+# time out of operations after which the progress thread serves the node's peers
+IDLE_S: Final = 0.01
 _MAX_SAMPLES: Final = 50_000  # most programs never take them
-_GRACE_S: Final = 1.0  # rank 0's timeout comes first: it knows which rank is missing
+# rank 0's timeout comes first: it knows which rank is missing
+_GRACE_S: Final = 1.0
 
 
 class ProgressThread:
@@ -34,7 +36,8 @@ class ProgressThread:
         self._serve = serve
         self._wake = wake
         self._lock = threading.Lock()
-        self._in_use, self._released_at = False, time.monotonic()
+        self._in_use = False
+        self._released_at = time.monotonic()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="allreduce progress", daemon=True)
         self._thread.start()
@@ -49,7 +52,8 @@ class ProgressThread:
         try:
             yield
         finally:
-            self._in_use, self._released_at = False, time.monotonic()
+            self._in_use = False
+            self._released_at = time.monotonic()
             self._lock.release()
 
     def close(self) -> None:
@@ -122,10 +126,8 @@ class RailChanges:
         return restored, [rail for rail in message["restored"] if rail not in restored]
 
     def plan(self, op: int, call: Call, itemsize: int, planners: PlannerSet) -> tuple[list[Job], list[Job]]:
-        """Return the jobs of operation `op` as planned, and those to begin: with the jobs on dead rails replaced.
-
-        Before, the planners get the decisions that count from `op` on.
-        """
+        """Return the jobs of operation `op` as planned, and those to begin: with the jobs on dead rails replaced."""
+        # planners get a decision with the first operation that no node has begun, so that all plan alike
         due = [change for change in self._pending if change["latest"] < op]
         self._pending = self._pending[len(due) :]
         for change in due:
@@ -166,6 +168,7 @@ class Node:
         except BaseException:
             self.transport.close()
             raise
+        # one thread serves all rails: sums and system calls take long, and the code between them little
         self._progress = ProgressThread(self._serve_idly, self.transport.wake)
 
     def _join(self) -> None:

@@ -84,6 +84,11 @@ class Operation:
         self.digest = crc32(str(self.call).encode())
         self.dtype_code = dtype_code(self.result.dtype)
 
+    @property
+    def done(self) -> bool:
+        """True if all jobs have been started and have ended here."""
+        return len(self.tasks) == len(self.jobs) and all(task.done for task in self.tasks.values())
+
     def state(self, job: Job) -> JobState:
         """Return the progress of a job."""
         task = self.tasks.get(job.number)
@@ -97,11 +102,15 @@ class Operation:
         shares = [0.0] * len(self.layout.rails)
         for job in planned:
             shares[job.rail] += job.length * self.result.itemsize
-        return Record(self.began, tuple(shares), tuple(self.ended.get(rail, self.began) for rail in range(len(shares))))
+        ends = [self.began] * len(shares)
+        for rail, end in self.ended.items():
+            ends[rail] = end
+        return Record(self.began, tuple(shares), tuple(ends))
 
     def task_of(self, job: Job) -> Task:
         """Return the task that does a job."""
-        span = (job.start, job.start + job.length)
+        start = job.start
+        end = job.start + job.length
         nodes = self.layout.size
         piece_bytes = self.layout.piece_bytes
         source = self.source
@@ -112,42 +121,52 @@ class Operation:
         elif job.action in ("all_gather", "broadcast"):
             source = result
         if job.action in ("reduce_scatter", "all_gather"):
-            chunks = [(n * self.call.length + span[0], n * self.call.length + span[1]) for n in range(nodes)]
-            parts = [(chunk, n if only_gathers else tasks.ALL) for n, chunk in enumerate(chunks)]
+            chunks = []
+            parts = []
+            for rank in range(nodes):
+                offset = rank * self.call.length
+                chunk = (offset + start, offset + end)
+                owner = rank if only_gathers else tasks.ALL
+                chunks.append(chunk)
+                parts.append((chunk, owner))
         else:
-            chunks = tasks.split_evenly(job.start, job.length, nodes)
-            parts = [(span, job.root if job.action == "broadcast" else tasks.ALL)]
+            chunks = tasks.split_evenly(start, job.length, nodes)
+            owner = job.root if job.action == "broadcast" else tasks.ALL
+            parts = [((start, end), owner)]
         if self.layout.aggregators[job.rail] is not None:
             return tasks.Tree(self.rank, parts, source, result, piece_bytes)
         if job.action == "broadcast":
-            return tasks.Relay(self.rank, nodes, job.root, span, result, piece_bytes)
+            return tasks.Relay(self.rank, nodes, job.root, (start, end), result, piece_bytes)
         gathers = job.action != "reduce_scatter"
         return tasks.Ring(self.rank, chunks, source, result, not only_gathers, gathers, piece_bytes)
 
 
 class PieceRouter:
-    """Way of pieces between rails and the tasks of a node's last two operations (others may still need the first).
+    """Way of pieces between rails and the tasks of a node's last two operations.
 
-    A frame of a task that has not begun here is put aside, so that it never blocks what comes behind it. `send` is the
-    transport's; `fail(why)` is called for a frame that is impossible.
+    `send` is the transport's; `fail(why)` is called for a frame that is impossible.
     """
 
     def __init__(
         self, nodes: int, send: Callable[[int, Header, memoryview, bool], None], fail: Callable[[str], None]
     ) -> None:
-        self._nodes, self._send_frame, self._fail, self.copies = nodes, send, fail, Copies()
+        self._nodes = nodes
+        self._send_frame = send
+        self._fail = fail
+        self.copies = Copies()
         self._latest = 0
+        # the latest and the one before, which other nodes may still need
         self.operations: dict[int, Operation] = {}
+        # frames of tasks that have not begun here are put aside, so that they never block what comes behind them
         self._early: dict[tuple[int, int], list[tuple[int, Header, memoryview]]] = {}
         self._receiving: dict[int, Task | None] = {}
 
     @property
     def done(self) -> bool:
         """True if all operations have ended here."""
-        return all(
-            len(operation.tasks) == len(operation.jobs) and all(task.done for task in operation.tasks.values())
-            for operation in reversed(self.operations.values())
-        )
+        # the latest is asked first, since it is the one that has not ended
+        latest_first = reversed(self.operations.values())
+        return all(operation.done for operation in latest_first)
 
     def busy(self, rails: int) -> tuple[int, ...]:
         """Return for each rail what it has to do: IDLE (nothing), BARRIER (a barrier alone), or DATA."""
@@ -156,7 +175,8 @@ class PieceRouter:
             for number, task in operation.tasks.items():
                 if not task.done:
                     job = operation.jobs[number]
-                    work[job.rail] = max(work[job.rail], BARRIER if job.action == "barrier" else DATA)
+                    kind = BARRIER if job.action == "barrier" else DATA
+                    work[job.rail] = max(work[job.rail], kind)
         return tuple(work)
 
     def enter(self, operation: Operation) -> None:
@@ -178,10 +198,13 @@ class PieceRouter:
         """Begin the barriers of an operation if all else is done."""
         jobs = operation.jobs
         begun = operation.tasks
-        if all(number in begun and begun[number].done for number, job in jobs.items() if job.action != "barrier"):
-            for number, job in list(jobs.items()):
-                if number not in begun:
-                    self._start(operation, job)
+        for number, job in jobs.items():
+            is_done = number in begun and begun[number].done
+            if job.action != "barrier" and not is_done:
+                return
+        for number, job in list(jobs.items()):
+            if number not in begun:
+                self._start(operation, job)
 
     def states(self, rail: int) -> list[JobState]:
         """Return the progress of all jobs of a rail."""
@@ -193,9 +216,10 @@ class PieceRouter:
     def drop(self, rail: int) -> None:
         """Forget the jobs of a dead rail."""
         for operation in self.operations.values():
-            for number in [number for number, job in operation.jobs.items() if job.rail == rail]:
-                del operation.jobs[number]
-                operation.tasks.pop(number, None)
+            for number, job in list(operation.jobs.items()):
+                if job.rail == rail:
+                    del operation.jobs[number]
+                    operation.tasks.pop(number, None)
 
     def buffer_for(self, rail: int, header: Header) -> memoryview:
         """Return where a frame is received: in its task's buffer, or aside if it is early or of no task."""
@@ -256,4 +280,6 @@ class PieceRouter:
 
     def _task_of(self, header: Header) -> Task | None:
         operation = self.operations.get(header.op)
-        return operation.tasks.get(header.task) if operation and operation.digest == header.digest else None
+        if operation is None or operation.digest != header.digest:
+            return None
+        return operation.tasks.get(header.task)

@@ -174,17 +174,17 @@ class Coordinator:
             self._ready.setdefault(rail, set()).add(message["rank"])
 
     def _on_times(self, message: Message) -> None:
-        """Collect the times of a window, and send a table of medians once all nodes have sent theirs.
-
-        Nezha 3.5 and 4.2 take means: a moment without CPU would be most of a mean.
-        """
+        """Collect the times of a window, and send a table of medians once all nodes have sent theirs."""
         op = message["op"]
         window = self._times.setdefault(op, [])
         window.append(message)
         if len(window) < self._nodes:
             return
         del self._times[op]
-        seconds = rail_seconds([each["starts"] for each in window], [each["ends"] for each in window])
+        starts = [times["starts"] for times in window]
+        ends = [times["ends"] for times in window]
+        seconds = rail_seconds(starts, ends)
+        # Nezha 3.5 and 4.2 take means, of which a moment without CPU would be the most
         medians = np.median(seconds, axis=0).tolist()
         self._send_to_all({"type": "table", "op": op, "size": message["size"], "seconds": medians})
 
@@ -195,7 +195,7 @@ class Coordinator:
             self._send_to_all({"type": "abort", "why": why})
 
     def _suspect(self, rail: int, incarnation: int, why: str, certain: bool) -> None:
-        """A node found a rail dead, in that incarnation. The last rail stays unless `certain`: it may recover."""
+        """Handle that a node has declared a rail dead, in that incarnation."""
         if self._aborted or rail not in self.alive or incarnation != self._incarnations[rail]:
             return
         dead = frozenset[int]()
@@ -204,6 +204,7 @@ class Coordinator:
             dead = self._round.dead
             restored = self._round.restored
         is_last = self.alive <= dead | {rail}
+        # the last rail may recover, and without it the group ends
         if is_last and not certain:
             return
         self._reasons[rail] = why
@@ -215,7 +216,9 @@ class Coordinator:
 
     def _freeze(self, dead: frozenset[int], restored: frozenset[int]) -> None:
         """Begin a round, or begin it again with one more dead rail."""
-        newly_dead = dead - self._round.dead if self._round else dead
+        newly_dead = dead
+        if self._round:
+            newly_dead = dead - self._round.dead
         for rail in newly_dead:
             self._incarnations[rail] += 1
             self._ready.pop(rail, None)
@@ -259,8 +262,7 @@ class LivenessMonitor:
 
     Every node sends a numbered heartbeat over all its live rails at once: a rail without those that came on another is
     `silent`. A rail is `stalled` if all nodes are in the same operation or past it, some have work on the rail, and
-    it has moved nothing on any node for a while. With nothing but a barrier to do, a rail may wait for the others: then
-    none of them may have moved anything.
+    it has moved nothing on any node for a while.
     """
 
     rails: int
@@ -319,7 +321,7 @@ class LivenessMonitor:
         for rail in alive:
             working = [heartbeat for heartbeat in heartbeats.values() if heartbeat.busy[rail]]
             first_op = min((heartbeat.op for heartbeat in working), default=math.inf)
-            # a barrier on this rail waits for data of all rails
+            # a barrier on this rail waits for data of all rails: then none of them may have moved anything
             only_barriers = all(heartbeat.busy[rail] == BARRIER for heartbeat in working)
             required_rails = alive if only_barriers else (rail,)
             is_idle = idle.issuperset(product(heartbeats, required_rails))

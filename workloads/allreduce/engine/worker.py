@@ -4,8 +4,7 @@
 ranks of another engine, whose module has a `PROGRAM`: a process is forked for each rank, connects to the socket and
 sends its number (under mpirun there is one rank, with a number from MPI).
 
-A rank's input is drawn once for all of `Operations`; operation i has it moved on by i elements, so a result that was
-left from the operation before is wrong nearly everywhere.
+A rank's input is drawn once for all of `Operations`; operation i has it moved on by i elements.
 """
 
 import ctypes
@@ -18,7 +17,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,7 +44,9 @@ def result_array(collective: str, array: Array, nodes: int) -> Array:
     """Return where the result of a collective belongs: in `array` itself, or in a new one of the right length."""
     if collective == "reduce_scatter":
         return np.empty(array.size // nodes, array.dtype)
-    return np.empty(array.size * nodes, array.dtype) if collective == "all_gather" else array
+    if collective == "all_gather":
+        return np.empty(array.size * nodes, array.dtype)
+    return array
 
 
 def draw_input(operations: jobs.Operations, nodes: int, rank: int) -> Array:
@@ -56,7 +56,8 @@ def draw_input(operations: jobs.Operations, nodes: int, rank: int) -> Array:
     """
     dtype = np.dtype(operations.dtype)
     length = operations.size_bytes // dtype.itemsize
-    length -= length % nodes if operations.collective == "reduce_scatter" else 0
+    if operations.collective == "reduce_scatter":
+        length -= length % nodes
     random = np.random.default_rng((operations.seed, rank))
     if dtype.kind in "iu":
         return np.frombuffer(random.bytes(length * dtype.itemsize), dtype)
@@ -72,8 +73,13 @@ def expected(operations: jobs.Operations, nodes: int, rank: int) -> Array:
         return np.concatenate(parts)
     if operations.collective == "broadcast":
         return parts[ROOT]
-    total: Array = reduce(np.add, (part.astype(_SUM_DTYPES.get(part.dtype.char, part.dtype)) for part in parts))
-    return total.astype(parts[0].dtype)
+    dtype = parts[0].dtype
+    # summed with more digits, so that an engine's own rounding is the only one that counts
+    sum_dtype = _SUM_DTYPES.get(dtype.char, dtype)
+    total: Array = parts[0].astype(sum_dtype)
+    for part in parts[1:]:
+        total += part.astype(sum_dtype)
+    return total.astype(dtype)
 
 
 def outcome(operations: jobs.Operations, nodes: int, rank: int, first: Array, index: int) -> Array:
@@ -82,23 +88,29 @@ def outcome(operations: jobs.Operations, nodes: int, rank: int, first: Array, in
         # of each rank its elements, moved on
         return np.roll(first.reshape(nodes, -1), index, axis=1).reshape(-1)
     whole = np.roll(first, index)
-    return whole.reshape(nodes, -1)[rank] if operations.collective == "reduce_scatter" else whole
+    if operations.collective == "reduce_scatter":
+        part: Array = whole.reshape(nodes, -1)[rank]
+        return part
+    return whole
 
 
 def wrong(result: Array, reference: Array, nodes: int) -> int:
-    """Return how many elements are wrong: at all for integers, by over log2 N units in the last place for floats.
-
-    N summands of 0.5 to 1 added in any order stay within that (up to N = 8 always, above nearly so).
-    """
+    """Return how many elements are wrong: at all for integers, by over log2 N units in the last place for floats."""
     if result.shape != reference.shape or result.dtype != reference.dtype:
         return max(result.size, reference.size, 1)
     if result.dtype.kind in "iu":
         return int(np.count_nonzero(result != reference))
+    if len(reference) == 0:
+        return 0
+    # a complex number is compared as two real ones
     real = np.dtype(result.dtype.char.lower())
     actual = result.view(real)
     correct = reference.view(real)
-    mismatches = ~(np.abs(actual - correct) <= math.ceil(math.log2(max(2, nodes))) * np.spacing(correct))
-    return int(np.count_nonzero(mismatches.reshape(len(reference), -1).any(axis=1))) if len(reference) else 0
+    # N summands of 0.5 to 1 added in any order stay within log2 N units (up to N = 8 always, above nearly so)
+    tolerance = math.ceil(math.log2(max(2, nodes))) * np.spacing(correct)
+    # not `>`, which is false of NaN
+    mismatches = ~(np.abs(actual - correct) <= tolerance)
+    return int(np.count_nonzero(mismatches.reshape(len(reference), -1).any(axis=1)))
 
 
 def _run(engine: Any, report: jobs.RankReport, nodes: int, operations: jobs.Operations) -> Iterator[int]:
@@ -112,6 +124,7 @@ def _run(engine: Any, report: jobs.RankReport, nodes: int, operations: jobs.Oper
     yield first.nbytes
     for index in range(operations.count):
         if operations.check:
+            # a result that was left from the operation before is then wrong nearly everywhere
             array[:] = np.roll(first, index)
         if operations.gap_s:
             time.sleep(operations.gap_s)
@@ -136,14 +149,20 @@ def run_operations(group: Group, operations: jobs.Operations) -> jobs.RankReport
         next(steps)
         for _ in steps:
             last = group.last
-            start = report.starts_ns[-1]
+            start_s = report.starts_ns[-1] / 1e9
+            seconds = [0.0] * len(last.ends)
+            for rail, end in enumerate(last.ends):
+                # a rail without work has the operation's start as its end
+                if end > last.began:
+                    seconds[rail] = end - start_s
             report.shares.append(last.shares)
-            report.rail_seconds.append(tuple(end - start / 1e9 if end > last.began else 0.0 for end in last.ends))
+            report.rail_seconds.append(tuple(seconds))
     except RailyardError as problem:
         report.errors.append(str(problem))
     report.migrations, migrations = list(group.migrations), group.migrations
     migrations.clear()
-    report.dead_rails = tuple(rail for rail in range(len(group.layout.rails)) if rail not in group.live_rails)
+    dead_rails = set(range(len(group.layout.rails))) - set(group.live_rails)
+    report.dead_rails = tuple(sorted(dead_rails))
     report.copies = {why: count - copies[why] for why, count in asdict(group.copies).items()}
     report.rail_bytes_over_time = group.take_samples()
     return report
@@ -151,10 +170,15 @@ def run_operations(group: Group, operations: jobs.Operations) -> jobs.RankReport
 
 def count_bytes(text: str, rails: int) -> tuple[int, ...]:
     """Return by rail the bytes that this node's NIC has received and sent, with headers, by a text of /proc/net/dev."""
-    rows = (line.split(":") for line in text.splitlines()[2:])
-    columns = {name.strip(): values.split() for name, values in rows}
-    of_rails = (columns[Nic(rail, None).interface] for rail in range(rails))
-    return tuple(int(column[_RECEIVED]) + int(column[_SENT]) for column in of_rails)
+    columns: dict[str, list[str]] = {}
+    for line in text.splitlines()[2:]:
+        interface, values = line.split(":")
+        columns[interface.strip()] = values.split()
+    counts = []
+    for rail in range(rails):
+        column = columns[Nic(rail, None).interface]
+        counts.append(int(column[_RECEIVED]) + int(column[_SENT]))
+    return tuple(counts)
 
 
 def run_on_engine(engine: Any, config: jobs.RankConfig, operations: jobs.Operations) -> jobs.RankReport:
@@ -178,10 +202,14 @@ def run_on_engine(engine: Any, config: jobs.RankConfig, operations: jobs.Operati
             sample()
             (_, before), (_, after) = report.rail_bytes_over_time[-2:]
             moved = [new - old for old, new in zip(before, after, strict=True)]
-            shares = tuple(size * each / max(1, sum(moved)) for each in moved)
+            total = max(1, sum(moved))
             elapsed_s = (report.ends_ns[-1] - report.starts_ns[-1]) / 1e9
-            report.shares.append(shares)
-            report.rail_seconds.append(tuple(elapsed_s if share else 0.0 for share in shares))
+            seconds = [0.0] * rails
+            for rail, rail_bytes in enumerate(moved):
+                if rail_bytes:
+                    seconds[rail] = elapsed_s
+            report.shares.append(tuple(size * rail_bytes / total for rail_bytes in moved))
+            report.rail_seconds.append(tuple(seconds))
     except Exception as problem:
         # another library's, of any kind
         report.errors.append(f"{type(problem).__name__}: {problem}")
@@ -240,9 +268,10 @@ _OWN: Final = Program(
 
 def _serve_other_engine(module: str, path: str, ranks: Sequence[str]) -> None:
     """Serve as a rank of another engine, in a process of its own for each of `ranks`."""
-    # its module may be a plugin's
+    # the engine's module may be a plugin's
     load_inherited()
     program: Program = importlib.import_module(module).PROGRAM
+    # before the fork, so that the library is loaded once for all ranks
     program.load()
     rank, *other_ranks = ranks or [os.environ["OMPI_COMM_WORLD_RANK"]]
     children: list[int] = []

@@ -16,7 +16,8 @@ from railyard.workloads.allreduce.engine.jobs import Layout, RankConfig, Timeout
 from railyard.workloads.allreduce.engine.worker import Program
 from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, PORT, AllreduceEngine, PeerRanks
 
-_HEARTBEAT_S = 0.1  # with one rail, heartbeats only find missing ranks
+# with one rail, heartbeats only find missing ranks
+_HEARTBEAT_S = 0.1
 
 
 class MptcpRanks(PeerRanks):
@@ -35,12 +36,15 @@ class MptcpRanks(PeerRanks):
 
 
 class AnyAddress(socket.socket):
-    """Socket that listens on all addresses: a subflow connects to another address than the first connection."""
+    """Socket that listens on all addresses."""
 
     def bind(self, address: Any) -> None:
         """Bind to a port on all addresses; without a port, to the address."""
         host, port = address
-        super().bind(("0.0.0.0" if port else host, port))
+        if port:
+            # a subflow connects to another address than the first connection
+            host = "0.0.0.0"
+        super().bind((host, port))
 
 
 def make_socket(_rail: int) -> socket.socket:

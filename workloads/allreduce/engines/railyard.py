@@ -81,8 +81,7 @@ class Ranks(Group):
     def finish(self) -> list[jobs.RankReport]:
         """Return the report of each rank when all have reported; for a rank that died, one with the error.
 
-        Once one rank has reported, the others end their operation within its time limit. A rank that does not (it is
-        stopped) gets a report with that error; then only `stop` is left to do.
+        A rank that doesn't answer (it is stopped) gets a report with that error; then only `stop` is left to do.
         """
         pending = {process.fileno(): rank for rank, process in enumerate(self.processes)}
         reports: dict[int, jobs.RankReport] = {}
@@ -90,6 +89,7 @@ class Ranks(Group):
         while pending and time.monotonic() < deadline:
             ready = wait(pending, max(0.0, min(watch.STEP_S, deadline - time.monotonic())))
             if ready:
+                # once one rank has reported, the others end their operation within its time limit
                 deadline = min(deadline, time.monotonic() + self._answer_timeout_s)
             for pipe in pending.keys() & set(ready):
                 rank = pending.pop(pipe)

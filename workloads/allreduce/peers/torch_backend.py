@@ -135,16 +135,16 @@ class RailyardProcessGroup(dist.ProcessGroup):
     def allreduce(self, tensors: Sequence[Any], opts: Any = None) -> Pending:
         """Sum each tensor over all ranks, in place."""
         _only_sums(opts)
-        arrays = [array_of(tensor, summed=True) for tensor in tensors]
-        return self._begin(tensors, *(partial(self.group.allreduce, array) for array in arrays))
+        work = [partial(self.group.allreduce, array_of(tensor, summed=True)) for tensor in tensors]
+        return self._begin(tensors, *work)
 
     allreduce_coalesced = allreduce
 
     def broadcast(self, tensors: Sequence[Any], opts: Any = None) -> Pending:
         """Copy the root's tensors to every rank, in place."""
         root = opts.rootRank if opts is not None else 0
-        arrays = [array_of(tensor, summed=False) for tensor in tensors]
-        return self._begin(tensors, *(partial(self.group.broadcast, array, root) for array in arrays))
+        work = [partial(self.group.broadcast, array_of(tensor, summed=False), root) for tensor in tensors]
+        return self._begin(tensors, *work)
 
     def allgather(self, outputs: Sequence[Sequence[Any]], inputs: Sequence[Any], opts: Any = None) -> Pending:
         """Gather each input of all ranks into a list of tensors."""

@@ -138,10 +138,12 @@ class DdpRanks(gloo.GlooRanks):
     def start(self) -> None:
         """Start the ranks, and the aggregators of Railyard's rails."""
         super().start()
-        for rail in [rail for rail, address in enumerate(self.layout.aggregators) if address]:
-            self._aggregators.append(Worker(WORKER, f"the aggregator of rail {rail}", Ready))
-            task = AggregatorTask(rail, self.layout, placement(self._plan, None, rail))
-            self._aggregators[-1].ask(Join(task=task), Ready)
+        for rail, address in enumerate(self.layout.aggregators):
+            if address is not None:
+                aggregator = Worker(WORKER, f"the aggregator of rail {rail}", Ready)
+                self._aggregators.append(aggregator)
+                task = AggregatorTask(rail, self.layout, placement(self._plan, None, rail))
+                aggregator.ask(Join(task=task), Ready)
 
     def stop(self) -> None:
         """End the ranks and aggregators."""

@@ -42,7 +42,8 @@ class Aggregator:
     def run(self, stop: Callable[[], bool]) -> None:
         """Serve until `stop()` is true, then close."""
         while not stop():
-            if self._poller.poll(0.001 if self._listener.unidentified else _POLL_S):
+            timeout_s = 0.001 if self._listener.unidentified else _POLL_S
+            if self._poller.poll(timeout_s):
                 self._listener.accept()
             self._listener.identify(self._add)
         self._lost(None)
@@ -50,13 +51,11 @@ class Aggregator:
         self._poller.close()
 
     def _add(self, hello: Hello, sock: socket.socket) -> bool:
-        """Serve a node's connection; return False if it is not of this group, or of an earlier incarnation.
-
-        A later incarnation of the rail ends the present one.
-        """
+        """Serve a node's connection; return False if it is not of this group, or of an earlier incarnation."""
         if (hello.group, hello.rail, hello.purpose) != (self._group, self._rail, DATA) or hello.rank >= self._nodes:
             return False
         if hello.incarnation > self._incarnation:
+            # the nodes have given up the connections of the incarnation before
             self._lost(None)
             self._incarnation = hello.incarnation
         if hello.incarnation < self._incarnation:
@@ -76,12 +75,13 @@ class Aggregator:
         return True
 
     def _on_received(self, header: Header, view: memoryview) -> None:
-        """Add a node's piece. One that does not fit its sum is left out, so the sum is never sent: rank 0 finds out."""
+        """Add a node's piece, and send the sum when it has all nodes' pieces."""
         array = np.frombuffer(view, DTYPES[header.dtype])
         if header.parts != 1:
             key = (header.op, header.task, header.seq)
             first_header, total, count = self._sums.get(key, (header, array, 0))
             if header != first_header:
+                # nodes called for unlike things: without this piece the sum is never sent, and rank 0 ends the group
                 return
             if count:
                 np.add(total, array, out=total)
@@ -96,7 +96,8 @@ class Aggregator:
             self._poller.put(link, reply, data, starts_message=header.seq == 0)
 
     def _lost(self, lost: Framed | None) -> None:
-        """Drop a node's connection, and all others if the rail was complete: it is dead then."""
+        """Drop a node's connection, and all others if the rail was complete."""
+        # nothing that a complete rail was sent can be summed any more: it is dead, and all nodes are to notice
         for rank, link in list(self._links.items()):
             if self._complete or lost in (None, link):
                 del self._links[rank]

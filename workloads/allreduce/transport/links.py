@@ -18,18 +18,25 @@ from typing import Any, Final, NamedTuple
 from railyard.workloads.allreduce.tasks import Copies
 
 Message = dict[str, Any]  # control message, as JSON on the wire
-CATCH_UP_S: Final = 0.005  # that a sender which ran late may catch up: a rail's own processor would not have been late
-LEAD_S: Final = 0.03  # over a link that is the bottleneck: what its TCP window holds (topologies/multirail/commands.py)
+# that a sender which ran late may catch up: a rail's own processor would not have been late
+CATCH_UP_S: Final = 0.005
+# over a link that is the bottleneck: what its TCP window holds (topologies/multirail/commands.py)
+LEAD_S: Final = 0.03
 DATA = 1
 CONTROL = 2
-UNSENT_BYTES: Final = 64 * 1024  # that the kernel holds before they go out (TCP_NOTSENT_LOWAT): more would only wait
+# that the kernel holds before they go out (TCP_NOTSENT_LOWAT): more would only wait
+UNSENT_BYTES: Final = 64 * 1024
 _HEADER: Final = struct.Struct("!BBHIIIII")
 _MAX_VIEWS: Final = 16  # of one system call
-_MAX_SEND_BYTES: Final = UNSENT_BYTES // 2  # after that the kernel tells when it takes more
+# after that the kernel tells when it takes more
+_MAX_SEND_BYTES: Final = UNSENT_BYTES // 2
 _STAGING_BYTES: Final = 2048
-_MAX_LOW_WATER_BYTES: Final = 32 * 1024  # of a frame that long, the kernel wakes when so much more has come
-_MAX_READ_BYTES: Final = 1 << 18  # after that the other connections have their turn
-_SELECT_MAX_FDS: Final = 1024  # FD_SETSIZE: select refuses file numbers from here on
+# of a frame that long, the kernel wakes when so much more has come
+_MAX_LOW_WATER_BYTES: Final = 32 * 1024
+# after that the other connections have their turn
+_MAX_READ_BYTES: Final = 1 << 18
+# FD_SETSIZE: select refuses file numbers from here on
+_SELECT_MAX_FDS: Final = 1024
 
 
 @dataclass
@@ -37,8 +44,7 @@ class Pacer:
     """Pace of one connection's sending end: the set-up of each message, and the cost of each byte. Pure.
 
     Source: Nezha Eq. 2 and section 2.3. `free_at` is when the slower of processor and link has finished all that it was
-    given. A message's set-up begins then. Its bytes may be sent as the processor finishes them, and `LEAD_S` earlier
-    where the link is the slower one, so that it does not idle when a sender is late.
+    given. A message's set-up begins then.
     """
 
     setup_s: float = 0.0
@@ -50,6 +56,8 @@ class Pacer:
     @property
     def next_send_at(self) -> float:
         """Time from which the next bytes may be sent."""
+        # Bytes may be sent as the processor finishes them, and earlier where the link is the slower one, so that the
+        # link does not idle when a sender is late.
         lead_s = LEAD_S if self.link_s_per_byte >= self.cpu_s_per_byte else 0.0
         return max(self._setup_ends_at, self.free_at - lead_s)
 
@@ -180,7 +188,9 @@ class Framed:
         """Receive what there is. Broken at its end."""
         budget = _MAX_READ_BYTES
         while budget > 0:
-            target = self._staging[self._staged_bytes :] if self._header is None else self._target[self._filled_bytes :]
+            target = self._target[self._filled_bytes :]
+            if self._header is None:
+                target = self._staging[self._staged_bytes :]
             try:
                 count = self.sock.recv_into(target)
             except BlockingIOError:
@@ -301,8 +311,9 @@ class Links:
                 self._flush(link)
         if self._delayed:
             now = time.monotonic()
-            for link in [link for link in self._delayed.values() if link.next_send_at <= now]:
-                self._flush(link)
+            for link in list(self._delayed.values()):
+                if link.next_send_at <= now:
+                    self._flush(link)
         return has_waiting
 
     def wake(self) -> None:
@@ -317,7 +328,8 @@ class Links:
     def _events(self, timeout_s: float) -> list[tuple[int, int]]:
         if not self._delayed:
             return self._epoll.poll(timeout_s)
-        timeout_s = min(timeout_s, min(link.next_send_at for link in self._delayed.values()) - time.monotonic())
+        next_send_at = min(link.next_send_at for link in self._delayed.values())
+        timeout_s = min(timeout_s, next_send_at - time.monotonic())
         if self._epoll.fileno() >= _SELECT_MAX_FDS:
             # what is held waits a bit longer then
             return self._epoll.poll(max(0.0, timeout_s))
@@ -341,8 +353,13 @@ class Links:
             self._delayed.pop(fd, None)
         writes = not idle and not delayed
         if writes != (fd in self._writing):
-            (self._writing.add if writes else self._writing.discard)(fd)
-            self._epoll.modify(fd, select.EPOLLIN | (select.EPOLLOUT if writes else 0))
+            events = select.EPOLLIN
+            if writes:
+                self._writing.add(fd)
+                events |= select.EPOLLOUT
+            else:
+                self._writing.discard(fd)
+            self._epoll.modify(fd, events)
 
     def _drop(self, link: Framed, why: str) -> None:
         if self.remove(link):

@@ -74,8 +74,9 @@ class HelloListener:
                 raise BadInput(f"rails.{rail}", ":".join(map(str, address)), why) from problem
 
     def accept(self) -> None:
-        """Accept all connections that wait: none where accepting fails (the NIC is gone, say), since peers retry."""
+        """Accept all connections that wait."""
         for listener in self.sockets:
+            # where accepting fails (the NIC is gone, say) peers retry
             with suppress(OSError):
                 while True:
                     self.unidentified.append(configure_socket(listener.accept()[0]))
@@ -151,8 +152,9 @@ class RailConnections:
     def step(self) -> None:
         """Continue all attempts, and begin those that are due."""
         now = time.monotonic()
-        for key in [key for key, sock in self.dialled.items() if _is_closed(sock)]:
-            self.dialled.pop(key).close()
+        for key, sock in list(self.dialled.items()):
+            if _is_closed(sock):
+                self.dialled.pop(key).close()
         for key in self.dials.keys() - self.dialled.keys():
             attempt = self._attempts.get(key)
             try:
@@ -186,7 +188,8 @@ class RailConnections:
     def _is_answered(self, key: Key, attempt: _Attempt) -> bool:
         """Send the Hello once connected; return whether it was answered. OSError if it failed."""
         poller = select.poll()
-        poller.register(attempt.sock, select.POLLIN if attempt.hello_sent else select.POLLOUT)
+        event = select.POLLIN if attempt.hello_sent else select.POLLOUT
+        poller.register(attempt.sock, event)
         if not poller.poll(0):
             return False
         if attempt.hello_sent:
@@ -235,14 +238,15 @@ class Rendezvous:
         return rail in self.connections and not self.connections[rail].missing
 
     def missing(self, rail: int) -> list[str]:
-        """Return the names of the peers that a rail lacks: that never answered, or else all.
-
-        A peer that did answer and is gone again has given up on those that did not.
-        """
+        """Return the names of the peers that a rail lacks: that never answered, or else all."""
         missing = self.connections[rail].missing
         answered = self.connections[rail].answered_peers
+        # a peer that did answer and is gone again has given up on those that did not
         peers = [peer for peer in missing if peer not in answered] or missing
-        return [_MISSING_AGGREGATOR if peer == AGGREGATOR else f"rank {peer}" for peer in peers]
+        names = []
+        for peer in peers:
+            names.append(_MISSING_AGGREGATOR if peer == AGGREGATOR else f"rank {peer}")
+        return names
 
     def begin(self, rail: int, incarnation: int) -> None:
         """Join a rail's next incarnation."""

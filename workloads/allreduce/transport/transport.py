@@ -116,25 +116,26 @@ class Transport:
         return all(rail.outgoing.idle for rail in self._live.values())
 
     def send(self, rail: int, header: Header, view: memoryview, starts_message: bool) -> None:
-        """Send data on a rail. On one that is not live it is dropped: its job will be done again."""
+        """Send data on a rail."""
+        # what is for a rail that is not live is dropped: its job will be done again
         if rail in self._live:
             self._links.put(self._live[rail].outgoing, header, view, starts_message)
 
     def send_control(self, peer: int, message: Message) -> None:
-        """Send a message to a node. Rank 0's to itself waits its turn, so that it does not overtake what goes out."""
+        """Send a message to a node, which may be this one."""
         if peer == self.rank:
+            # rank 0's message to itself waits its turn, so that it does not overtake what goes out
             self._own_messages.append(message)
             return
         number, text = self._channels[peer].write(message)
         self._send_on_all_rails(peer, Header(CONTROL, seq=number, length=len(text)), text)
 
     def heartbeat(self, message: Message) -> None:
-        """Send a heartbeat to all peers on all live rails, without a number: it is never sent again.
-
-        It also acknowledges each peer's messages, which would else go out again on a rail that joins.
-        """
+        """Send a heartbeat to all peers on all live rails, without a number: it is never sent again."""
+        # it also acknowledges each peer's messages, which would else go out again on a rail that joins
         received = {str(peer): channel.last_received for peer, channel in self._channels.items()}
-        text = json.dumps(message | {"received": received}, separators=(",", ":")).encode()  # hundreds a second
+        # without spaces: there are hundreds a second
+        text = json.dumps(message | {"received": received}, separators=(",", ":")).encode()
         for peer in self._channels:
             self._send_on_all_rails(peer, Header(CONTROL, length=len(text)), text)
 
@@ -166,7 +167,8 @@ class Transport:
                     receive = partial(router.on_received, rail)
                     link = Framed(sock, buffer_for, receive, pacer, router.copies)
                     data.append(link)
-                self._link_peers[link] = rail, "its aggregator" if peer == AGGREGATOR else f"rank {peer}"
+                peer_name = "its aggregator" if peer == AGGREGATOR else f"rank {peer}"
+                self._link_peers[link] = rail, peer_name
                 self._links.add(link)
         self._live[rail] = _Rail(data[0], data[-1], control)
         for peer, channel in self._channels.items():
@@ -194,7 +196,10 @@ class Transport:
         """Serve what comes within `timeout_s` seconds."""
         if self._own_messages:
             timeout_s = 0
-        if self._links.poll(min(timeout_s, _JOIN_POLL_S) if self._rendezvous.busy else timeout_s):
+        if self._rendezvous.busy:
+            # connections that are joining are not among the polled links
+            timeout_s = min(timeout_s, _JOIN_POLL_S)
+        if self._links.poll(timeout_s):
             self._rendezvous.listener.accept()
         if self._rendezvous.busy:
             self._rendezvous.step()
@@ -206,7 +211,8 @@ class Transport:
             self._on_message(self.rank, -1, self._own_messages.popleft())
 
     def _lost(self, link: Framed, why: str) -> None:
-        """One connection is gone; the rest of its rail stays until all nodes agree that it is dead."""
+        """Handle that a connection is gone."""
+        # the rest of its rail stays until all nodes agree that the rail is dead
         rail, peer_name = self._link_peers[link]
         with suppress(Broken):
             # what came before the end: rank 0 may have sent the reason

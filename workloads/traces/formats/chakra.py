@@ -40,8 +40,9 @@ def _value_fields() -> dict[str, str]:
 
 
 _VALUES: Final = _value_fields()
+_LISTS: Final = {f"{scalar.capitalize()}List": {"values": f"*{scalar}"} for scalar in _SCALARS}
 _MESSAGES: Final[dict[str, dict[str, str]]] = {
-    **{f"{scalar.capitalize()}List": {"values": f"*{scalar}"} for scalar in _SCALARS},
+    **_LISTS,
     "AttributeProto": {"name": "string", "doc_string": "string", **_VALUES},
     "GlobalMetadata": {"version": "string", "attr": "*AttributeProto"},
     "IOInfo": {"values": "string", "shapes": "string", "types": "string"},
@@ -80,10 +81,15 @@ def _descriptor() -> descriptor_pb2.FileDescriptorProto:
 
 _POOL: Final = descriptor_pool.DescriptorPool()
 _POOL.Add(_descriptor())
-_CLASSES: Final[dict[str, Any]] = {
-    name: message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"ChakraProtoMsg.{name}")) for name in _MESSAGES
-}
-GlobalMetadata, NodeMessage, Attribute = (_CLASSES[name] for name in ("GlobalMetadata", "Node", "AttributeProto"))
+
+
+def _message_class(name: str) -> Any:
+    return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"ChakraProtoMsg.{name}"))
+
+
+GlobalMetadata: Final = _message_class("GlobalMetadata")
+NodeMessage: Final = _message_class("Node")
+Attribute: Final = _message_class("AttributeProto")
 
 
 def decode(content: bytes, where: str) -> tuple[Any, list[Any]]:
@@ -121,7 +127,9 @@ def attribute_values(message: Any) -> dict[str, Any]:
         kind = attribute.WhichOneof("value")
         if kind is not None:
             value = getattr(attribute, kind)
-            values[attribute.name] = list(value.values) if kind.endswith("_list") else value
+            if kind.endswith("_list"):
+                value = list(value.values)
+            values[attribute.name] = value
     return values
 
 
@@ -155,22 +163,32 @@ class Chakra(common.TraceFormat):
         if files.shared:
             allowed = "must be NAME.<rank>.et or NAME.<rank>.json: a Chakra trace has a file for each rank"
             raise BadInput(files.names[0], files.name, allowed)
-        read = [_read(name, content) for name, content in zip(files.names, files.content, strict=True)]
-        readers = [_Rank(rank, len(read), name, on) for rank, name in enumerate(files.names)]
-        ranks = tuple(reader.nodes(messages) for reader, (messages, _) in zip(readers, read, strict=True))
+        count = len(files.names)
+        messages_of_ranks: list[list[Any]] = []
+        writers: list[Writer] = []
+        for name, content in zip(files.names, files.content, strict=True):
+            messages, writer = _read(name, content)
+            messages_of_ranks.append(messages)
+            writers.append(writer)
+        readers: list[_Rank] = []
+        ranks: list[tuple[common.Node, ...]] = []
+        for rank, messages in enumerate(messages_of_ranks):
+            reader = _Rank(rank, count, files.names[rank], on)
+            readers.append(reader)
+            ranks.append(reader.nodes(messages))
 
         def rewrite(measured: common.AllMeasured) -> dict[str, bytes]:
-            times: list[dict[int, tuple[int, int]]] = [{} for _ in read]
+            times: list[dict[int, tuple[int, int]]] = [{} for _ in range(count)]
             for (rank, position), operation in measured.items():
                 start = round(operation.start_s * MICROSECONDS)
                 duration = round(operation.seconds * MICROSECONDS)
                 times[rank][position] = start, duration
             written: dict[str, bytes] = {}
-            for name, (_, write), times_of_rank in zip(files.names, read, times, strict=True):
+            for name, write, times_of_rank in zip(files.names, writers, times, strict=True):
                 written[name] = write(times_of_rank)
             return written
 
-        return common.Trace(files.name, ranks, rewrite, _notes(readers))
+        return common.Trace(files.name, tuple(ranks), rewrite, _notes(readers))
 
 
 def _notes(readers: "list[_Rank]") -> tuple[str, ...]:
@@ -209,7 +227,8 @@ def _read(name: str, content: bytes) -> tuple[list[Any], Writer]:
                 items[position] = {**items[position], "runtime": duration}
             return json.dumps({**objects[0], "workload_graph": items}, indent=2).encode()
 
-        return [_node_of_graph(item, f"{name}: item {i}") for i, item in enumerate(graph)], write_graph
+        nodes = [_node_of_graph(item, f"{name}: item {i}") for i, item in enumerate(graph)]
+        return nodes, write_graph
     nodes = []
     for i, item in enumerate(objects[1:], 1):
         try:
@@ -219,26 +238,31 @@ def _read(name: str, content: bytes) -> tuple[list[Any], Writer]:
             raise BadInput(f"{name}: object {i}", "this", f"is no Chakra node: {reason}") from error
 
     def write_objects(times: Times) -> bytes:
-        """Under the names that an object has (protobuf's JSON allows both); 64-bit numbers are text there."""
         written = list(objects)
         for position, (start, duration) in times.items():
             item = objects[position + 1]
+            # protobuf's JSON allows both names of a field, and has 64-bit numbers as text
             if "duration_micros" in item:
                 changes = {"start_time_micros": str(start), "duration_micros": str(duration)}
             else:
                 changes = {"startTimeMicros": str(start), "durationMicros": str(duration)}
             written[position + 1] = item | changes
-        return "\n".join(json.dumps(item, indent=2) for item in written).encode()
+        texts = [json.dumps(item, indent=2) for item in written]
+        return "\n".join(texts).encode()
 
     return nodes, write_objects
 
 
 def _objects(content: bytes, name: str) -> list[dict[str, Any]]:
     text = common.text_of(content, name).strip()
-    objects: list[Any] = common.parse_json(content, name) if text.startswith("[") else []
-    decoder = json.JSONDecoder()
+    objects: list[Any] = []
     # object after object, without commas
-    unread = "" if objects else text
+    unread = text
+    if text.startswith("["):
+        objects = common.parse_json(content, name)
+        if objects:
+            unread = ""
+    decoder = json.JSONDecoder()
     while unread:
         try:
             item, end = decoder.raw_decode(unread)
@@ -349,7 +373,9 @@ class _Rank:
             raise BadInput(where, peer, f"must be another rank: it is {peer_key}")
         size = common.parse_whole(where, "comm_size", attributes.get("comm_size"))
         tag = common.parse_whole(where, "comm_tag", attributes.get("comm_tag", 0))
-        return common.Send(peer, size, tag) if sends else common.Recv(peer, size, tag)
+        if sends:
+            return common.Send(peer, size, tag)
+        return common.Recv(peer, size, tag)
 
     def _call(self, attributes: Mapping[str, Any], where: str) -> common.Action:
         number = attributes.get("comm_type")
@@ -363,7 +389,10 @@ class _Rank:
         op = OPS[names[number]]
         name = str(attributes.get("pg_name", attributes.get("comm_group", "")))
         group = self._group(name, where)
-        size = 0 if op == "barrier" else common.parse_whole(where, "comm_size", attributes.get("comm_size"))
+        size = 0
+        if op != "barrier":
+            size = common.parse_whole(where, "comm_size", attributes.get("comm_size"))
+        # `comm_size` is one rank's part, or the whole buffer; a call has the gathered data, or a pair's or rank's part
         data = {"all-gather": size * len(group), "all-to-all": size / len(group), "scatter": size / len(group)}
         root = group[0] if op in ("broadcast", "reduce", "gather", "scatter") else None
         return common.Call(op, group, data.get(op, size), root, group_name=name)
@@ -387,4 +416,7 @@ class _Rank:
         except (ValueError, SyntaxError, LookupError, TypeError, RecursionError, MemoryError) as error:
             raise BadInput(where, "inputs.values", "is no list of process groups with pg_name and ranks") from error
         for name, ranks in pairs:
-            self.groups[name] = common.ranks_of(f"{where}: group {name}", ranks, 2**31) if ranks else ()
+            # the group of all ranks has none listed
+            self.groups[name] = ()
+            if ranks:
+                self.groups[name] = common.ranks_of(f"{where}: group {name}", ranks, 2**31)

@@ -8,6 +8,7 @@ them. A rank passes over what its process group has no part in.
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from railyard.core.errors import BadInput, unknown_name_hint
@@ -53,32 +54,35 @@ class Param(common.TraceFormat):
 
     def read(self, files: common.Files, on: common.ReplayOn) -> common.Trace:
         """Return the trace; one file is for as many ranks as it names."""
-        lists = [_entries(content, name) for name, content in zip(files.names, files.content, strict=True)]
-        count = _world_size(lists[0], files.names[0]) if files.shared else len(lists)
-        if files.shared:
-            common.check_operations(files.names[0], count, len(lists[0]))
-        by_rank = lists
+        by_rank = [_entries(content, name) for name, content in zip(files.names, files.content, strict=True)]
         names = files.names
         written_names: Sequence[str] = files.names
+        count = len(by_rank)
         if files.shared:
-            by_rank = lists * count
-            names = files.names * count
+            count = _world_size(by_rank[0], names[0])
+            common.check_operations(names[0], count, len(by_rank[0]))
+            by_rank *= count
+            names *= count
             written_names = [f"{files.name}.{rank}.json" for rank in range(count)]
         ranks: list[tuple[common.Node, ...]] = []
         for rank, (name, entries) in enumerate(zip(names, by_rank, strict=True)):
             ranks.append(RankEntries(rank, count, name, on.flops_per_s).nodes(entries))
         untimed = 0
-        for entries in by_rank:
-            lookups = [entry for entry in entries if entry.get("compute") == "emb_lookup"]
-            untimed += sum(_latency(entry) is None for entry in lookups)
-        notes = (f"{untimed} emb_lookup have no latency_us, and take no time",) if untimed else ()
+        for entry in chain.from_iterable(by_rank):
+            if entry.get("compute") == "emb_lookup" and _latency(entry) is None:
+                untimed += 1
+        notes: tuple[str, ...] = ()
+        if untimed:
+            notes = (f"{untimed} emb_lookup have no latency_us, and take no time",)
 
         def rewrite(measured: common.AllMeasured) -> dict[str, bytes]:
             """As PARAM's replay writes what it measured: every entry, with `latency_us` and `global_latency_us`."""
-            written = [[dict(entry) for entry in entries] for entries in by_rank]
+            # with one file for all, ranks share their entries: these are replaced and not changed
+            written = [list(entries) for entries in by_rank]
             for (rank, position), operation in measured.items():
                 latency = round(operation.seconds * MICROSECONDS, 3)
-                written[rank][position] |= {"latency_us": latency, "global_latency_us": latency}
+                times = {"latency_us": latency, "global_latency_us": latency}
+                written[rank][position] = written[rank][position] | times
             texts = [json.dumps(entries, indent=2).encode() for entries in written]
             return dict(zip(written_names, texts, strict=True))
 
@@ -158,7 +162,7 @@ class RankEntries:
         if "compute" in entry:
             return "compute"
         name = str(entry["comms"]).lower()
-        letters = "".join(character for character in name if character.isalpha())
+        letters = "".join(filter(str.isalpha, name))
         name = ALIASES.get(letters, name)
         if name not in KNOWN_NAMES:
             allowed = unknown_name_hint(name, KNOWN_NAMES).replace("known", "a known collective", 1)
@@ -184,7 +188,9 @@ class RankEntries:
         if name in SENDS + RECEIVES:
             return self._message(name in SENDS, entry, where)
         group = self._group(entry, where)
-        return self._call(name, entry, group, where) if self.rank in group else common.Gap(0.0)
+        if self.rank not in group:
+            return common.Gap(0.0)
+        return self._call(name, entry, group, where)
 
     def _sizes(self, entry: Mapping[str, Any], where: str) -> tuple[int, int, int]:
         """Return the elements that go in, those that come out, and the bytes of each."""
@@ -221,8 +227,10 @@ class RankEntries:
         group = tuple(range(self.ranks)) if key is None else self._groups[str(key)]
         size = common.parse_whole(where, "world_size", entry.get("world_size", len(group)))
         if size != len(group):
-            allowed = f"is its world size, but its group has the {len(group)} ranks {list(group)}: one is missing"
-            raise BadInput(where, size, allowed if size > len(group) else allowed.removesuffix(": one is missing"))
+            allowed = f"is its world size, but its group has the {len(group)} ranks {list(group)}"
+            if size > len(group):
+                allowed += ": one is missing"
+            raise BadInput(where, size, allowed)
         return group
 
     def _call(self, name: str, entry: Mapping[str, Any], group: tuple[int, ...], where: str) -> common.Call:

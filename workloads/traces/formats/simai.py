@@ -3,10 +3,8 @@
 Line 1 has the parallelism, line 2 the number of layers, each other a layer in 12 columns: name, dependency (unused),
 then computing time (ns), collective and bytes of the forward pass, the input gradient and the weight gradient, and the
 update's time. Ranks are numbered TP, PP, DP (MockNcclGroup.cc); EP groups are runs of a DP group, DP_EP groups its
-ranks across those. Bytes are a collective's whole buffer (all-to-all: of all pairs). Those of an AllGather are the
-gathered data where line 1 has a key of SimAI's; without one the text is ASTRA-sim's, which takes them as one rank's own
-part (system/collective/Ring.cc). The order is that of Workload.cc: layers forward, then backward; only the weight
-gradient's collective isn't waited for. One pass.
+ranks across those. Bytes are a collective's whole buffer (all-to-all: of all pairs). The order is that of Workload.cc:
+layers forward, then backward; only the weight gradient's collective isn't waited for. One pass.
 """
 
 import csv
@@ -31,8 +29,8 @@ NANOSECONDS: Final = 1e9  # in a second
 PARTS: Final = ("fwd", "ig", "wg")
 SIMAI_KEYS: Final = ("ep:", "pp:", "vpp:", "ga:", "all_gpus:", "pp_comm:", "pp_comm")
 """Keys of line 1 that ASTRA-sim doesn't have."""
+# keys of line 1 that are read for a note only: SimAI's packet simulation sends nothing between stages either
 LEFT_OUT_KEYS: Final = ("pp_comm:", "pp_comm", "ga:", "vpp:")
-"""Keys of line 1 that are read for a note only: SimAI's packet simulation sends nothing between stages either."""
 KINDS: Final = {"model": "TP", "data": "DP", "EP": "EP", "DP_EP": "DP"}
 """Kinds of traffic by the domain of a collective: the groups of ranks that share it."""
 
@@ -114,7 +112,8 @@ class SimAi(common.TraceFormat):
         if not files.shared:
             raise BadInput(name, files.name, "must be one file: a SimAI workload is the same for all ranks")
         lines = common.text_of(files.content[0], name).splitlines()
-        header = _header(lines[0].split() if lines else [], f"{name}: line 1", on.gpus, on.rails)
+        first_line = lines[0] if lines else ""
+        header = _header(first_line.split(), f"{name}: line 1", on.gpus, on.rails)
         items = _items(header, _layers(lines, name))
         common.check_operations(name, header.ranks, len(items))
         ranks: list[tuple[common.Node, ...]] = []
@@ -153,6 +152,8 @@ def _action(action: Action, header: _Header, rank: int) -> common.Gap | common.C
     if op == "all-to-all":
         data_bytes = size / len(group)
     elif op == "all-gather" and not header.is_simai:
+        # Where line 1 has a key of SimAI's, the bytes are the gathered data; without one the text is ASTRA-sim's, which
+        # takes them as one rank's own part (system/collective/Ring.cc).
         data_bytes = size * len(group)
     return common.Call(op, group, data_bytes, root, group_name=domain, kind=kind)
 
@@ -221,8 +222,11 @@ def _layers(lines: list[str], name: str) -> list[_Layer]:
 
 
 def _gap(time_ns: int) -> common.Gap | None:
-    """A gap; None for the time that AICB writes where nothing is computed."""
-    return common.Gap(time_ns / NANOSECONDS) if time_ns > 1 else None
+    """Return a gap, or None if nothing is computed."""
+    # AICB writes 1 ns where nothing is computed
+    if time_ns <= 1:
+        return None
+    return common.Gap(time_ns / NANOSECONDS)
 
 
 def _comm(kind: str, size: int, part: str, where: str) -> _Comm | None:
@@ -297,8 +301,8 @@ def _items(header: _Header, layers: list[_Layer]) -> list[_Item]:
     for index, layer in reversed(list(enumerate(layers))):
         if index in header.initiates:
             # recompute from the last checkpoint on
-            checkpoint = max((number for number in header.checkpoints if number <= index), default=0)
-            program.add_forward(layers[checkpoint:index])
+            checkpoints = [number for number in header.checkpoints if number <= index]
+            program.add_forward(layers[max(checkpoints, default=0) : index])
         if header.policy == "DATA":
             # has the weight gradient first
             program.add_weight_gradient(layer)
