@@ -7,12 +7,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from railyard.core.records import IntervalId
 from railyard.core.registry import Registry
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 Row = TypeVar("Row")
+CrossedLinks = Callable[[Any, Any], Iterable[tuple[int, int, float]]]
+"""(pair, its paths) -> direction (0 to the network, 1 from it), link number, share of its bytes, for each link."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,7 @@ class RecordKind(Generic[Row]):
     Parquet file; "" for a list in run.json. `before`: the kind whose records follow in the folder. `in_every_run`: the
     file is written without records too. `is_linked`: the report links the file. `has_labels`: tables have rows of its
     fabrics and policies, beside those of measurements.
+    `sweep_file`: the Parquet file of a sweep's folder that has the records of all its runs; "" if it has none.
     `columns`: those of a CSV file, in their order, where they differ from the fields of `row`. `to_plain` returns the
     values of a record by column; `from_plain` gives a row that was read the values of the fields, in place.
     """
@@ -34,6 +41,7 @@ class RecordKind(Generic[Row]):
     in_every_run: bool = False
     is_linked: bool = True
     has_labels: bool = False
+    sweep_file: str = ""
     columns: tuple[str, ...] = ()
     to_plain: Callable[[Row], dict[str, Any]] | None = None
     from_plain: Callable[[dict[str, Any]], None] | None = None
@@ -56,6 +64,24 @@ class ComparedValue:
     metric: str
     unit: str
     value: float | None
+
+
+@dataclass(frozen=True)
+class LinkTraffic:
+    """Bytes on the links of a fabric for some time: bits on the wire in each bin of `bin_ns` from `begin_ns`.
+
+    `bits` has the shape (direction, link, bin).
+    """
+
+    begin_ns: int
+    bin_ns: int
+    bits: "npt.NDArray[np.float64]"
+
+    @property
+    def end_ns(self) -> int:
+        """End of the last bin."""
+        _, _, count = self.bits.shape
+        return self.begin_ns + int(count) * self.bin_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +185,25 @@ class MeasuredResults:
         """Add to the timeline of a Run what the measure recorded with a time, below the Track `root`."""
 
     def page_messages(self, run: Any, fabric_label: str) -> Iterable[tuple[str, dict[str, Any]]]:
-        """Return what the live page of a finished Run shows of a fabric beside events and traffic: name and message."""
+        """Return what the live page of a finished Run shows of a fabric beside the run's events and traffic.
+
+        A message is its kind, such as `event` or `health`, and its data with the time `ns`, monotonic.
+        """
         return ()
+
+    def link_traffic(self, run: Any, label: str, plan: Any, crossed: CrossedLinks) -> Iterable[LinkTraffic]:
+        """Return the traffic that a Run recorded apart from flows, for the live page of a finished run.
+
+        `label`, `plan`: of the fabric. `crossed`: the links on the paths of a pair.
+        """
+        return ()
+
+    def sweep_table(self, kind: RecordKind[Any], rows: Any, axes: Sequence[str]) -> Any:
+        """Return a Table of the records of a sweep's runs, for a kind that has a `sweep_file`; None to show none.
+
+        `rows`: a data frame with the columns of the kind, `verdict`, and the axes. `axes`: those apart from the seed.
+        """
+        return None
 
     def sections(self) -> Mapping[str, type[Any]]:
         """Return its sections of the report, each a subclass of results.views.report.Section, by their id in it."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import pandas as pd
 import typer
 from rich.console import Console
 
@@ -24,9 +25,8 @@ from railyard.experiments.sweep import access
 from railyard.experiments.sweep import spec as specification
 from railyard.experiments.sweep.access import LOCAL
 from railyard.experiments.sweep.driver import Driver, Machines
-from railyard.experiments.sweep.folder import FAILED, MACHINES, SweepFolder
+from railyard.experiments.sweep.folder import FAILED, MACHINES, TABLE, SweepFolder, swept_kinds
 from railyard.experiments.sweep.local import Local
-from railyard.experiments.sweep.recovery_table import recoveries_table
 from railyard.experiments.sweep.spec import Cell, Sweep
 from railyard.results import format as fmt
 from railyard.results.analysis.limits import LINK_RATE
@@ -152,10 +152,15 @@ def write(sweep: Sweep, folder: SweepFolder) -> tuple[list[Table], list[str]]:
     """Write tables and report; return what to show, and what is wrong with putting the machines' results together."""
     axes = list(sweep.axes)
     machines = folder.machines()
-    results, recoveries = folder.write_results()
+    tables = folder.write_results()
+    results = tables.get(TABLE, pd.DataFrame())
     shown = views.tables(results, axes)
-    if len(recoveries):
-        shown.append(recoveries_table(recoveries, axes))
+    axes_without_seed = [axis for axis in axes if axis != views.SEED]
+    for measure, kind in swept_kinds():
+        if kind.sweep_file in tables:
+            table = measure.sweep_table(kind, tables[kind.sweep_file], axes_without_seed)
+            if table is not None:
+                shown.append(table)
     notes = list(_differences(machines))
     runs = [
         {

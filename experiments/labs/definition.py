@@ -23,11 +23,10 @@ from railyard.core.installation import RUN
 from railyard.core.records import Recovery
 from railyard.core.registry import Registry
 from railyard.core.safe_files import Folder
-from railyard.experiments.measures.faults.records import RECOVERIES
 from railyard.experiments.spec import loading
 from railyard.results import run_folder
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs.records import Measurement
+from railyard.results.runs.records import Measurement, record_kind_of_file
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import FabricSpec, parse_fabric
@@ -239,7 +238,8 @@ class Setting:
 
     def recovery(self, run: str, **keys: Any) -> Recovery:
         """Return the student's first record of a fault with these fields. NotDone if there is none."""
-        return _first(self.records(run).run.rows(RECOVERIES), keys)
+        rows: list[Recovery] = self.records(run).run.rows(record_kind_of_file("recovery.csv"))
+        return _first(rows, keys)
 
 
 def _first(rows: Iterable[T], keys: Mapping[str, Any]) -> T:

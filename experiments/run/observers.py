@@ -103,11 +103,20 @@ def show_fault(operation: Operation, fault: Fault, ns: int) -> None:
         show(operation, {"kind": fault.kind, "target": fault.target}, ns)
 
 
+def first_packet_event(row: Recovery) -> tuple[int, dict[str, Any]] | None:
+    """Return when packets flowed again after a fault (monotonic ns), with the values of the event; None if never."""
+    if row.first_packet_ms is None:
+        return None
+    detail = {"kind": row.fault, "target": row.target, "ms": round(row.first_packet_ms, 1)}
+    return row.t_fault + round(row.first_packet_ms * 1e6), detail
+
+
 def show_first_packet(row: Recovery) -> None:
     """Emit when packets flowed again after a fault, if they did."""
-    if row.first_packet_ms is not None:
-        detail = {"kind": row.fault, "target": row.target, "ms": round(row.first_packet_ms, 1)}
-        show(FIRST_PACKET, detail, row.t_fault + round(row.first_packet_ms * 1e6))
+    event = first_packet_event(row)
+    if event:
+        (ns, detail) = event
+        show(FIRST_PACKET, detail, ns)
 
 
 @contextmanager

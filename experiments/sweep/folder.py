@@ -3,7 +3,8 @@
     sweep.yaml        the experiment, the axes, and the folder of each run
     runs/<hash>/      an ordinary run's folder, and sweep.json: the machine it ran on, and when
     machines/<name>/  the sentinel experiment of each machine
-    sweep.parquet, recoveries.parquet    the rows of all results.csv and recovery.csv, with a column for each axis
+    sweep.parquet     the rows of all results.csv, with a column for each axis
+    recoveries.parquet, ...    the same of each kind of records that has a `sweep_file`
 
 A run appears in the folder by a rename, so it is there whole or not at all, and once, whatever process is killed.
 """
@@ -11,48 +12,53 @@ A run appears in the folder by a rename, so it is there whole or not at all, and
 import io
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pandas as pd
 
 from railyard.core.config import dump_yaml, parse_yaml
 from railyard.core.errors import BadInput, RailyardError
 from railyard.core.safe_files import Folder
-from railyard.experiments.measures.faults import records as fault_records
-from railyard.experiments.measures.faults.states import csv_row as recovery_row
 from railyard.experiments.run.folder import IN_USE
 from railyard.experiments.sweep.answers import BadAnswer, Outcome, files
 from railyard.experiments.sweep.spec import Sweep
 from railyard.results import run_folder
 from railyard.results.analysis.aggregate import TIME_METRICS
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs.record_files import from_json, text_of, to_json, to_plain
+from railyard.results.measured import MEASURED, MeasuredResults, RecordKind
+from railyard.results.runs.record_files import Plain, columns_of, from_json, text_of, to_json, to_plain
 from railyard.results.sources import RUNS, SWEEP_FILE
 
 MACHINES: Final = "machines"
 RECORD: Final = "sweep.json"
 TABLE: Final = "sweep.parquet"
-RECOVERIES: Final = "recoveries.parquet"
 FAILED: Final = "failed"
 """The state of a run that ended with an error, or whose records are damaged; the other states are those of its verdict.
 """
 _NAME: Final = re.compile(r"[0-9a-f]{16}")  # of a run's folder
 _PART: Final = ".part-"
 _OUTCOME: Final = ("machine", "kernel", "cores")  # columns of the table, beside the results and the axes
+Tables = dict[str, pd.DataFrame]
+"""Rows of a run, or of all runs of a sweep, by the name of their file; without those that have none."""
 
 
-_MEASURED: Final = run_folder.RESULT_COLUMNS
-_RECOVERED: Final = (*fault_records.RECOVERY_COLUMNS, "verdict")
+def swept_kinds() -> Iterator[tuple[MeasuredResults, RecordKind[Any]]]:
+    """Yield the kinds of records that a sweep's folder has in a file, each with its measure."""
+    for measure in MEASURED.values():
+        for kind in measure.records:
+            if kind.sweep_file:
+                yield measure, kind
 
 
-class _Rows(NamedTuple):
-    """The rows of one run in sweep.parquet and in recoveries.parquet, without empty columns; None if it has none."""
-
-    measured: pd.DataFrame | None
-    recovered: pd.DataFrame | None
+def _columns_of_files() -> dict[str, tuple[str, ...]]:
+    """Return the columns of each file of results, without those of the axes and of the machine."""
+    columns = {TABLE: tuple(run_folder.RESULT_COLUMNS)}
+    for _, kind in swept_kinds():
+        columns[kind.sweep_file] = (*(kind.columns or columns_of(kind.row)), "verdict")
+    return columns
 
 
 class SweepFolder:
@@ -68,7 +74,7 @@ class SweepFolder:
         # states of the runs that are there, by folder
         self._states: dict[tuple[str, str], str] = {}
         # rows of the runs that were read; tables are put together from them
-        self._rows: dict[str, _Rows] = {}
+        self._rows: dict[str, Tables] = {}
         if written is not None:
             self._known = self._check_same(parse_yaml(text_of(written, SWEEP_FILE), SWEEP_FILE))
         elif self._folder.names():
@@ -164,47 +170,40 @@ class SweepFolder:
         if parent == RUNS:
             self._rows.pop(name, None)
 
-    def write_results(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Write and return measurements and recoveries of all runs that are there, with a column for each axis."""
+    def write_results(self) -> Tables:
+        """Write and return the results of all runs that are there, with a column for each axis."""
         axes_of_runs = [(cell.name, cell.axes) for cell in self._sweep.cells]
         axes_of_runs += [(run["folder"], run["axes"]) for run in self._known]
-        measured: list[pd.DataFrame] = []
-        recovered: list[pd.DataFrame] = []
+        parts: dict[str, list[pd.DataFrame]] = {}
         for name, axes in axes_of_runs:
             if name not in self._rows and self.state(name):
                 self._rows[name] = self._read_rows(name, axes)
-            if name in self._rows:
-                tables = self._rows[name]
-                measured += [tables.measured] if tables.measured is not None else []
-                recovered += [tables.recovered] if tables.recovered is not None else []
-        results = self._write_table(TABLE, measured, _MEASURED)
-        return results, self._write_table(RECOVERIES, recovered, _RECOVERED)
+            for file, part in self._rows.get(name, {}).items():
+                parts.setdefault(file, []).append(part)
+        tables: Tables = {}
+        for file, columns in _columns_of_files().items():
+            if file in parts:
+                tables[file] = self._write_table(file, parts[file], columns)
+        return tables
 
-    def _read_rows(self, name: str, axes: dict[str, Any]) -> _Rows:
+    def _read_rows(self, name: str, axes: dict[str, Any]) -> Tables:
+        """Return the rows of a run, without empty columns."""
         try:
             analysis = Analysis(run_folder.load(self.path / RUNS / name))
             record = self.record(name)
         except RailyardError:  # it failed before it had records, or they are damaged
             self._states[RUNS, name] = FAILED
-            return _Rows(None, None)
+            return {}
         columns = {"run": name}
         columns |= {axis: _plain(value) for axis, value in axes.items()}
         columns |= {key: _plain(record.get(key)) for key in _OUTCOME}
-        judgement = analysis.judgement
-        measured: list[dict[str, Any]] = []
-        for row in analysis.run.measurements:
-            judged_row = run_folder.judged_row(row, judgement.of_row(row))
-            measured.append(to_plain(judged_row, run_folder.RESULT_COLUMNS))
-        recovered: list[dict[str, Any]] = []
-        for recovery in analysis.run.rows(fault_records.RECOVERIES):
-            verdict = judgement.intervals.get(recovery.interval, "ok")
-            recovered.append({**recovery_row(recovery), "verdict": verdict})
-        return _Rows(_frame(measured, columns), _frame(recovered, columns))
+        rows_of_files = {TABLE: _plain_measurements(analysis)}
+        for _, kind in swept_kinds():
+            rows_of_files[kind.sweep_file] = _plain_records(analysis, kind)
+        return {file: _frame(rows, columns) for file, rows in rows_of_files.items() if rows}
 
     def _write_table(self, name: str, frames: list[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
-        """Write and return a table, unless it has no rows."""
-        if not frames:
-            return pd.DataFrame()
+        """Write and return a table."""
         table = pd.concat(frames, ignore_index=True)
         table = table.reindex(columns=[*columns, "run", *self._sweep.axes, *_OUTCOME])
         for key in self._sweep.axes:
@@ -244,10 +243,27 @@ def _is_run(run: Any) -> bool:
     return isinstance(run, dict) and isinstance(run.get("axes"), dict) and bool(_NAME.fullmatch(str(run.get("folder"))))
 
 
-def _frame(plain_rows: list[dict[str, Any]], columns: dict[str, Any]) -> pd.DataFrame | None:
-    """Return rows as a table with more columns, of one value each; None without rows."""
-    if not plain_rows:
-        return None
+def _plain_measurements(analysis: Analysis) -> list[Plain]:
+    """Return the rows of results.csv."""
+    rows: list[Plain] = []
+    for row in analysis.run.measurements:
+        judged_row = run_folder.judged_row(row, analysis.judgement.of_row(row))
+        rows.append(to_plain(judged_row, run_folder.RESULT_COLUMNS))
+    return rows
+
+
+def _plain_records(analysis: Analysis, kind: RecordKind[Any]) -> list[Plain]:
+    """Return the records of a kind, each with the verdict of its interval."""
+    rows: list[Plain] = []
+    for record in analysis.run.rows(kind):
+        plain = kind.to_plain(record) if kind.to_plain else to_plain(record)
+        plain["verdict"] = analysis.judgement.intervals.get(record.interval, "ok")
+        rows.append(plain)
+    return rows
+
+
+def _frame(plain_rows: list[Plain], columns: Mapping[str, Any]) -> pd.DataFrame:
+    """Return rows as a table with more columns, of one value each."""
     return pd.DataFrame(plain_rows).assign(**columns).dropna(axis="columns", how="all")
 
 

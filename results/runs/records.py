@@ -400,6 +400,12 @@ KERNEL_KINDS: Final[tuple[RecordKind[Any], ...]] = (
 """The kinds of records that are fields of `Run`."""
 
 
+def record_kind_of_file(file: str) -> RecordKind[Any]:
+    """Return the kind of records of a file of the run's folder, such as `flows.parquet`. KeyError without one."""
+    kinds = {kind.file: kind for kind in record_kinds().values()}
+    return kinds[file]
+
+
 def record_kinds() -> dict[str, RecordKind[Any]]:
     """Return every kind of record by its name, those of measures too, in the order in which a folder has them."""
     kinds = list(KERNEL_KINDS)

@@ -1,7 +1,7 @@
 """Faults that are injected alone, and failure scripts: how soon traffic recovers."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -25,11 +25,14 @@ from railyard.experiments.spec.faults import FaultSpec, fault_dict, fault_keys
 from railyard.topologies.fabric_kinds import FabricPlan
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from railyard.results.analysis.run_analysis import Analysis
     from railyard.results.analysis.targets import Outcome
-    from railyard.results.measured import Check, ComparedValue
+    from railyard.results.measured import Check, ComparedValue, CrossedLinks, LinkTraffic, RecordKind
     from railyard.results.runs.records import Run
     from railyard.results.views.report import Section
+    from railyard.results.views.table import Table
     from railyard.results.views.tracks import Track
     from railyard.topologies.spec import FabricSpec
 
@@ -206,6 +209,30 @@ class FaultsMeasure(Measure[FaultSpec | ScriptSpec]):
         from railyard.experiments.measures.faults.tracks import add_tracks
 
         add_tracks(root, run)
+
+    def page_messages(self, run: "Run", fabric_label: str) -> "Iterator[tuple[str, dict[str, Any]]]":
+        """Yield an event for each fault of a fabric after which packets flowed again."""
+        from railyard.experiments.run.observers import FIRST_PACKET, first_packet_event
+
+        for row in run.rows(RECOVERIES):
+            event = first_packet_event(row)
+            if row.fabric == fabric_label and event:
+                (ns, detail) = event
+                yield "event", {"ns": ns, "what": FIRST_PACKET, "detail": detail}
+
+    def link_traffic(
+        self, run: "Run", label: str, plan: FabricPlan, crossed: "CrossedLinks"
+    ) -> "Iterator[LinkTraffic]":
+        """Yield the traffic around each fault, or script of faults, of a fabric."""
+        from railyard.experiments.measures.faults.link_traffic import traffic_of
+
+        return traffic_of(run, label, plan, crossed)
+
+    def sweep_table(self, kind: "RecordKind[Any]", rows: "pd.DataFrame", axes: Sequence[str]) -> "Table":
+        """Return the recovery from each fault, in all runs of a sweep."""
+        from railyard.experiments.measures.faults.sweep_table import recoveries_table
+
+        return recoveries_table(rows, axes)
 
     def sections(self) -> "Mapping[str, type[Section]]":
         """Return its sections of the report."""

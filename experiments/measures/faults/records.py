@@ -37,6 +37,7 @@ RECOVERIES: Final = RecordKind(
     before="measurements",
     in_every_run=True,
     has_labels=True,
+    sweep_file="recoveries.parquet",
     columns=RECOVERY_COLUMNS,
     to_plain=_to_plain,
     from_plain=_from_plain,

@@ -141,7 +141,7 @@ def test_streams_of_a_script_share_its_goodput(reroute_ms: float | None) -> None
 
 def test_uplinks_share_the_traffic_across_spines() -> None:
     plan = plan_of("rail-optimized", 2, 2, spines=2)
-    crossed = derived._Crossed(plan).of("d0g0", "d1g1")
+    crossed = derived._CrossedLinks(plan).crossed("d0g0", "d1g1")
     uplinks = [(direction, plan.links[n], share) for direction, n, share in crossed if plan.links[n].kind == "uplink"]
     assert sorted((direction, link.a.node, share) for direction, link, share in uplinks) == [
         (0, "rail0", 0.5), (0, "rail0", 0.5), (1, "rail1", 0.5), (1, "rail1", 0.5),

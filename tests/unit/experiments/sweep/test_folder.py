@@ -198,10 +198,12 @@ def test_a_table_that_grows_is_that_of_all_runs(tmp_path: Path, sweep: Sweep, ru
             folder.install(cell.name, outcome(run_data, machine), axes=cell.axes)
             folder.write_results()
         folder.install(sweep.cells[3].name, outcome(run_data, "again"), axes=sweep.cells[3].axes)
-        grown, _ = folder.write_results()
+        grown_tables = folder.write_results()
     with SweepFolder(tmp_path, sweep) as folder:
-        written, _ = folder.write_results()
-    pd.testing.assert_frame_equal(grown, written)
+        tables = folder.write_results()
+    grown = grown_tables["sweep.parquet"]
+    assert grown_tables.keys() == tables.keys() == {"sweep.parquet", "recoveries.parquet"}
+    pd.testing.assert_frame_equal(grown, tables["sweep.parquet"])
     assert list(dict.fromkeys(zip(grown.run, grown.machine, strict=True))) == list(
         zip([cell.name for cell in sweep.cells], ("c", "a", "a", "again"), strict=True)
     )

@@ -1,11 +1,11 @@
-"""Traffic around faults of a finished run without a recording, by its goodput records (derived.py).
+"""Traffic around faults on each link, by the goodput records of a run: for the live page of a finished run.
 
 A failure script sends paced streams between pairs that follow from the fault and the fabric alone, and records only
 their sums. So each of the streams that a fault affects gets an even part of their goodput, and each of the others of
 the rest. While a fault was rerouted, a stream is on the path that the controller chooses for it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -25,38 +25,18 @@ from railyard.failure.pairs import (
     select_script_pairs,
 )
 from railyard.failure.recovery_times import BIN_MS
+from railyard.results.measured import CrossedLinks, LinkTraffic
 from railyard.results.runs.records import GoodputTrace, Run
 from railyard.topologies.addresses import Pair
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.fabric_kinds import FabricPlan
-from railyard.topologies.forwarding import Shares
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.plan import Plan
 
 Values = npt.NDArray[np.float64]
-Crossed = Callable[[Pair, Shares], Iterable[tuple[int, int, float]]]
-"""(pair, its paths) -> direction (0 to the network, 1 from it), link number, share of its bytes, for each link."""
 
 
-@dataclass(frozen=True)
-class LinkTraffic:
-    """Bytes on the links around a fault: bits on the wire in each bin of `bin_ns` from `begin_ns`.
-
-    `bits` has the shape (direction, link, bin).
-    """
-
-    begin_ns: int
-    bin_ns: int
-    bits: Values
-
-    @property
-    def end_ns(self) -> int:
-        """End of the last bin."""
-        _, _, count = self.bits.shape
-        return self.begin_ns + int(count) * self.bin_ns
-
-
-def traffic_of(run: Run, label: str, plan: FabricPlan, crossed: Crossed) -> Iterator[LinkTraffic]:
+def traffic_of(run: Run, label: str, plan: FabricPlan, crossed: CrossedLinks) -> Iterator[LinkTraffic]:
     """Yield the traffic around each fault, or script of faults, of a fabric."""
     for trace in run.rows(GOODPUT):
         rows = [row for row in run.rows(RECOVERIES) if row.interval == trace.interval]
@@ -101,7 +81,7 @@ class _Streams:
     first: Recovery
     rows: Sequence[Recovery]
     plan: Plan
-    crossed: Crossed
+    crossed: CrossedLinks
 
     def traffic(self) -> LinkTraffic:
         """Return what the streams put on the links."""
