@@ -174,7 +174,7 @@ def test_extensions_in_the_list_are_still_imported() -> None:
 
 def test_every_path_of_an_extension_exists() -> None:
     paths = extension_paths()
-    assert len(set(paths.values())) == 8
+    assert len(set(paths.values())) == 9
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 

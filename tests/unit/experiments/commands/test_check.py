@@ -1,0 +1,40 @@
+"""`check`: the page on the terminal, as Markdown, HTML and JSON, and its exit status."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from railyard.experiments import cli
+from tests.import_graph import ROOT
+
+LOGS = ROOT / "tests" / "cluster_logs"
+
+
+@pytest.mark.parametrize(("name", "status"), [("shared-nics", 0), ("crossing", 1)])
+def test_pages_are_as_before(
+    name: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], file_regression: Any
+) -> None:
+    words = ["check", str(LOGS / f"{name}.log"), "--nic-rate", "100Gbit"]
+    pages = {"--markdown": tmp_path / "page.md", "--html": tmp_path / "page.html"}
+    for option, path in pages.items():
+        words += [option, str(path)]
+    assert cli.main(words) == status
+    terminal = capsys.readouterr().out
+    assert cli.main([*words, "--json"]) == status
+    page = json.loads(capsys.readouterr().out)
+    assert page["headline"] in terminal
+    assert page["headline"] in pages["--html"].read_text()
+    assert sum(row["crossing"] for row in page["communicators"]) == len(page["crossing"])
+    file_regression.check(pages["--markdown"].read_text(), extension=".md")
+
+
+@pytest.mark.parametrize(
+    "words", [["--rails", "missing.yaml"], ["--nic-rate", "fast"], ["--markdown", "/no/such/a.md"]]
+)
+def test_a_wrong_option_is_named_in_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", str(LOGS / "crossing.log"), *words]) == 2
+    error = capsys.readouterr().err
+    assert words[0] in error
+    assert error.count("\n") == 1

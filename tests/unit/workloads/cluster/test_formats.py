@@ -1,0 +1,113 @@
+"""Formats beside NCCL's log: topologies as XML, nccl-tests' output; and files that can't be read."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from railyard.core.errors import BadInput
+from railyard.workloads.cluster.check import RailCheck
+from railyard.workloads.cluster.rails import RailMap, read_rail_map
+from railyard.workloads.cluster.reading import read
+from tests.unit.workloads.cluster.logs import LoggedCluster
+
+TOPOLOGY = """<system version="1"><cpu numaid="0">
+<pci busid="0000:10:00.0" class="0x060400">
+ <pci busid="0000:11:00.0" class="0x030200"><gpu dev="0" sm="80"/></pci>
+ <pci busid="0000:12:00.0" class="0x030200"><gpu dev="1" sm="80"/></pci>
+ <pci busid="0000:13:00.0" class="0x020700"><nic><net name="mlx5_0" dev="0" speed="200000"/></nic></pci>
+</pci>
+<pci busid="0000:20:00.0" class="0x060400">
+ <pci busid="0000:21:00.0" class="0x030200"><gpu dev="2" sm="80"/></pci>
+ <pci busid="0000:23:00.0" class="0x020700"><nic><net name="mlx5_1" dev="1" speed="200000"/></nic></pci>
+</pci></cpu></system>
+"""
+NCCL_TESTS = """$ mpirun -np 4 ./build/all_reduce_perf -b 1G -e 1G
+# nThread 1 nGpus 1 minBytes 8 maxBytes 8 step: 2(factor) warmup iters: 5 iters: 20
+# Using devices
+#  Rank  0 Group  0 Pid  10 on    node0 device  0 [0x10] NVIDIA A100
+#  Rank  1 Group  0 Pid  11 on    node0 device  1 [0x11] NVIDIA A100
+#  Rank  2 Group  0 Pid  10 on    node1 device  0 [0x10] NVIDIA A100
+#  Rank  3 Group  0 Pid  11 on    node1 device  1 [0x11] NVIDIA A100
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+  1073741824     268435456     float     sum      -1    46000   23.34   35.01      0    46100   23.29   34.94      0
+# Avg bus bandwidth    : 34.9
+"""
+
+
+def read_text(folder: Path, name: str, text: str | bytes) -> RailCheck:
+    content = text.encode() if isinstance(text, str) else text
+    (folder / name).write_bytes(content)
+    return RailCheck(read([str(folder / name)]), RailMap())
+
+
+def test_topology_gives_each_gpu_its_nearest_nics(tmp_path: Path) -> None:
+    check = read_text(tmp_path, "node0.xml", TOPOLOGY)
+    assert [place.nearest for place in check.gpus] == [("mlx5_0",), ("mlx5_0",), ("mlx5_1",)]
+    host = check.cluster.hosts["node0"]
+    assert [nic.rate_bps for nic in host.nics.values()] == [200e9, 200e9]
+    assert host.gpus[2] == "0000:21:00.0"
+    assert check.verdict == "none"
+
+
+def test_nccl_tests_output_has_ranks_and_bandwidths(tmp_path: Path) -> None:
+    check = read_text(tmp_path, "out.txt", NCCL_TESTS)
+    (communicator,) = check.cluster.communicators
+    assert communicator.hosts == ("node0", "node1")
+    (row,) = check.cluster.bandwidths
+    assert (row.collective, row.bytes, row.bus_bps) == ("all-reduce", 2**30, 35.01 * 8e9)
+
+
+@pytest.mark.parametrize(
+    ("collective", "expected_gb"),
+    # 8 ranks on 2 hosts with 2 NICs of 25 GB/s: a ring gets both; of an all-to-all, 4 of 7 bytes leave the host
+    [("all_reduce", 50), ("all_gather", 50), ("alltoall", 50 / 4 * 7 / 4)],
+)
+def test_busbw_is_compared_with_what_the_nics_allow(tmp_path: Path, collective: str, expected_gb: float) -> None:
+    row = NCCL_TESTS.splitlines()[-2]
+    text = f"./build/{collective}_perf -g 4\n{LoggedCluster().text()}{row}\n"
+    (tmp_path / "out.log").write_text(text)
+    check = RailCheck(read([str(tmp_path / "out.log")]), RailMap(), nic_bps=200e9)
+    (compared,) = check.bandwidths
+    assert compared.expected_bps == pytest.approx(expected_gb * 8e9)
+    assert compared.share == pytest.approx(35.01 / expected_gb)
+
+
+WRONG: dict[str, tuple[str, str | bytes]] = {
+    "cut off XML": ("a.xml", TOPOLOGY[:-20]),
+    "entities": ("a.xml", '<!DOCTYPE x [<!ENTITY a "aaaa">]>' + TOPOLOGY),
+    "no GPU": ("a.xml", '<system version="1"></system>'),
+    "a speed that is no number": ("a.xml", TOPOLOGY.replace("200000", "fast")),
+    "another program's log": ("a.log", "epoch 1, loss 2.71\n" * 100),
+    "no text": ("a.log", bytes(range(256)) * 100),
+    "nothing": ("a.log", ""),
+}
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path, data_regression: Any) -> None:
+    messages: dict[str, str] = {}
+    for case, (name, text) in WRONG.items():
+        with pytest.raises(BadInput) as error:
+            read_text(tmp_path, name, text)
+        messages[case] = str(error.value).replace(str(tmp_path), "FOLDER")
+    missing: dict[str, Callable[[], object]] = {
+        "no file": lambda: read([str(tmp_path / "missing")]),
+        "no map": lambda: _map(tmp_path, "[1, 2]"),
+        "no rail": lambda: _map(tmp_path, "{mlx5_0: first}"),
+    }
+    for case, call in missing.items():
+        with pytest.raises(BadInput) as error:
+            call()
+        messages[case] = str(error.value).replace(str(tmp_path), "FOLDER")
+    data_regression.check(messages)
+
+
+def _map(folder: Path, text: str) -> RailMap:
+    (folder / "rails.yaml").write_text(text)
+    return read_rail_map(str(folder / "rails.yaml"), "--rails")
+
+
+def test_a_map_of_the_cabling_may_differ_by_host(tmp_path: Path) -> None:
+    assert _map(tmp_path, "{mlx5_0: 0, 3: 1}") == RailMap(by_nic={"mlx5_0": 0, "3": 1})
+    assert _map(tmp_path, "{node0: {mlx5_0: 1}}") == RailMap(by_host={"node0": {"mlx5_0": 1}})

@@ -1,0 +1,205 @@
+"""The check of a cluster for rails: places of GPUs, routes of communicators, and findings."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from railyard.workloads.cluster.bandwidth import ExpectedBandwidth, expected
+from railyard.workloads.cluster.rails import CommunicatorRoutes, RailMap, Route, RoutedConnection, interleaved, routes
+from railyard.workloads.cluster.records import Cluster, End
+from railyard.workloads.cluster.settings import SettingInUse, settings_in_use
+
+MAX_NAMED: Final = 4  # hosts, ranks or NICs that a sentence names
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPlace:
+    """A GPU with the NICs and rails that it uses, the same on all of `hosts`. `nearest`: of the topology, if known."""
+
+    hosts: tuple[str, ...]
+    gpu: int
+    nics: tuple[str, ...]
+    rails: tuple[int, ...]
+    nearest: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RailCheck:
+    """A cluster's logs with the rails of its NICs, and the results that follow.
+
+    `nic_bps`: the rate of every NIC, bit/s, in place of the logs'; None to take theirs.
+    """
+
+    cluster: Cluster
+    rails: RailMap
+    nic_bps: float | None = None
+
+    @cached_property
+    def routes(self) -> tuple[CommunicatorRoutes, ...]:
+        """The connections of every communicator with their routes."""
+        return routes(self.cluster, self.rails)
+
+    @cached_property
+    def crossing(self) -> tuple[RoutedConnection, ...]:
+        """All connections that cross rails."""
+        connections: list[RoutedConnection] = []
+        for communicator in self.routes:
+            connections += communicator.crossing
+        return tuple(connections)
+
+    @property
+    def has_map(self) -> bool:
+        """True if the cabling was given."""
+        return bool(self.rails.by_nic or self.rails.by_host)
+
+    @property
+    def settings(self) -> tuple[SettingInUse, ...]:
+        """NCCL's settings that decide it."""
+        return settings_in_use(self.cluster)
+
+    @property
+    def bandwidths(self) -> tuple[ExpectedBandwidth, ...]:
+        """Measured bus bandwidths beside what the NICs allow."""
+        return expected(self.cluster, self.nic_bps)
+
+    @property
+    def verdict(self) -> str:
+        """`crosses` if a connection crosses rails, `unknown` if that can't be known of one, else `ready`.
+
+        `none` if the files name no connection.
+        """
+        if self.crossing:
+            return "crosses"
+        counts = [communicator.counts for communicator in self.routes]
+        if any(count[Route.UNKNOWN] for count in counts):
+            return "unknown"
+        return "ready" if any(counts) else "none"
+
+    @cached_property
+    def gpus(self) -> tuple[GpuPlace, ...]:
+        """The place of each GPU. Hosts that are alike share a row."""
+        nics_of = self._nics_in_use()
+        rows_of_host: dict[str, tuple[GpuPlace, ...]] = {}
+        for name, host in self.cluster.hosts.items():
+            numbers = {*host.gpus, *(gpu for host_name, gpu in nics_of if host_name == name)}
+            rows = []
+            for gpu in sorted(numbers - {-1}):
+                used = sorted(nics_of.get((name, gpu), ()))
+                rails = {self.rails.rail(host, nic) for nic in used}
+                known_rails = tuple(sorted(rail for rail in rails if rail is not None))
+                nearest = host.nics_of_gpu.get(gpu, ())
+                rows.append(GpuPlace((), gpu, self._nic_names(name, used), known_rails, self._nic_names(name, nearest)))
+            rows_of_host[name] = tuple(rows)
+        hosts_alike: defaultdict[tuple[GpuPlace, ...], list[str]] = defaultdict(list)
+        for name, host_rows in rows_of_host.items():
+            hosts_alike[host_rows].append(name)
+        places: list[GpuPlace] = []
+        for alike_rows, hosts in hosts_alike.items():
+            for row in alike_rows:
+                places.append(GpuPlace(tuple(hosts), row.gpu, row.nics, row.rails, row.nearest))
+        return tuple(places)
+
+    def _nics_in_use(self) -> dict[tuple[str, int], set[int]]:
+        """Return the NICs that each GPU's own connections take, by host and GPU; those of PXN are another GPU's."""
+        nics: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
+        for communicator in self.cluster.communicators:
+            for connection, ends in communicator.connections.items():
+                sides: tuple[tuple[int, End | None], ...] = (
+                    (connection.src, ends.sender),
+                    (connection.dst, ends.receiver),
+                )
+                for rank, end in sides:
+                    member = communicator.members.get(rank)
+                    if member and end and end.nic is not None and end.proxy is None:
+                        nics[member.host, member.gpu].add(end.nic)
+        return nics
+
+    def _nic_names(self, host: str, numbers: Sequence[int]) -> tuple[str, ...]:
+        nics = self.cluster.host(host).nics
+        return tuple((nics[number].name if number in nics else "") or f"NIC {number}" for number in numbers)
+
+    def findings(self) -> Iterator[str]:
+        """Yield a sentence for everything that a reader should know or change."""
+        for communicator in self.routes:
+            yield from self._crossing_findings(communicator)
+            yield from _order_findings(communicator)
+            yield from _initialization_findings(communicator)
+        yield from self._sharing_findings()
+        yield from self._nic_findings()
+
+    def _crossing_findings(self, routes_of: CommunicatorRoutes) -> Iterator[str]:
+        crossing = routes_of.crossing
+        if not crossing:
+            return
+        first = crossing[0]
+        source = f"rank {first.connection.src} (rail {first.src_rail})"
+        destination = f"rank {first.connection.dst} (rail {first.dst_rail})"
+        share = f"{len(crossing)} of {len(routes_of.connections)} connections cross rails"
+        yield (
+            f"{routes_of.communicator.name}: {share}, as {source} to {destination}. On rail-only they wait for ever "
+            "unless HB domains forward them; on rail-optimized they load the spines"
+        )
+        if not self.has_map:
+            yield "NIC n of every host is taken to be on rail n: if the cabling differs, give it by --rails"
+
+    def _sharing_findings(self) -> Iterator[str]:
+        by_number = 0
+        connections = 0
+        for communicator in self.routes:
+            for connection in communicator.connections:
+                if connection.route in (Route.RAIL, Route.PXN):
+                    connections += 1
+                    by_number += connection.crosses_by_gpu_number
+        if by_number:
+            yield (
+                f"{by_number} of {connections} connections on a rail join GPUs of different numbers: "
+                "rails go by NICs here, and GPUs share NICs or use PXN"
+            )
+
+    def _nic_findings(self) -> Iterator[str]:
+        """Yield NICs that have different numbers on different hosts: without a map, their rails are taken wrongly."""
+        if self.has_map:
+            return
+        numbers: defaultdict[str, set[int]] = defaultdict(set)
+        for host in self.cluster.hosts.values():
+            for nic in host.nics.values():
+                if nic.name:
+                    numbers[nic.name].add(nic.number)
+        moved = sorted(name for name, positions in numbers.items() if len(positions) > 1)
+        if moved:
+            yield (
+                f"{_listed(moved)} has different numbers on different hosts, so a rail of NIC numbers is uncertain: "
+                "give the cabling by --rails"
+            )
+
+
+def _order_findings(routes_of: CommunicatorRoutes) -> Iterator[str]:
+    communicator = routes_of.communicator
+    if not interleaved(communicator):
+        return
+    places = [f"{rank} on {member.host}" for rank, member in sorted(communicator.members.items())]
+    yield (
+        f"{communicator.name}: consecutive ranks are on different hosts ({_listed(places)}), so their groups leave the "
+        "HB domain. Fill one host after the other: mpirun --map-by slot, srun --distribution=block"
+    )
+
+
+def _initialization_findings(routes_of: CommunicatorRoutes) -> Iterator[str]:
+    communicator = routes_of.communicator
+    if not communicator.connections or not routes_of.missing:
+        return
+    ranks = [str(rank) for rank in routes_of.missing]
+    yield (
+        f"{communicator.name}: the initialization of rank {_listed(ranks)} is not complete in the log: "
+        "it hangs there, or the log is cut off"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    shown = ", ".join(names[:MAX_NAMED])
+    if len(names) > MAX_NAMED:
+        return f"{shown} and {len(names) - MAX_NAMED} more"
+    return shown

@@ -1,0 +1,59 @@
+"""The formats of what a cluster's tools write, as a registry: a file in formats/ each.
+
+A log has lines of several programs, so each line goes to every `LineFormat`. A document, as an XML file, is of one
+`DocumentFormat`, which is chosen by its first bytes.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Final
+
+from railyard.core.registry import Registry
+from railyard.workloads.cluster.records import Cluster, Source
+
+
+class LineReader(ABC):
+    """Reads the lines of one file in one format."""
+
+    @abstractmethod
+    def read(self, line: str) -> bool:
+        """Take what a line says; return whether it is a line of this format."""
+
+    def end(self) -> None:  # noqa: B027 - most formats need none
+        """Take what only the end of the file makes certain."""
+
+
+class ClusterFormat:
+    """A format: a `LineFormat` or a `DocumentFormat`."""
+
+    title: str = ""
+    """What it is, for tables and messages."""
+
+
+class LineFormat(ClusterFormat, ABC):
+    """A format of lines, which may be mixed with others in a file of any size."""
+
+    @abstractmethod
+    def reader(self, cluster: Cluster, source: Source) -> LineReader:
+        """Return a reader of a file, which fills the cluster and the source."""
+
+
+class DocumentFormat(ClusterFormat, ABC):
+    """A format of whole files."""
+
+    @abstractmethod
+    def recognizes(self, head: str) -> bool:
+        """Return whether a file is of this format, by its first 64 KiB."""
+
+    @abstractmethod
+    def read(self, text: str, cluster: Cluster, source: Source) -> None:
+        """Take what a file says. BadInput where it can't be read."""
+
+
+def _problems(_: str, definition: ClusterFormat) -> list[str]:
+    return [] if definition.title else ["title is missing"]
+
+
+CLUSTER_FORMATS: Final = Registry[ClusterFormat](
+    "cluster file format", "railyard.workloads.cluster.formats", ClusterFormat, check=_problems
+)
+"""Every format of a cluster's logs and files by name."""
