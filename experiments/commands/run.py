@@ -181,6 +181,11 @@ def run(
         opened_page(live, save_script) as page,
         folder.Spare() as spare,
     ):
+        # the machines join before the page is served
+        extensions: dict[str, Any] = {}
+        if cluster:
+            extensions["railyard.experiments.machines.joining"] = {**cluster, "quiet": quiet}
+        extensions |= page.extensions
         task = {
             "do": "run",
             "spec": spec.resolved(),
@@ -190,12 +195,11 @@ def run(
             "json": as_json,
             "verbose": verbose,
             "spare": spare.fd,
-            "live": page.task,
+            "extensions": extensions,
             "command": command_line(name, overrides, seed, plugin_files, topo, controller),
         }
         inherited = [spare.fd, *page.fds]
         if cluster:
-            task["cluster"] = {**cluster, "quiet": quiet}
             inherited.append(cluster["machine_net"])
         other_load = other_programs.Watch(machine.cores)
         status = launcher.enter(

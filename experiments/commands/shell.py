@@ -58,6 +58,6 @@ def command(
     check_machine(spec)
     run = f"{spec.name} {run_name or f'shell-{spec.name}'}"
     with opened_page(live, save_script) as page:
-        task = {"do": "shell", "spec": spec.resolved(), "live": page.task}
+        task = {"do": "shell", "spec": spec.resolved(), "extensions": page.extensions}
         visible = files_meant(task["spec"])
         return launcher.enter(own_command(), task, run=run, interactive=True, visible=visible, inherited=page.fds)

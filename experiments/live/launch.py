@@ -24,6 +24,11 @@ class OpenedPage:
     fds: tuple[int, ...] = ()
     url: str = ""
 
+    @property
+    def extensions(self) -> dict[str, dict[str, Any]]:
+        """Tasks of the extensions that the sandbox loads (run/sandboxed.py): the page, if there is one."""
+        return {"railyard.experiments.live.page": self.task} if self.task else {}
+
 
 @contextmanager
 def opened_page(mode: str | None, save_script: Path | None) -> Iterator[OpenedPage]:

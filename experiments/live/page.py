@@ -26,6 +26,7 @@ from railyard.experiments.live.phases import PHASE, PhaseProgress
 from railyard.experiments.run import observers
 from railyard.experiments.run.observers import Observer, ReplayCallbacks
 from railyard.experiments.run.words import sentences_of_measures
+from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.failure.faults import Fault
 from railyard.results.runs.records import LIVE, Event
 from railyard.topologies.build.network import EmulatedNet
@@ -159,14 +160,28 @@ class Page(Observer):
 
 
 @contextmanager
+def taking_part(task: Mapping[str, Any], spec: ExperimentSpec, folder: Folder | None) -> Iterator[None]:
+    """Serve a page that follows the run while entered, and record what it shows in a run's folder, if it has one.
+
+    `task`: as launch.py makes it. OSError if there is a record already.
+    """
+    try:
+        with served(task, spec.resolved(), folder):
+            yield
+    finally:
+        if folder:
+            # a disk that is full has been reported
+            with suppress(OSError):
+                recorded.write_page(folder)
+
+
+@contextmanager
 def served(
     task: Mapping[str, Any] | None, experiment: dict[str, Any], folder: Folder | None = None
 ) -> Iterator[Page | None]:
     """Serve a page that follows the run while entered, and record what it shows in a run's folder.
 
-    Without a task of launch.py, do neither.
-
-    OSError if there is a record already.
+    Without a task of launch.py, do neither. OSError if there is a record already.
     """
     if task is None:
         yield None

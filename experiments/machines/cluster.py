@@ -233,21 +233,3 @@ class Cluster:
         """End the parts."""
         for machine in self.others:
             machine.worker.end()
-
-
-_current: list[Cluster] = []
-
-
-def current() -> Cluster | None:
-    """Return the machines of this run; None for a run on one."""
-    return _current[-1] if _current else None
-
-
-@contextmanager
-def used(cluster: Cluster) -> Iterator[None]:
-    """Let these be the machines of the run while entered."""
-    _current.append(cluster)
-    try:
-        yield
-    finally:
-        _current.pop()

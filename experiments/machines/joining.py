@@ -19,8 +19,10 @@ from railyard.core.remote import read_token, send_line
 from railyard.core.units import format_time
 from railyard.experiments.machines import messages
 from railyard.experiments.machines.agent import about_machine, interfaces
-from railyard.experiments.machines.cluster import Cluster, Machine, used
+from railyard.experiments.machines.cluster import Cluster, Machine
+from railyard.experiments.machines.joined_machines import JoinedMachines
 from railyard.experiments.machines.server import Server
+from railyard.experiments.run import machines as run_machines
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.hosts import UnderlaySpec
 from railyard.topologies.build import namespaces
@@ -32,14 +34,11 @@ PROBES: Final = 3
 
 
 @contextmanager
-def joined(task: Mapping[str, Any] | None, spec: ExperimentSpec) -> Iterator[None]:
-    """Wait until the other machines have joined, and use them while entered; without a task do nothing.
+def taking_part(task: Mapping[str, Any], spec: ExperimentSpec, folder: object) -> Iterator[None]:
+    """Wait until the other machines have joined, and let the run use them while entered. `task`: as of `prepare`.
 
     MissingRequirement if they don't come in time, or can't take part.
     """
-    if task is None:
-        yield
-        return
     machine_net = task["machine_net"]
     underlay = spec.underlay
     os.set_inheritable(machine_net, False)
@@ -60,7 +59,7 @@ def joined(task: Mapping[str, Any] | None, spec: ExperimentSpec) -> Iterator[Non
         mtu = max(fabric.mtu for fabric in spec.gpu_fabrics)
         request = {"experiment": spec.name}
         cluster = stack.enter_context(_together(server, machine_net, own_machine, machines, underlay, mtu, request))
-        with used(cluster):
+        with run_machines.used(JoinedMachines(cluster)):
             yield
 
 
@@ -203,7 +202,7 @@ def _check_path(machine: Machine, port: int, mtu: int, address: str, machine_net
 
 
 def prepare(spec: ExperimentSpec) -> Mapping[str, Any] | None:
-    """Check this machine's underlay before a sandbox is made; return what `joined` needs there, None for one machine.
+    """Check this machine's underlay before a sandbox is made; return the task of `taking_part`, None for one machine.
 
     The file `machine_net` is to be inherited by the sandbox.
     """

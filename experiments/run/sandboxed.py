@@ -5,9 +5,10 @@ The limits of a fabric's size and rates are generous: the best that was ever mea
 machine carries today.
 """
 
+import importlib
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +72,7 @@ def _tell(line: str) -> None:
 
 
 def _run(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
-    # these take a second to load, and the process outside needs none of them
-    from railyard.experiments.live import page
-    from railyard.experiments.live.recorded import write_page
-    from railyard.experiments.machines import joining
+    # it takes a second to load, and the process outside doesn't need it
     from railyard.experiments.run.runner import run_experiment
 
     path = Path(task["folder"])
@@ -82,19 +80,27 @@ def _run(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     with reporting_path_errors("--out", path):
         opened = Folder(path, identity=(device, inode))
     output = None if task["quiet"] else console(stderr=task["json"])
-    with opened as folder, Spare(task["spare"]) as spare:
-        try:
-            with joining.joined(task.get("cluster"), spec), page.served(task["live"], task["spec"], folder):
-                return run_experiment(spec, folder, output, spare, task.get("command"), task.get("verbose", False))
-        finally:
-            with suppress(OSError):  # a disk that is full has been reported
-                write_page(folder)
+    with opened as folder, Spare(task["spare"]) as spare, extended(task, spec, folder):
+        return run_experiment(spec, folder, output, spare, task.get("command"), task.get("verbose", False))
+
+
+@contextmanager
+def extended(task: Mapping[str, Any], spec: ExperimentSpec, folder: Folder | None) -> Iterator[None]:
+    """Let extensions take part in the run while entered, such as its live page.
+
+    `task["extensions"]` has for each what it needs, by the name of its module, in which `taking_part` is called with
+    that, the experiment, and the run's folder (None without one).
+    """
+    with ExitStack() as stack:
+        for module, extension_task in task["extensions"].items():
+            taking_part = importlib.import_module(module).taking_part
+            stack.enter_context(taking_part(extension_task, spec, folder))
+        yield
 
 
 def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     from mininet.log import setLogLevel
 
-    from railyard.experiments.live import page
     from railyard.experiments.run import observers
     from railyard.experiments.run.mininet_cli import FabricCli
 
@@ -117,7 +123,7 @@ def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     stderr.print(f"Mininet's CLI. Hosts are {first} to {second}. Try: {examples}", highlight=False)
     if hosts:
         stderr.print(f"Names of the topology work too: {hosts_line(hosts)}", highlight=False)
-    with page.served(task["live"], task["spec"]), observers.fabric(spec.labels[0], net, []):
+    with extended(task, spec, None), observers.fabric(spec.labels[0], net, []):
         FabricCli(net, hosts)
     net.stop()
     return 0

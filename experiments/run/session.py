@@ -16,13 +16,11 @@ from railyard.core import watch as presence
 from railyard.core.crash import WorkerCrashed
 from railyard.core.errors import BadInput, CheckFailed, RailyardError
 from railyard.core.host import Datapath
-from railyard.core.host_load import LoadMeter, tolerated_lateness_s
+from railyard.core.host_load import tolerated_lateness_s
 from railyard.core.records import IntervalId
 from railyard.core.wait import poll
-from railyard.experiments.machines.cluster import Cluster, current
-from railyard.experiments.machines.controller import ClusterController
-from railyard.experiments.machines.meter import ClusterMeter
 from railyard.experiments.run import observers
+from railyard.experiments.run.machines import Machines, Meter, current
 from railyard.experiments.spec.faults import ATTEMPTS
 from railyard.failure.analysis.evaluate import active_detours
 from railyard.failure.faults import Fault
@@ -44,11 +42,9 @@ from railyard.results.runs.records import (
 )
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
-from railyard.topologies.build.machine_part import PartNet
-from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.network import EmulatedNet, FabricNet
-from railyard.topologies.measure.counters import Counters, count
-from railyard.topologies.measure.rates import Sample, calibrate, latency_s
+from railyard.topologies.measure.counters import Counters
+from railyard.topologies.measure.rates import Sample, latency_s
 from railyard.topologies.plan import Plan
 from railyard.workloads.replay.job import Windows, windows_for_links
 
@@ -118,8 +114,8 @@ class Watch:
     net: EmulatedNet
     counted: Counters
     dilation: float = 1.0
-    cluster: Cluster | None = None
-    _intervals: dict[IntervalId, tuple[int, LoadMeter | ClusterMeter, Counters]] = field(default_factory=dict)
+    machines: Machines = field(default_factory=Machines)
+    _intervals: dict[IntervalId, tuple[int, Meter, Counters]] = field(default_factory=dict)
 
     @contextmanager
     def record_load(self, run: Run, interval_id: IntervalId, faulted: bool = False) -> Iterator["Watch"]:
@@ -130,7 +126,7 @@ class Watch:
         """
         late_s = tolerated_lateness_s(0.0 if faulted else self.net.plan.frame_s)
         # the place among the run's loads (the next one if it is negative), the meter and the losses so far
-        row, meter, spent = self._intervals.get(interval_id, (-1, self._meter(late_s), Counters(0, 0, 0)))
+        row, meter, spent = self._intervals.get(interval_id, (-1, self.machines.meter(late_s), Counters(0, 0, 0)))
         before = self.counted
         record_interruptions(run, IntervalId(interval_id.fabric))  # of the time before
         presence.check()
@@ -139,7 +135,7 @@ class Watch:
                 yield self
         finally:
             record_interruptions(run, interval_id)
-            self.counted = count_all(self.net, self.cluster)
+            self.counted = self.machines.counters(self.net)
             self._intervals[interval_id] = row, meter, spent
         row = row if row >= 0 else len(run.loads)
         spent = spent + (self.counted - before)
@@ -158,28 +154,19 @@ class Watch:
             )
         ]  # fmt: skip
 
-    def _meter(self, late_s: float) -> LoadMeter | ClusterMeter:
-        return ClusterMeter(self.cluster, late_s) if self.cluster else LoadMeter(late_s)
-
-
-def count_all(net: EmulatedNet, cluster: Cluster | None) -> Counters:
-    """Return the counters of a fabric, on all its machines."""
-    own = count(net)
-    return own + cluster.counters()[0] if cluster else own
-
 
 @dataclass
 class Session:
-    """A built fabric. `label`: its name in every record. `cluster`: its machines, if there are several."""
+    """A built fabric. `label`: its name in every record. `machines`: those that it is on."""
 
     label: str
     net: EmulatedNet
-    cluster: Cluster | None = field(default=None, kw_only=True)
+    machines: Machines = field(default_factory=Machines, kw_only=True)
 
     def watch(self, since: Counters | None = None) -> Watch:
         """Return a watch that counts from now on, or from `since`."""
-        since = since or count_all(self.net, self.cluster)
-        return Watch(self.net, since, self.net.plan.dilation, self.cluster)
+        since = since or self.machines.counters(self.net)
+        return Watch(self.net, since, self.net.plan.dilation, self.machines)
 
 
 @dataclass
@@ -209,11 +196,7 @@ class FabricSession(Session):
     @contextmanager
     def relaxed_tcp_timers(self, longest_queue_s: float = 0.0) -> Iterator[None]:
         """Relax TCP loss detection at all GPUs while entered."""
-        if self.cluster and isinstance(self.net, PartNet):
-            with self.cluster.relaxed_tcp_timers(self.net, longest_queue_s):
-                yield
-            return
-        with relaxed_tcp_timers(self.plan.hosts, longest_queue_s):
+        with self.machines.relaxed_tcp_timers(self.net, longest_queue_s):
             yield
 
     @contextmanager
@@ -314,15 +297,8 @@ def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -
     """Build a fabric and take it down again, and record both. `reroute`: the controller reroutes pairs."""
     received: list[ControllerEvent] = []
     note = partial(_note, label, received, run.events)
-    cluster = current()
-    controller: ControllerProcess
-    net: FabricNet
-    if cluster:
-        controller = ClusterController(cluster, plan, reroute, note)
-        net = cluster.network(datapath, controller, backups=reroute)
-    else:
-        controller = ControllerProcess(reroute, note, user_app=run.experiment.controller)
-        net = FabricNet(plan, datapath, controller, backups=reroute)
+    machines = current()
+    controller, net = machines.built(plan, datapath, reroute, note, run.experiment.controller)
     with ExitStack() as stack:
         stack.callback(_record_stop, label, net, run)
         stack.enter_context(built_net(label, net, run))
@@ -337,7 +313,7 @@ def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -
         if controller.user_app:
             introduce(plan, Path(controller.user_app).name)
         with observers.fabric(label, net, run.events):
-            yield FabricSession(label, net, controller, received, recorded=run.events, cluster=cluster)
+            yield FabricSession(label, net, controller, received, recorded=run.events, machines=machines)
 
 
 @contextmanager
@@ -440,9 +416,7 @@ def _cables(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 def _measured_links(session: FabricSession) -> list[Sample]:
     with session.relaxed_tcp_timers():
-        if session.cluster and isinstance(session.net, PartNet):
-            return session.cluster.calibrate(session.net)
-        return calibrate(session.net)
+        return session.machines.calibrate(session.net)
 
 
 def repeat_suffix(repeat: int, repeats: int) -> str:

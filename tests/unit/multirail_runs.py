@@ -15,7 +15,6 @@ from railyard.experiments.measures.allreduce.session import AllreduceSession
 from railyard.experiments.measures.definition import RunContext
 from railyard.experiments.run import progress
 from railyard.experiments.run import runner as common_runner
-from railyard.experiments.run import session as common_session
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.parsing import experiment_model, parse
@@ -129,7 +128,7 @@ class Runs:
         monkeypatch.setattr(common_runner, "provenance", lambda *_: {"seed": 1})
         monkeypatch.setattr(allreduce_run, "calibrated_session", self.session)
         monkeypatch.setattr(AllreduceSession, "engine", lambda _, policy: Ranks(policy, self))
-        monkeypatch.setattr(common_session, "count", lambda _: Counters(0, 0, 0))
+        monkeypatch.setattr("railyard.experiments.run.machines.count", lambda _: Counters(0, 0, 0))
         monkeypatch.setattr(allreduce_faults, "Ranks", lambda _, policy: Ranks(policy, self))
         monkeypatch.setattr(Operator, "prepare", lambda *_: None)
         monkeypatch.setattr(Operator, "inject", self.inject)

@@ -12,9 +12,6 @@ from typing import Final
 from railyard.core.errors import CheckFailed, RailyardError
 from railyard.core.records import IntervalId
 from railyard.core.wait import poll
-from railyard.experiments.machines.faults import ClusterOperator
-from railyard.experiments.machines.faults import sites as cluster_sites
-from railyard.experiments.machines.faults import snapshot as cluster_snapshot
 from railyard.experiments.measures.definition import SharedFabric
 from railyard.experiments.measures.faults.records import CONNECTIVITY_CHECKS, GOODPUT, RECOVERIES
 from railyard.experiments.measures.faults.spec import ScriptSpec
@@ -32,21 +29,18 @@ from railyard.experiments.run.session import (
     surviving_interruptions,
 )
 from railyard.experiments.spec.faults import FaultSpec, fault_dict
-from railyard.failure.active import Operator
-from railyard.failure.analysis.state_snapshot import StateSnapshot, snapshot_state, state_differences, summarize
+from railyard.failure.analysis.state_snapshot import StateSnapshot, state_differences, summarize
 from railyard.failure.connectivity.check import ConnectivityChecker
 from railyard.failure.faults import Fault
 from railyard.failure.pairs import PairSelection, affected_pairs, monitored_pairs, select_script_pairs
-from railyard.failure.probes.sites import Site
 from railyard.failure.recovery_times import BIN_MS
 from railyard.failure.scenario.run import NOTHING, ScriptRun, run_script
 from railyard.failure.script import NO_PHASES, Action, PhaseEnds, Script
 from railyard.results.runs.records import CLOCK_UNCERTAINTY, LATE_S, Event, GoodputTrace, Measurement, Run
-from railyard.topologies.build.machine_part import PartNet
 from railyard.topologies.plan import Plan
 from railyard.topologies.prediction import WHOLE
 from railyard.workloads.replay.job import first_phases
-from railyard.workloads.replay.run import Aborted, Place, Replay
+from railyard.workloads.replay.run import Aborted, Replay
 
 CONNECT_S: Final = 60.0
 _POLL_S: Final = 0.01
@@ -64,7 +58,6 @@ class FaultInjector:
     reroute: str
     connectivity: ConnectivityChecker
     run: Run
-    machines: "Machines"
 
     def inject(
         self, spec: FaultSpec | ScriptSpec, repeat: int, seed: int, workload: Workload | None, progress: Progress
@@ -87,7 +80,7 @@ class FaultInjector:
         selections = _selections(script, session.plan)
         turn = Turn(session, workload, repeat, seed, self.run) if workload else None
         with session.health_scores(spec.registry):
-            with self.machines.clocks(interval, self.run):
+            with _measuring_clocks(session, interval, self.run):
                 load = session.watch().record_load(self.run, interval, faulted=True)
                 if turn is None:
                     script_run = self._play(script, selections, progress, self.connectivity, recorded=load)
@@ -104,7 +97,7 @@ class FaultInjector:
         differences = list[str]()
 
         def is_restored() -> bool:
-            differences[:] = state_differences(before, self.machines.snapshot())
+            differences[:] = state_differences(before, self.session.machines.snapshot(self.session.net))
             return not differences
 
         if not poll(is_restored, RESTORE_S, _POLL_S):
@@ -129,8 +122,8 @@ class FaultInjector:
             progress,
             phases,
             on_action=_show,
-            sites=self.machines.sites,
-            operator=self.machines.operator,
+            sites=self.session.machines.sites(),
+            operator=self.session.machines.operator(self.session.net),
             recorded=recorded,
         )
 
@@ -150,7 +143,7 @@ class FaultInjector:
             watched = {numbers[phase]: future.set_result for phase, future in ended.items()}
             try:
                 callbacks = observers.replay_callbacks(workload.schedule, started.set_result, watched)
-                return replay_faulted(turn, callbacks, faults_s, abort, self.machines.places)
+                return replay_faulted(turn, callbacks, faults_s, abort, self.session.machines.places())
             finally:  # waits for what never came fail
                 for event, future in [("it began", started), *ended.items()]:
                     if not future.done():
@@ -240,43 +233,18 @@ def _show(action: Action) -> None:
     observers.show_fault(action.operation, action.fault, action.at_ns)
 
 
-class Machines:
-    """The machines of a session's fabric, as faults need them."""
-
-    def __init__(self, session: FabricSession) -> None:
-        self._session = session
-        self._cluster = session.cluster
-        self.operator = Operator(session.net)
-        if self._cluster and isinstance(session.net, PartNet):
-            self.operator = ClusterOperator(self._cluster, session.net)
-
-    @property
-    def sites(self) -> Sequence[Site]:
-        """The machines, with their clocks as they were measured last."""
-        return cluster_sites(self._cluster) if self._cluster else (Site(),)
-
-    @property
-    def places(self) -> Sequence[Place]:
-        """The machines as a replay needs them."""
-        return self._cluster.places() if self._cluster else ()
-
-    def snapshot(self) -> StateSnapshot:
-        """Return the kernel state of all nodes."""
-        if self._cluster and isinstance(self._session.net, PartNet):
-            return cluster_snapshot(self._cluster, self._session.net)
-        return snapshot_state(self._session.net.node_names)
-
-    @contextmanager
-    def clocks(self, interval: IntervalId, run: Run) -> Iterator[None]:
-        """Measure clocks before and after an interval, and record their uncertainty."""
-        if self._cluster is None:
-            yield
-            return
-        before_s = self._cluster.measure_clocks()
+@contextmanager
+def _measuring_clocks(session: FabricSession, interval: IntervalId, run: Run) -> Iterator[None]:
+    """Measure the clocks of several machines before and after an interval, and record their uncertainty."""
+    machines = session.machines
+    if not machines.are_several:
         yield
-        uncertainty_s = max(before_s, self._cluster.measure_clocks())
-        run.measurements.append(Measurement(interval, WHOLE, CLOCK_UNCERTAINTY, uncertainty_s, "s"))
-        run.provenance["machines"] = self._cluster.provenance()
+        return
+    before_s = machines.measure_clocks()
+    yield
+    uncertainty_s = max(before_s, machines.measure_clocks())
+    run.measurements.append(Measurement(interval, WHOLE, CLOCK_UNCERTAINTY, uncertainty_s, "s"))
+    run.provenance["machines"] = machines.provenance()
 
 
 def inject_faults(shared: SharedFabric, items: Sequence[FaultSpec | ScriptSpec]) -> None:
@@ -285,14 +253,14 @@ def inject_faults(shared: SharedFabric, items: Sequence[FaultSpec | ScriptSpec])
         return
     session = shared.session
     run = shared.context.run
-    machines = Machines(session)
+    machines = session.machines
     heartbeats = shared.context.spec.heartbeats if shared.reroute == "on" else "off"
     with (
-        ConnectivityChecker(session.net, shared.reroute == "on", machines.sites) as connectivity,
+        ConnectivityChecker(session.net, shared.reroute == "on", machines.sites()) as connectivity,
         heartbeats_running(session, heartbeats, run),
     ):
-        injector = FaultInjector(session, shared.reroute, connectivity, run, machines)
-        before = machines.snapshot()
+        injector = FaultInjector(session, shared.reroute, connectivity, run)
+        before = machines.snapshot(session.net)
         for item in items:
             _inject_item(shared, injector, item)
         injector.check_restored(before)

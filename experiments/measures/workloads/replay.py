@@ -132,21 +132,21 @@ def beside_machines(
     session: FabricSession, schedule: Schedule, interval: IntervalId, run: Run
 ) -> Iterator[Sequence[Place]]:
     """Yield the machines of a replay, none if there is one; record their clocks, and what their underlay carried."""
-    cluster = session.cluster
-    if cluster is None:
+    machines = session.machines
+    if not machines.are_several:
         yield ()
         return
-    before_s = cluster.measure_clocks()
-    _, sent_before = cluster.counters()
-    yield cluster.places()
-    _, sent_after = cluster.counters()
-    uncertainty_s = max(before_s, cluster.measure_clocks())
+    before_s = machines.measure_clocks()
+    sent_before = machines.underlay_sent_bytes()
+    yield machines.places()
+    sent_after = machines.underlay_sent_bytes()
+    uncertainty_s = max(before_s, machines.measure_clocks())
     run.measurements.append(Measurement(interval, WHOLE, CLOCK_UNCERTAINTY, uncertainty_s, "s"))
     ports = port_bytes(schedule, session.plan.spec)
-    predicted = cluster.underlay_bytes(ports.rail_out.tolist(), ports.rail_in.tolist(), session.plan.spec.mtu)
+    predicted = machines.expected_underlay_bytes(ports.rail_out.tolist(), ports.rail_in.tolist(), session.plan.spec.mtu)
     row = Measurement(interval, WHOLE, UNDERLAY_BYTES, float(sent_after - sent_before), "B", predicted or None)
     run.measurements.append(row)
-    run.provenance["machines"] = cluster.provenance()
+    run.provenance["machines"] = machines.provenance()
 
 
 def _predicted_seconds(session: FabricSession, workload: Workload, predicted_s: float | None) -> dict[str, float]:

@@ -18,7 +18,7 @@ from railyard.experiments.measures.faults.measure import FaultsMeasure
 from railyard.experiments.measures.faults.spec import ScriptSpec
 from railyard.experiments.measures.workloads import replay as workload_replay
 from railyard.experiments.measures.workloads.turn import Turn
-from railyard.experiments.run import measuring, runner
+from railyard.experiments.run import machines, measuring, runner
 from railyard.experiments.run.runner import run_experiment
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import FaultSpec
@@ -60,7 +60,7 @@ class Runs:
         monkeypatch.setattr(breaks, "ConnectivityChecker", lambda *_: nullcontext())
         monkeypatch.setattr(breaks, "heartbeats_running", self._beating)
         monkeypatch.setattr(breaks, "FaultInjector", self._breaker)
-        monkeypatch.setattr(breaks, "snapshot_state", lambda nodes: dict.fromkeys(nodes, frozenset()))
+        monkeypatch.setattr(machines, "snapshot_state", lambda nodes: dict.fromkeys(nodes, frozenset()))
         monkeypatch.setattr("railyard.results.run_folder.save", self._save)
         monkeypatch.setattr(runner, "Steps", self._steps)
 
@@ -85,7 +85,7 @@ class Runs:
     def _workload(self, turn: Turn) -> None:
         self._do(f"{turn.workload.label} {turn.repeat} seed {turn.seed}")
 
-    def _breaker(self, session: Any, reroute: str, checker: object, run: Run, machines: object) -> Any:
+    def _breaker(self, session: Any, reroute: str, checker: object, run: Run) -> Any:
         do, did, left = self._do, self.did, self.left
 
         class FaultInjector:

@@ -11,7 +11,7 @@ from railyard.core.errors import BadInput
 from railyard.core.host_load import LoadSample, MachineLoad
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.faults.measure import FaultsMeasure
-from railyard.experiments.run import session
+from railyard.experiments.run import machines
 from railyard.experiments.run.session import FabricSession, built
 from railyard.experiments.spec.faults import MIN_AT_S
 from railyard.experiments.spec.parsing import parse
@@ -49,8 +49,8 @@ class Controller:
 
 @pytest.fixture(autouse=True)
 def nothing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "FabricNet", Net)
-    monkeypatch.setattr(session, "ControllerProcess", Controller)
+    monkeypatch.setattr(machines, "FabricNet", Net)
+    monkeypatch.setattr(machines, "ControllerProcess", Controller)
 
 
 def test_fabric_is_recorded_once_with_events_of_each_build() -> None:
@@ -95,7 +95,7 @@ def test_fabric_is_stopped_and_events_kept_after_an_error() -> None:
 
 def test_a_watched_stretch_has_its_own_losses_and_its_load(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = iter([Counters(100, 10, 1, 4), Counters(1100, 13, 3, 9)])
-    monkeypatch.setattr(session, "count", lambda net: next(counted))
+    monkeypatch.setattr(machines, "count", lambda net: next(counted))
 
     class Meter:
         load = MachineLoad(0.5, 0.1, 2.0)
@@ -111,7 +111,7 @@ def test_a_watched_stretch_has_its_own_losses_and_its_load(monkeypatch: pytest.M
         def __exit__(self, *_: object) -> None:
             pass
 
-    monkeypatch.setattr(session, "LoadMeter", Meter)
+    monkeypatch.setattr(machines, "LoadMeter", Meter)
     run, (quiet, _) = run_of(), session_of(plan_of())
     on = FabricSession(quiet.label, quiet.net, quiet.controller)
     with on.watch().record_load(run, IntervalId("a fabric", "moe", repeat=2), faulted=True):

@@ -11,7 +11,7 @@ from railyard.core.errors import CheckFailed, RailyardError
 from railyard.core.records import ConnectivityCheck, IntervalId, Recovered, Recovery
 from railyard.experiments.measures.faults import run as fault_script
 from railyard.experiments.measures.faults.records import CONNECTIVITY_CHECKS, GOODPUT, RECOVERIES
-from railyard.experiments.measures.faults.run import FaultInjector, Machines
+from railyard.experiments.measures.faults.run import FaultInjector
 from railyard.experiments.measures.faults.spec import ScriptSpec
 from railyard.experiments.measures.workloads import replay as workload_replay
 from railyard.experiments.measures.workloads.turn import Workload
@@ -62,8 +62,7 @@ class Scene:
         monkeypatch.setattr(fault_script, "run_script", run_script)
         self.run, (self.session, controller) = run_of(), session_of(plan_of())
         self.controller: Any = controller
-        machines = Machines(self.session)
-        self.injector = FaultInjector(self.session, reroute, "checker", self.run, machines)  # type: ignore[arg-type]
+        self.injector = FaultInjector(self.session, reroute, "checker", self.run)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +180,7 @@ def test_fabric_is_restored_after_the_last_fault(monkeypatch: pytest.MonkeyPatch
     scene, before = Scene(monkeypatch, script_of((fault_run(),))), {"d0g0": frozenset({"route 1", "route 2"})}
     now = {"d0g0": before["d0g0"] | {"interface hole-rail0, set down"}}
     monkeypatch.setattr(fault_script, "RESTORE_S", 0.1)
-    monkeypatch.setattr(fault_script, "snapshot_state", lambda nodes: dict(now))
+    monkeypatch.setattr("railyard.experiments.run.machines.snapshot_state", lambda nodes: dict(now))
     with pytest.raises(CheckFailed, match=r"left a difference: d0g0 still has interface hole-rail0, set down$"):
         scene.injector.check_restored(before)
     monkeypatch.setattr(fault_script, "RESTORE_S", 10.0)
