@@ -1,16 +1,17 @@
 """The traces in tests/traces, in every format: read as their formats mean them."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from railyard.core.errors import BadInput
 from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.traces.common import Call, Gap, Recv, Send, format_of, read_files, trace_name
 from railyard.workloads.traces.formats import chakra as pb
 from tests.traces import make
 from tests.unit.traces import FABRIC, FORMATS, RANKS, TRACES, read, replayable, spec_of
+from tests.unit.workloads.messages import CheckMessages
 
 
 def test_stored_traces_equal_their_makers_output() -> None:
@@ -107,37 +108,38 @@ def test_simai_groups_are_simais() -> None:
     assert kinds == {"model": "TP", "data": "DP", "EP": "EP", "DP_EP": "DP"}
 
 
-def test_groups_may_come_from_a_file_of_their_own(tmp_path: Path) -> None:
+def test_groups_may_come_from_a_file_of_their_own(tmp_path: Path, check_messages: CheckMessages) -> None:
     for rank in range(4):
         node = pb.NodeMessage(id=0, type="COMM_COLL_NODE")
         node.attr.append(pb.Attribute(name="comm_type", int64_val=0))
         node.attr.append(pb.Attribute(name="comm_size", int64_val=4096))
         node.attr.append(pb.Attribute(name="pg_name", string_val=str(1 + rank % 2)))
         (tmp_path / f"g.{rank}.et").write_bytes(pb.encode(pb.GlobalMetadata(), [node]))
-    with pytest.raises(BadInput, match=r"g\.0\.et: node 0: '1' is not known; groups are defined in"):
-        read(tmp_path / "g")
     (tmp_path / "groups.json").write_text('{"1": [0, 2], "2": [1, 3]}')
     trace = read(tmp_path / "g", str(tmp_path / "groups.json"))
     assert trace.ranks[3][0].action == Call("all-reduce", (1, 3), 4096, group_name="2")
-    (tmp_path / "groups.json").write_text('{"1": [0, 2], "2": [1, 0]}')
-    with pytest.raises(BadInput, match=r"g\.3\.et: node 0: \[1, 0\] is its group '2', and rank 3 isn't in it"):
-        read(tmp_path / "g", str(tmp_path / "groups.json"))
-    with pytest.raises(BadInput, match="is not for a param trace"):
-        read(TRACES / "dlrm", str(tmp_path / "groups.json"))
+    (tmp_path / "others.json").write_text('{"1": [0, 2], "2": [1, 0]}')
+    (tmp_path / "one.et").write_bytes(b"")
+    (tmp_path / "empty").mkdir()
+    calls = {
+        "a group that is not defined": partial(read, tmp_path / "g"),
+        "a group without the calling rank": partial(read, tmp_path / "g", str(tmp_path / "others.json")),
+        "groups for a format that takes none": partial(read, TRACES / "dlrm", str(tmp_path / "groups.json")),
+        "a folder with several traces": partial(read, TRACES),
+        "a folder without a trace": partial(read, tmp_path / "empty"),
+        "a folder that doesn't exist": partial(read, tmp_path / "nothing/here"),
+        "one file of a trace with one for each rank": partial(read, tmp_path / "one.et"),
+    }
+    check_messages(calls)
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"format": "kineto"}, "workload.format: 'kineto'"),
-        ({"bytes_factor": 1.0, "duration": "1s"}, "can't be given together with bytes_factor"),
-        ({"bytes_factor": 0.0}, "workload.bytes_factor: 0.0"),
-        ({"bytes_factor": 1e308}, "workload.bytes_factor: 1e+308"),
-        ({"duration": "2000min"}, "must be 3600 s or less"),
-        ({"bytes": "1MB"}, "workload.bytes: '1MB' is not a known key"),
-    ],
-)
-def test_forbidden_keys_of_a_spec_are_named(more: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadInput) as error:
-        spec_of(TRACES / "dlrm", **more)
-    assert message in str(error.value)
+def test_messages_of_forbidden_keys(check_messages: CheckMessages) -> None:
+    keys: tuple[dict[str, Any], ...] = (
+        {"format": "kineto"},
+        {"bytes_factor": 1.0, "duration": "1s"},
+        {"bytes_factor": 0.0},
+        {"bytes_factor": 1e308},
+        {"duration": "2000min"},
+        {"bytes": "1MB"},
+    )
+    check_messages({str(each): partial(spec_of, TRACES / "dlrm", **each) for each in keys})

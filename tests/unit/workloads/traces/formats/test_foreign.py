@@ -2,18 +2,20 @@
 
 import codecs
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
+from pytest_regressions.file_regression import FileRegressionFixture
 
-from railyard.core.errors import BadInput
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.schedule import Program
 from railyard.workloads.traces import common
 from railyard.workloads.traces.formats import chakra
 from tests.unit.traces import read, replayable
+from tests.unit.workloads.messages import CheckMessages
 
 COLLECTIVE = chakra.NODE_TYPES.index("COMM_COLL_NODE")
 COMPUTE = chakra.NODE_TYPES.index("COMP_NODE")
@@ -57,76 +59,44 @@ def test_a_control_dependency_on_an_absent_node_orders_nothing(tmp_path: Path) -
     assert sent_bytes(tmp_path) == 2 * 2**20
 
 
-def test_a_data_dependency_on_an_absent_node_is_refused(tmp_path: Path) -> None:
-    nodes = [all_reduce(1, data_deps=[0])]
-    with pytest.raises(BadInput, match="'node 0' is what it waits for, but isn't in this file"):
-        read(write_ranks(tmp_path, [nodes, nodes]))
-
-
 @pytest.mark.parametrize(
-    ("attributes", "seconds", "note"),
-    [
-        ({"num_ops": 10**9}, True, "2 nodes have num_ops and no duration: they take num_ops / (peak x efficiency)"),
-        ({}, False, "2 computing nodes have neither a duration nor num_ops, and take no time"),
-    ],
-    ids=["num_ops", "nothing"],
+    ("attributes", "has_time"), [({"num_ops": 10**9}, True), ({}, False)], ids=["num_ops", "nothing"]
 )
-def test_a_note_says_where_the_time_of_computing_is_from(
-    attributes: dict[str, int], seconds: bool, note: str, tmp_path: Path
+def test_computing_without_a_duration_takes_its_operations(
+    attributes: dict[str, int], has_time: bool, tmp_path: Path, file_regression: FileRegressionFixture
 ) -> None:
     nodes = [node(1, COMPUTE, attributes=attributes), all_reduce(2, data_deps=[1])]
     trace = read(write_ranks(tmp_path, [nodes, nodes]))
-    assert trace.notes == (note,)
     action = trace.ranks[1][0].action
     assert isinstance(action, common.Gap)
-    assert (action.seconds > 0) == seconds
-
-
-def test_a_deadlock_across_ranks_names_the_file_of_each_wait(tmp_path: Path) -> None:
-    ranks = [
-        [all_reduce(2, group="2"), all_reduce(1, group="1", data_deps=[2])],
-        [all_reduce(1, group="1"), all_reduce(2, group="2", data_deps=[1])],
-    ]
-    groups = tmp_path / "groups.json"
-    groups.write_text('{"1": [0, 1], "2": [0, 1]}')
-    (tmp_path / "trace").mkdir()
-    with pytest.raises(BadInput) as error:
-        read_and_lower(write_ranks(tmp_path / "trace", ranks), groups)
-    assert "t.0.et: node 1 waits for node 2; t.1.et: node 2 waits for node 1' is a cycle" in str(error.value)
-
-
-def read_and_lower(path: Path, groups: Path) -> None:
-    replayable(path, groups=str(groups))
+    assert (action.seconds > 0) == has_time
+    file_regression.check(*trace.notes)
 
 
 @pytest.mark.parametrize(
-    ("header", "expected_bytes", "notes"),
+    ("header", "gathered_share"),
     [
-        ("MODEL", 16 * 15 * 2**20, 1),
-        ("HYBRID_TRANSFORMER model_parallel_NPU_group: 16", 16 * 15 * 2**20, 1),
-        ("HYBRID_TRANSFORMER model_parallel_NPU_group: 16 ep: 1 pp: 1 all_gpus: 16", 15 * 2**20, 0),
+        ("MODEL", 16),
+        ("HYBRID_TRANSFORMER model_parallel_NPU_group: 16", 16),
+        ("HYBRID_TRANSFORMER model_parallel_NPU_group: 16 ep: 1 pp: 1 all_gpus: 16", 1),
     ],
     ids=["model", "astra-sim", "simai"],
 )
-def test_an_all_gather_has_the_size_that_its_tool_means(
-    header: str, expected_bytes: int, notes: int, tmp_path: Path
-) -> None:
+def test_an_all_gather_has_the_size_that_its_tool_means(header: str, gathered_share: int, tmp_path: Path) -> None:
     path = tmp_path / "ag.txt"
     path.write_text(f"{header}\n1\nl -1 1000 ALLGATHER 1048576 1000 NONE 0 1 NONE 0 100\n")
-    assert sent_bytes(path) == expected_bytes
-    assert len(read(path).notes) == notes
+    assert sent_bytes(path) == gathered_share * 15 * 2**20
+    assert len(read(path).notes) == (gathered_share > 1)
 
 
-def test_a_note_says_which_bytes_between_stages_are_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keys", ["", " vpp: 1 ga: 4 pp_comm: 50331648"], ids=["no size", "size"])
+def test_note_says_which_bytes_between_stages_are_left_out(
+    keys: str, tmp_path: Path, file_regression: FileRegressionFixture
+) -> None:
     path = tmp_path / "pp.txt"
-    layer = "l -1 1000 ALLREDUCE 1024 1000 NONE 0 1 NONE 0 100"
-    header = "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 pp: 2 vpp: 1 ga: 4 all_gpus: 8"
-    path.write_text(f"{header} pp_comm: 50331648\n1\n{layer}\n")
-    (note,) = read(path).notes
-    assert "line 1 has pp_comm: 50331648, ga: 4, vpp: 1, all left out" in note
-    path.write_text(f"HYBRID_TRANSFORMER model_parallel_NPU_group: 2 pp: 2 all_gpus: 8\n1\n{layer}\n")
-    (note,) = read(path).notes
-    assert note.endswith("line 1 has no pp_comm")
+    header = f"HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 pp: 2 all_gpus: 8{keys}"
+    path.write_text(f"{header}\n1\nl -1 1000 ALLREDUCE 1024 1000 NONE 0 1 NONE 0 100\n")
+    file_regression.check(*read(path).notes)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
@@ -153,40 +123,11 @@ def test_a_byte_order_mark_changes_nothing(form: str, encoding: str, tmp_path: P
     assert replayable(tmp_path / "trace", groups=str(groups)).schedule.transfers
 
 
-def test_half_of_utf16_is_no_text(tmp_path: Path) -> None:
-    path = tmp_path / "x.txt"
-    path.write_bytes(codecs.BOM_UTF16_LE + b"M")
-    with pytest.raises(BadInput, match="is no text in UTF-8"):
-        read(path)
-
-
 @pytest.mark.parametrize("dtype", ["signed char", "unsigned char", "Char", "torch.int8"])
 def test_a_dtype_of_one_byte(dtype: str, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(json.dumps([{**ALL_REDUCE_OF_8[0], "dtype": dtype}]))
     assert sent_bytes(path) == 14336
-
-
-def test_a_trace_too_large_is_told_its_sum_and_the_limit(tmp_path: Path) -> None:
-    for rank in range(2):
-        with (tmp_path / f"t.{rank}.json").open("wb") as file:
-            file.truncate(9_000_000)
-    message = r"has 18,000,000 bytes in 2 files together: 16,777,216 \(16MiB\) or fewer can be read; take fewer ranks"
-    with pytest.raises(BadInput, match=message):
-        read(tmp_path)
-
-
-def test_too_many_transfers_are_counted_and_the_steps_that_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("railyard.workloads.schedule.MAX_TASKS", 300)
-    monkeypatch.setattr(Program.__init__, "__defaults__", (1,))  # tasks of a GPU
-    path = tmp_path / "many.txt"
-    path.write_text("MICRO\n5\n" + "m -1 1 NONE 0 1 NONE 0 1 ALLTOALL 1600 1\n" * 5)
-    message = (
-        r"path: '.*many.txt' makes 480 transfers and computations: 300 or fewer are allowed on its 16 GPUs; "
-        r"the first 3 of its 5 steps fit; take fewer domains or rails"
-    )
-    with pytest.raises(BadInput, match=message):
-        replayable(path)
 
 
 def pytorch_call(number: int, name: str, inputs: Sequence[Any] = (), **attributes: Any) -> dict[str, Any]:
@@ -226,33 +167,63 @@ def test_a_pytorch_trace_has_its_collectives(tmp_path: Path) -> None:
     assert "no times" in trace.notes[0]
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (pytorch_call(2, "send"), "rank0.json: node 2: 'send' has no peer in a PyTorch execution trace: convert it"),
-        (pytorch_call(2, ""), "rank0.json: node 2: 'collective_name' is missing"),
-        (pytorch_call(2, "alltoallv", in_split_size="[1, ...]"), "is no in_split: PyTorch has shortened it"),
-        (pytorch_call(2, "allreduce", dtype="Float"), "rank0.json: node 2: None is no in_msg_size"),
-        ({"id": 2, "name": "record_param_comms"}, "rank0.json: node 2: 'attrs' is no list of attributes"),
-        ({"id": 2, "name": "process_group:init"}, "rank0.json: node 2: 'its input' is no list of process groups"),
-    ],
-    ids=range(6),
-)
-def test_a_pytorch_trace_is_refused_by_its_node(call: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(BadInput) as error:
-        read(write_pytorch(tmp_path, [call], 2))
-    assert message in str(error.value)
+PYTORCH_CALLS: Final[dict[str, dict[str, Any]]] = {
+    "PyTorch: send": pytorch_call(2, "send"),
+    "PyTorch: call without a name": pytorch_call(2, ""),
+    "PyTorch: shortened split": pytorch_call(2, "alltoallv", in_split_size="[1, ...]"),
+    "PyTorch: call without a size": pytorch_call(2, "allreduce", dtype="Float"),
+    "PyTorch: call without attributes": {"id": 2, "name": "record_param_comms"},
+    "PyTorch: groups without a list": {"id": 2, "name": "process_group:init"},
+}
 
 
-def test_one_file_of_a_pytorch_trace_is_named_as_such(tmp_path: Path) -> None:
-    write_pytorch(tmp_path, [], 1)
-    path = (tmp_path / "rank0.json").rename(tmp_path / "dlrm_eg_0.json")
-    with pytest.raises(BadInput, match="is a PyTorch execution trace, which has a file for each rank: name them"):
-        read(path)
+def write_deadlock(folder: Path) -> Path:
+    ranks = [
+        [all_reduce(2, group="2"), all_reduce(1, group="1", data_deps=[2])],
+        [all_reduce(1, group="1"), all_reduce(2, group="2", data_deps=[1])],
+    ]
+    return write_ranks(folder, ranks)
 
 
-def test_a_length_beyond_any_file_is_damage(tmp_path: Path) -> None:
-    (tmp_path / "t.0.et").write_bytes(b"\xff" * 9 + b"\x01" + b"abc")
-    (tmp_path / "t.1.et").write_bytes(b"")
-    with pytest.raises(BadInput, match="'message 0' is cut off or damaged"):
-        read(tmp_path)
+def write_single_pytorch_file(folder: Path) -> Path:
+    return (write_pytorch(folder, [], 1) / "rank0.json").rename(folder / "dlrm_eg_0.json")
+
+
+def write_half_of_utf16(folder: Path) -> Path:
+    (folder / "x.txt").write_bytes(codecs.BOM_UTF16_LE + b"M")
+    return folder / "x.txt"
+
+
+def write_too_many_bytes(folder: Path) -> Path:
+    for rank in range(2):
+        with (folder / f"t.{rank}.json").open("wb") as file:
+            file.truncate(9_000_000)
+    return folder
+
+
+def write_too_many_transfers(folder: Path) -> Path:
+    (folder / "many.txt").write_text("MICRO\n5\n" + "m -1 1 NONE 0 1 NONE 0 1 ALLTOALL 1600 1\n" * 5)
+    return folder / "many.txt"
+
+
+def test_messages_of_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check_messages: CheckMessages) -> None:
+    monkeypatch.setattr("railyard.workloads.schedule.MAX_TASKS", 300)
+    monkeypatch.setattr(Program.__init__, "__defaults__", (1,))  # tasks of a GPU
+    groups = tmp_path / "groups.json"
+    groups.write_text('{"1": [0, 1], "2": [0, 1]}')
+    writers: dict[str, Callable[[Path], Path]] = {
+        "a deadlock across ranks": write_deadlock,
+        "one file of a PyTorch trace": write_single_pytorch_file,
+        "half of UTF-16": write_half_of_utf16,
+        "too many bytes": write_too_many_bytes,
+        "too many transfers": write_too_many_transfers,
+    }
+    for case, call in PYTORCH_CALLS.items():
+        writers[case] = partial(write_pytorch, nodes=[call], ranks=2)
+    calls: dict[str, Callable[[], object]] = {}
+    for number, (case, write) in enumerate(writers.items()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        options = {"groups": str(groups)} if write is write_deadlock else {}
+        calls[case] = partial(replayable, write(folder), **options)
+    check_messages(calls)

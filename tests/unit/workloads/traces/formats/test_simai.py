@@ -1,12 +1,15 @@
 """SimAI's workload text: what runs when, for each parallelism, and what is wrong with a line."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 import pytest
 
-from railyard.core.errors import BadInput
 from railyard.workloads.traces.common import Gap
 from tests.unit.traces import SIMAI, read, replayable
+from tests.unit.workloads.messages import CheckMessages
 
 
 def parts(text: str, tmp_path: Path) -> list[tuple[str, tuple[int, ...]]]:
@@ -50,36 +53,36 @@ def test_layers_run_forward_and_back(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_each_parallelism_has_its_own_parts(policy: str, expected: list[str], tmp_path: Path) -> None:
     text = SIMAI.replace("HYBRID_TRANSFORMER model_parallel_NPU_group: 2", policy)
-    found = [what.removeprefix("line ").replace(",", "") for what, _ in parts(text, tmp_path)]
-    assert found == expected
+    assert [part.removeprefix("line ").replace(",", "") for part, _ in parts(text, tmp_path)] == expected
 
 
 def test_checkpointed_layers_run_forward_again(tmp_path: Path) -> None:
     head = "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 all_gpus: 4 checkpoints: 1 0 "
     text = head + "checkpoint_initiates: 1 1\n" + SIMAI.partition("\n")[2]
-    found = [what for what, _ in parts(text, tmp_path)]
-    assert found[2:6] == ["line 4, fwd gap", "line 3, fwd gap", "line 3, fwd comm", "line 4, ig gap"]
+    names = [part for part, _ in parts(text, tmp_path)]
+    assert names[2:6] == ["line 4, fwd gap", "line 3, fwd gap", "line 3, fwd comm", "line 4, ig gap"]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "w.txt: line 1: 'nothing' is not known: allowed are"),
-        (SIMAI.replace("HYBRID_TRANSFORMER", "HYBRID_TRANSFORMR"), "did you mean 'HYBRID_TRANSFORMER'?"),
-        (SIMAI.replace("ALLGATHER", "ALLSHUFFLE"), "w.txt: line 4: 'ALLSHUFFLE' is not a known collective: "),
-        (SIMAI.replace("ALLGATHER", "ALLGATHER_XP"), "w.txt: line 4: 'ALLGATHER_XP' is not a known collective: "),
-        (SIMAI[:-30], "w.txt: line 4: "),
-        (SIMAI.replace("\n2\n", "\n3\n"), "w.txt: 3 layers are announced in line 2, and 2 follow: the file is cut off"),
-        (SIMAI.replace("\n2\n", "\ntwo\n"), "w.txt: line 2: 'two' is no number of layers"),
-        (SIMAI.replace("201", "-201"), "w.txt: line 4: '-201' is no size of ig in bytes"),
-        (SIMAI.replace("all_gpus: 4", "all_gpus: 5"), "w.txt: line 1: 5 ranks can't be divided by 2"),
-        (SIMAI.replace("all_gpus: 4", "all_gpus: 4 ep: 4"), "w.txt: line 1: 'ep: 4' must divide the 2 ranks"),
-        (SIMAI.replace("all_gpus: 4", "all_gpus: 32"), "has 32 ranks, more than the 4 domains x 4 rails have GPUs"),
-        (SIMAI.replace("ALLREDUCE", "NONE").replace("ALLGATHER", "NONE"), "sends nothing"),
-    ],
-)  # fmt: skip
-def test_error_in_a_workload_text_has_its_place(text: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "w.txt").write_text(text)
-    with pytest.raises(BadInput) as error:
-        replayable(tmp_path / "w.txt")
-    assert message in str(error.value)
+TEXTS: Final = {
+    "empty": "",
+    "unknown parallelism": SIMAI.replace("HYBRID_TRANSFORMER", "HYBRID_TRANSFORMR"),
+    "unknown collective": SIMAI.replace("ALLGATHER", "ALLSHUFFLE"),
+    "unknown group": SIMAI.replace("ALLGATHER", "ALLGATHER_XP"),
+    "cut off in a line": SIMAI[:-30],
+    "cut off between lines": SIMAI.replace("\n2\n", "\n3\n"),
+    "no number of layers": SIMAI.replace("\n2\n", "\ntwo\n"),
+    "negative size": SIMAI.replace("201", "-201"),
+    "ranks that groups don't divide": SIMAI.replace("all_gpus: 4", "all_gpus: 5"),
+    "experts that replicas don't divide": SIMAI.replace("all_gpus: 4", "all_gpus: 4 ep: 4"),
+    "more ranks than GPUs": SIMAI.replace("all_gpus: 4", "all_gpus: 32"),
+    "nothing to send": SIMAI.replace("ALLREDUCE", "NONE").replace("ALLGATHER", "NONE"),
+}
+
+
+def test_messages_of_workload_texts(tmp_path: Path, check_messages: CheckMessages) -> None:
+    calls: dict[str, Callable[[], object]] = {}
+    for number, (case, text) in enumerate(TEXTS.items()):
+        path = tmp_path / f"w{number}.txt"
+        path.write_text(text)
+        calls[case] = partial(replayable, path)
+    check_messages(calls)
