@@ -1,19 +1,19 @@
 """Scenes of background: which there are, and that every element gets the load that its scene's name says."""
 
 from collections import defaultdict
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
-from railyard.core.config import find_problems
-from railyard.core.errors import BadInput
+from railyard.core.config import parse_model
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.background.flows import flows_of
 from railyard.workloads.background.spec import GridSpec, check_background
 from tests.unit.stand_ins import plan_of
+from tests.unit.workloads.messages import CheckMessages
 
 ALL: dict[str, Any] = {"domains": [0], "rails": [1], "spine": True}
 
@@ -32,21 +32,16 @@ def test_every_combination_has_a_scene_by_its_loads() -> None:
     assert [scene.name for scene in grid(rails=[0, 2], loads=[0.125]).scenes] == ["g0,2 12.5%"]
 
 
-@pytest.mark.parametrize(
-    ("keys", "line"),
-    [
-        ({"loads": [0.5]}, "rails: [] must name a rail, if neither domains nor spine is given"),
-        ({**ALL, "loads": []}, "loads: [] must have 1 or more"),
-        ({**ALL, "loads": [0.5, 0.5]}, "loads: [0.5, 0.5] must name each once"),
-        ({**ALL, "loads": [0, 0.96]}, "loads.1: 0.96 must be 0.95 or less"),
-        ({**ALL, "rails": [1, 1], "loads": [0]}, "rails: [1, 1] must name each once"),
-        (ALL, "loads: nothing given, but this key is needed"),
-    ],
-)
-def test_wrong_grid_is_reported(keys: dict[str, Any], line: str) -> None:
-    with pytest.raises(ValidationError) as caught:
-        grid(**keys)
-    assert [str(BadInput(*each)) for each in find_problems(caught.value)] == [line]
+def test_messages_of_wrong_grids(check_messages: CheckMessages) -> None:
+    grids: tuple[dict[str, Any], ...] = (
+        {"loads": [0.5]},
+        {**ALL, "loads": []},
+        {**ALL, "loads": [0.5, 0.5]},
+        {**ALL, "loads": [0, 0.96]},
+        {**ALL, "rails": [1, 1], "loads": [0]},
+        ALL,
+    )
+    check_messages({str(keys): partial(parse_model, GridSpec, keys) for keys in grids})
 
 
 loads = st.integers(0, 95).map(lambda percent: percent / 100)

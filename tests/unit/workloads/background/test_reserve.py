@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pytest_regressions.file_regression import FileRegressionFixture
 
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
@@ -95,17 +96,8 @@ def test_ports_have_a_second_htb_class_only_while_reserved(monkeypatch: pytest.M
     assert message.keys() == {"d0g1", "d1g1", "rail1"}
 
 
-def test_the_shared_shaper_reads_as_follows() -> None:
-    assert shared_htb_commands("rail0", 100 * MBIT, 90 * MBIT, 9, 9000).splitlines() == [
-        "qdisc add dev rail0 root handle 1: htb default 10",
-        "class add dev rail0 parent 1: classid 1:1 htb rate 100000000bit ceil 100000000bit"
-        " burst 18750b cburst 18750b quantum 20000",
-        "class add dev rail0 parent 1:1 classid 1:10 htb rate 10000000bit ceil 100000000bit"
-        " burst 1875b cburst 18750b quantum 20000",
-        "class add dev rail0 parent 1:1 classid 1:20 htb rate 90000000bit ceil 100000000bit"
-        " burst 16875b cburst 18750b quantum 20000",
-        "filter add dev rail0 parent 1: protocol ip u32 match ip protocol 17 0xff match ip dport 9 0xffff flowid 1:20",
-    ]
+def test_commands_of_the_shared_shaper(file_regression: FileRegressionFixture) -> None:
+    file_regression.check(shared_htb_commands("rail0", 100 * MBIT, 90 * MBIT, 9, 9000))
 
 
 @given(rate=st.integers(10**6, 10**11), share=st.floats(0.01, 0.95))

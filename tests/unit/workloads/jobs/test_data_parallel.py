@@ -27,7 +27,7 @@ def test_buckets_have_every_gradient_once(name: str, limit: int) -> None:
 def test_buckets_fill_from_the_last_layer_and_split_nothing() -> None:
     layers = [{"name": name, "weights": weights, "biases": 1} for name, weights in (("a", 4), ("b", 300_000), ("c", 7))]
     model = LayersModel.model_validate({"kind": "layers", "parameters": 300_014, "layers": layers})
-    # c's 32 bytes and b's bias don't fill the first MiB, b's weights do; a is what is left
+    # c's 32 bytes and b's bias don't fill the first MiB, b's weights do; a's remain
     assert buckets(model, 10**8) == (4 * (8 + 300_001), 4 * 5)
     assert buckets(model, 20) == (4 * 8, 4 * 300_001, 4 * 5)
     assert FIRST_BUCKET_BYTES < 4 * 300_000
@@ -61,5 +61,6 @@ def test_a_step_is_as_long_as_wished_and_as_its_equation(model: str) -> None:
 
 def test_other_models_are_refused() -> None:
     spec = parse_workload({"kind": "data-parallel", "model": "gpt-175b"})
-    with pytest.raises(BadInput, match=r"workload\.model: 'gpt-175b' is a dense model; kind layers takes"):
+    with pytest.raises(BadInput) as caught:
         build(spec, ONLY, RAIL, HB)
+    assert caught.value.field == "workload.model"

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -119,29 +120,25 @@ def test_skewed_moe_step_sends_as_many_bytes_as_an_even_one(fabric: FabricSpec) 
     assert cross_rail_bytes(uneven[0]) > 0
 
 
-@pytest.mark.parametrize("fabric", [ONLY, OPTIMIZED], ids=["rail-only", "rail-optimized"])
-@pytest.mark.parametrize("skew", [0.3, 1, 2])
+@pytest.mark.parametrize(("fabric", "skew"), [(ONLY, 0.3), (OPTIMIZED, 1), (ONLY, 2)], ids=["0.3", "1", "2"])
 def test_its_tasks_take_little_more_than_the_bounds_together(fabric: FabricSpec, skew: float) -> None:
     """And a little less at most: a GPU that is done with one all-to-all begins the next."""
-    data = {"kind": "moe", "skew": skew, "compute": 0, "all_to_alls": 4}
+    data = {"kind": "moe", "skew": skew, "compute": 0, "all_to_alls": 2}
     schedule, scale, *_ = build(parse_workload(data), fabric, RAIL, HB, seed=3)
     assert schedule.iteration is not None
     times = predict_schedule(schedule, RATES, fabric)
     assert [(p.name, p.repeats) for p in schedule.iteration.each_micro_batch] == [
-        ("moe-dispatch", 2),
-        ("moe-combine", 2),
+        ("moe-dispatch", 1),
+        ("moe-combine", 1),
     ]
-    assert times[""] == pytest.approx(2 * times["moe-dispatch"] + 2 * times["moe-combine"] + times["dp-all-reduce"])
+    assert times[""] == pytest.approx(sum(times[name] for name in ("moe-dispatch", "moe-combine", "dp-all-reduce")))
     assert 0.99 < line_rate_duration_s(schedule, RATES, fabric) / times[""] < 1.3
     assert scale.real is not None
     assert len(scale.real.each_micro_batch[0].shares) == 128
 
 
-def test_two_phases_have_no_uneven_pairs() -> None:
+@pytest.mark.parametrize("keys", [{"algorithm": "two-phase", "skew": 0.5}, {"skew": 2.1}])
+def test_impossible_skew_is_refused(keys: dict[str, Any]) -> None:
     with pytest.raises(BadInput) as caught:
-        parse_workload({"kind": "moe", "algorithm": "two-phase", "skew": 0.5})
-    assert str(caught.value) == (
-        "workload.skew: 0.5 is not for two-phase, whose pairs are all alike: leave algorithm out, or write direct"
-    )
-    with pytest.raises(BadInput, match=r"workload\.skew: 2\.1 must be 2\.0 or less"):
-        parse_workload({"kind": "moe", "skew": 2.1})
+        parse_workload({"kind": "moe", **keys})
+    assert caught.value.field == "workload.skew"

@@ -93,5 +93,5 @@ def test_fewer_experts_than_gpus_exchange_tokens_in_groups(
 
 def test_experts_that_make_no_whole_groups_are_refused(tmp_path: Path) -> None:
     spec = moe_of(6, tmp_path)
-    with pytest.raises(BadInput, match=r"workload\.model: .* has 6 experts, which must divide the GPUs"):
+    with pytest.raises(BadInput, match=r"workload\.model: .* 6 experts"):
         build(spec, FabricSpec(kind="rail-only", domains=4, rails=4), 20_000_000, 240_000_000)

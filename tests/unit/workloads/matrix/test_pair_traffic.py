@@ -112,7 +112,7 @@ def test_16384_experts_are_counted_without_a_list() -> None:
     counts = [traffic.at("EP", scope).count for scope in SCOPES]
     assert counts == [n * 255, n * 63, n * (n - 1 - 255 - 63)]
     assert traffic.dense(8).sum() > 0
-    with pytest.raises(ValueError, match=r"268,419,072 pairs of an all-to-all are too many .* limit is 16,777,216"):
+    with pytest.raises(ValueError, match=r"268,419,072 pairs .* 16,777,216"):
         _ = traffic.pairs["EP"].src
 
 
@@ -132,7 +132,7 @@ def test_gpus_hold_several_experts_or_the_count_is_refused() -> None:
     model = MoeModel.load("moe-1.3b-128")
     traffic = moe_traffic(model, data_parallel(64, 256, 8))
     assert traffic.volumes == pytest.approx(moe_volumes(model, 64))
-    with pytest.raises(BadInput, match="experts: 128 must divide the 192 GPUs, or be a multiple of them"):
+    with pytest.raises(BadInput, match=r"experts: 128 .* 192 GPUs"):
         moe_traffic(model, data_parallel(192, 768, 8))
 
 
@@ -164,5 +164,5 @@ def test_hierarchical_gather_32x2_sends_1_of_63_bytes_over_rails() -> None:
 
 def test_stages_must_divide_the_layers() -> None:
     layout: Layout = hierarchical(Parallelism(**{**ONE, "pipeline": 3}), 3, 1)
-    with pytest.raises(ValueError, match="3 stages must divide 128 layers"):
+    with pytest.raises(ValueError, match=r"3 stages .* 128 layers"):
         gpt_traffic(GptModel.load("gpt-1008b"), layout)

@@ -1,11 +1,12 @@
 """Placement of ranks when dimensions span HB domains, and the groups that are grids."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.core.errors import BadInput
 from railyard.workloads.placement.layout import (
     DIMENSIONS,
     Parallelism,
@@ -16,6 +17,7 @@ from railyard.workloads.placement.layout import (
     layout_from_ranks,
     splits,
 )
+from tests.unit.workloads.messages import CheckMessages
 
 SIZES = st.integers(1, 6)
 
@@ -87,25 +89,13 @@ def test_grids_of_several_shapes_are_kept_apart() -> None:
     assert rest.tolist() == [[3, 4]]
 
 
-@pytest.mark.parametrize(
-    ("ranks", "message"),
-    [
-        ([0, 1, 2, 2], "placement.ranks.3: 2 must be a GPU number from 0 to 3, and each must be there once"),
-        ([0, 1, 2, 4], "placement.ranks.3: 4 must be a GPU number from 0 to 3, and each must be there once"),
-        ([0, 1, 2], "placement.ranks: '3 of them' must be 4, one for each rank"),
-    ],
-)
-def test_ranks_that_are_no_order_of_the_gpus_are_named(ranks: list[int], message: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        layout_from_ranks(parallel(2, 1, 2), 2, 2, ranks)
-    assert str(caught.value) == message
-
-
-def test_an_order_has_each_dimension_once() -> None:
-    with pytest.raises(BadInput, match="must name each of tensor, data, pipeline once, innermost first"):
-        layout_from_order(parallel(2, 1, 2), 2, 2, ("tensor", "tensor", "data"))
-
-
-def test_the_gpus_must_be_as_many_as_the_ranks() -> None:
-    with pytest.raises(BadInput, match=r"data: 2 must be such that .* 2 x 4 = 8 GPUs, not 2 \* 1 \* 2 = 4"):
-        hierarchical(parallel(2, 1, 2), 2, 4)
+def test_messages_of_impossible_layouts(check_messages: CheckMessages) -> None:
+    small = parallel(2, 1, 2)
+    calls = {
+        "rank twice": partial(layout_from_ranks, small, 2, 2, [0, 1, 2, 2]),
+        "rank above the GPUs": partial(layout_from_ranks, small, 2, 2, [0, 1, 2, 4]),
+        "missing rank": partial(layout_from_ranks, small, 2, 2, [0, 1, 2]),
+        "dimension twice": partial(layout_from_order, small, 2, 2, ("tensor", "tensor", "data")),
+        "fewer ranks than GPUs": partial(hierarchical, small, 2, 4),
+    }
+    check_messages(calls)

@@ -1,12 +1,12 @@
 """Definitions of workload kinds, collective algorithms and backgrounds are checked when they are registered."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from railyard.core.errors import BadInput
-from railyard.core.plugins import BadDefinition
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.background.spec import BACKGROUNDS
 from railyard.workloads.collectives.algorithm import ALGORITHMS
@@ -23,41 +23,29 @@ from railyard.workloads.spec import (
     traffic_kind,
 )
 from railyard.workloads.traces.common import TRACE_FORMATS, Files, Node, Recv, ReplayOn, Send, Trace, TraceFormat
+from tests.unit.workloads.messages import CheckMessages
 
 
 class Nameless(DirectAllToAll):
     algorithm = ""
 
 
-def test_workload_kind_without_build_is_refused() -> None:
-    class Empty(Workload):
-        pass
+class Empty(Workload):
+    pass
 
-    with pytest.raises(BadDefinition, match=r"'empty' is not a whole workload kind: build\(setting\) is missing"):
-        WORKLOADS.add("empty", Empty)
+
+def test_messages_of_definitions_that_are_not_whole(check_messages: CheckMessages) -> None:
+    no_definition: Any = object()
+    calls = {
+        "a workload kind without build": partial(WORKLOADS.add, "empty", Empty),
+        "an algorithm without a name": partial(ALGORITHMS.add, "nameless", Nameless()),
+        "an algorithm with a taken name": partial(ALGORITHMS.add, "point-to-point", PointToPoint()),
+        "a background with a taken name": partial(BACKGROUNDS.add, "rails", BACKGROUNDS["rails"]),
+        "a background of another type": partial(BACKGROUNDS.add, "mine", no_definition),
+        "a trace format of another type": partial(TRACE_FORMATS.add, "mine", no_definition),
+    }
+    check_messages(calls)
     assert "empty" not in WORKLOADS
-
-
-def test_algorithm_must_name_itself_and_its_collective() -> None:
-    with pytest.raises(BadDefinition, match="collective and algorithm must be given together"):
-        ALGORITHMS.add("nameless", Nameless())
-
-
-def test_name_of_a_built_in_definition_is_taken() -> None:
-    with pytest.raises(BadDefinition, match="is already registered as collective algorithm, at workloads/collectives/"):
-        ALGORITHMS.add("point-to-point", PointToPoint())
-    with pytest.raises(BadDefinition, match="is already registered as background kind"):
-        BACKGROUNDS.add("rails", BACKGROUNDS["rails"])
-
-
-def test_background_that_is_no_definition_is_refused() -> None:
-    with pytest.raises(BadDefinition, match="must be an instance of BackgroundKind"):
-        BACKGROUNDS.add("mine", object())  # type: ignore[arg-type]
-
-
-def test_trace_format_that_is_no_definition_is_refused() -> None:
-    with pytest.raises(BadDefinition, match="must be an instance of TraceFormat"):
-        TRACE_FORMATS.add("mine", object())  # type: ignore[arg-type]
 
 
 class Lines(TraceFormat):
@@ -109,14 +97,16 @@ def test_workloads_take_any_all_to_all_of_the_registry(spec: dict[str, str], min
     )
     assert built.tasks == reference.tasks
     assert mine in {phase.collective for phase in built.phases}
-    for name, allowed in (("in-rail", "direct, mine, two-phase"), ("ring", "direct, mine, two-phase")):
-        with pytest.raises(BadInput, match=f"is not for all-to-all: allowed are auto, {allowed}"):
-            parse_workload({**spec, "algorithm": name})
 
 
-def test_uneven_experts_need_an_algorithm_that_can_be_uneven(mine: str) -> None:
-    with pytest.raises(BadInput, match="is not for mine, whose pairs are all alike"):
-        parse_workload({"kind": "moe", "algorithm": "mine", "skew": 1.0})
+def test_messages_of_all_to_alls_that_do_not_fit(mine: str, check_messages: CheckMessages) -> None:
+    specs: dict[str, dict[str, object]] = {
+        "an algorithm of each rail by itself": {"kind": "moe", "algorithm": "in-rail"},
+        "an algorithm of another collective": {"kind": "moe", "algorithm": "ring"},
+        "the same of a trace": {"kind": "trace", "path": "tests/traces/micro.txt", "algorithm": "ring"},
+        "uneven bytes": {"kind": "moe", "algorithm": "mine", "skew": 1.0},
+    }
+    check_messages({case: partial(parse_workload, spec) for case, spec in specs.items()})
 
 
 def test_traffic_kind_that_is_not_defined_is_a_headline() -> None:

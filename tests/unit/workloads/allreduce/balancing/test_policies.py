@@ -1,18 +1,19 @@
 """Policies' plans cover the buffer once, on live rails only; the rest of a part is what isn't done."""
 
+from functools import partial
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.core.errors import BadInput
 from railyard.core.units import parse_size
 from railyard.workloads.allreduce.balancing.balancer import LEARNING_WINDOW, LONG_WINDOW
 from railyard.workloads.allreduce.balancing.costs import Rail
 from railyard.workloads.allreduce.balancing.policies.slicing import MAX_SLICE_BYTES, slice_count
 from railyard.workloads.allreduce.balancing.policy import Planner, make_planner
 from railyard.workloads.allreduce.tasks import merged, missing, partition, pieces
+from tests.unit.workloads.messages import CheckMessages
 
 NAMES = ("nezha", "mrib", "slicing", "single", "equal", "single:r0")
 RAILS = st.lists(
@@ -134,21 +135,10 @@ def test_slices_do_not_depend_on_node_or_element_size(
     assert slice_rails(one, 8 * length) == slice_rails(other, 8 * length, 8)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("nezah", "policy: 'nezah' is not known: did you mean 'nezha'?"),
-        ("single:c", "policy: 'single:c' is not known: "),
-        ("weights:1:2", "policy: 'weights:1:2' must have a whole number a rail, not all 0: weights:99"),
-        ("weights:0", "policy: 'weights:0' must have a whole number a rail, not all 0: weights:99"),
-    ],
-)
-def test_unknown_policy_is_one_line(name: str, message: str) -> None:
-    with pytest.raises(BadInput) as error:
-        make_planner(name, [Rail("a", "tcp", 1e6)], 4)
-    assert str(error.value).startswith(message)
-    with pytest.raises(BadInput, match="one rail or more"):
-        make_planner("equal", [], 4)
+def test_messages_of_impossible_policies(check_messages: CheckMessages) -> None:
+    policies = ("nezah", "single:c", "weights:1:2", "weights:0")
+    calls = {policy: partial(make_planner, policy, [Rail("a", "tcp", 1e6)], 4) for policy in policies}
+    check_messages({**calls, "no rail": partial(make_planner, "equal", [], 4)})
 
 
 @given(first=SPANS)

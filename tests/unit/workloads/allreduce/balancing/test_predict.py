@@ -1,12 +1,13 @@
 """A rail's line, the best split and its threshold, against the paper's figures and by other roads."""
 
 import math
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.core.errors import BadInput
 from railyard.topologies.rail_kind import RAIL_KINDS
 from railyard.workloads.allreduce.balancing.costs import (
     Cost,
@@ -21,6 +22,7 @@ from railyard.workloads.allreduce.balancing.costs import (
     threshold,
 )
 from tests.unit.workloads.allreduce.multirail_net import split_seconds
+from tests.unit.workloads.messages import CheckMessages
 
 COSTS = st.builds(Cost, st.floats(0, 0.01), st.floats(1e-11, 1e-6))
 SIZES = st.integers(1, 2**34)
@@ -108,18 +110,13 @@ def test_too_unlike_rails_are_not_split() -> None:
     assert rails_to_split([sharp], 2**30) == rails_to_split([sharp, sharp], 0) == ()
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"rate": 0.0}, "rails.a.rate: 0.0 must be above 0: a rail without a rate carries nothing"),
-        ({"rate": math.nan}, "rails.a.rate: nan must be above 0: a rail without a rate carries nothing"),
-        ({"setup_s": -1.0}, "rails.a.setup_s: -1.0 must be 0 or more"),
-        ({"nominal": math.inf}, "rails.a.nominal: inf must be 0 or more"),
-        ({"kind": "tpc"}, "rails.a.kind: 'tpc' is not known: did you mean 'tcp'? allowed are glex, sharp, tcp"),
-    ],
-)
-def test_bad_rail_is_one_line(changed: dict[str, object], message: str) -> None:
-    given: dict[str, object] = {"name": "a", "kind": "tcp", "rate": 1e6} | changed
-    with pytest.raises(BadInput) as error:
-        Rail(**given)  # type: ignore[arg-type]
-    assert str(error.value) == message
+def test_messages_of_bad_rails(check_messages: CheckMessages) -> None:
+    changes: tuple[dict[str, Any], ...] = (
+        {"rate": 0.0},
+        {"rate": math.nan},
+        {"setup_s": -1.0},
+        {"nominal": math.inf},
+        {"kind": "tpc"},
+    )
+    rail = {"name": "a", "kind": "tcp", "rate": 1e6}
+    check_messages({str(change): partial(Rail, **(rail | change)) for change in changes})

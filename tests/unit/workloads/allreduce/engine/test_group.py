@@ -1,12 +1,12 @@
 """The collectives over real sockets on loopback: right on every rank, every kind of rail, odd and empty sizes."""
 
 import math
+import re
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,9 @@ from railyard.core.errors import BadInput
 from railyard.workloads.allreduce.balancing.costs import Rail, allreduce_cost
 from railyard.workloads.allreduce.engine.group import Group
 from railyard.workloads.allreduce.engine.jobs import GroupBroken, Layout, Timeouts, loopback
-from railyard.workloads.allreduce.tasks import DTYPES, PIECE_BYTES
+from railyard.workloads.allreduce.tasks import DTYPES
 from tests.unit.workloads.allreduce.multirail_net import Net, free_port, on_all, rails_of
+from tests.unit.workloads.messages import CheckMessages
 
 KINDS = ("tcp", "tcp tcp", "sharp", "tcp sharp", "glex sharp tcp")
 
@@ -181,7 +182,7 @@ def unlike_collectives(group: Group) -> None:
 
 @pytest.mark.parametrize("kinds", ["tcp tcp", "tcp sharp"])
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "calls"),
     [
         (unlike_sizes, ["rank 0: allreduce of 101 float64", "rank 1, 2: allreduce of 100 float64"]),
         (unlike_types, ["rank 0, 1: allreduce of 100 int32", "rank 2: allreduce of 100 float32"]),
@@ -189,12 +190,11 @@ def unlike_collectives(group: Group) -> None:
         (unlike_collectives, ["rank 1: broadcast of 100 float64 from rank 0"]),
     ],
 )
-def test_unlike_calls_are_an_error_on_every_rank(kinds: str, body: Call, words: list[str]) -> None:
+def test_unlike_calls_are_an_error_on_every_rank(kinds: str, body: Call, calls: list[str]) -> None:
     problems = on_all(kinds, 3, body)
     assert {type(problem) for problem in problems} == {GroupBroken}
     assert len({str(problem) for problem in problems}) == 1
-    assert str(problems[0]).startswith("operation 1 isn't the same on all ranks: ")
-    assert any(word in str(problems[0]) for word in words)  # two that differ are enough to stop
+    assert any(call in str(problems[0]) for call in calls)  # two that differ are enough to stop
 
 
 IMPATIENT = Timeouts(heartbeat_s=0.02, missed_heartbeats=10, join_s=0.5, operation_s=0.5)
@@ -202,23 +202,28 @@ IMPATIENT = Timeouts(heartbeat_s=0.02, missed_heartbeats=10, join_s=0.5, operati
 
 @pytest.mark.parametrize(("late", "kinds"), [(0, "tcp tcp"), (2, "sharp")])
 def test_rank_without_a_call_is_named_on_the_others(late: int, kinds: str) -> None:
+    done = threading.Barrier(3)
+
     def body(group: Group) -> None:
         group.allreduce(np.ones(10))
         if group.rank == late:
-            time.sleep(2.0)
-        group.allreduce(np.ones(11))
+            done.wait(30)
+            group.allreduce(np.ones(11))
+        try:
+            group.allreduce(np.ones(11))
+        finally:
+            done.wait(30)
 
     problems = on_all(kinds, 3, body, timeouts=IMPATIENT)
     assert [type(problem) for problem in problems] == [GroupBroken] * 3
-    for rank, problem in enumerate(problems):
-        if rank != late:
-            assert str(problem) == f"rank {late} never came to operation 2 (allreduce of 11 float64) in 0.5 s"
+    del problems[late]
+    assert all(re.match(rf"rank {late} .* operation 2 \(allreduce of 11 float64\)", str(each)) for each in problems)
 
 
 def test_a_rank_that_never_joins_is_named() -> None:
     problems = on_all("tcp tcp", 4, lambda group: group.allreduce(np.ones(3)), timeouts=IMPATIENT, absent=(3,))
     assert all(isinstance(problem, GroupBroken) for problem in problems[:3])
-    assert all("rank 3 never came to rail tcp0; rank 3 never came to rail tcp1" in str(p) for p in problems[:3])
+    assert all(re.match("rank 3 .* rail tcp0; rank 3 .* rail tcp1", str(problem)) for problem in problems[:3])
 
 
 def test_a_process_that_dies_is_named_and_the_others_end() -> None:
@@ -236,21 +241,26 @@ def test_a_process_that_dies_is_named_and_the_others_end() -> None:
     assert "rank 1" in str(problems[0])
 
 
-def test_arrays_that_cant_be_summed_are_refused() -> None:
+def test_messages_of_impossible_calls(check_messages: CheckMessages) -> None:
+    frozen = np.ones(3)
+    frozen.flags.writeable = False
+    rail = Rail("a", "tcp", 1e6)
+    node = (("127.0.0.1", 1),)
     with Group(0, loopback(rails_of("tcp"), 1, free_port())) as group:
-        with pytest.raises(BadInput, match="contiguous"):
-            group.allreduce(np.ones((4, 4))[:, 1])
-        with pytest.raises(BadInput, match="dtype: 'bool' must be one of int8"):
-            group.allreduce(np.ones(3, bool))
-        frozen = np.ones(3)
-        frozen.flags.writeable = False
-        with pytest.raises(BadInput, match="read-only"):
-            group.allreduce(frozen)
-        with pytest.raises(BadInput, match="root"):
-            group.broadcast(np.ones(3), root=1)
-    with pytest.raises(BadInput, match="rank: 4 must be from 0 to 1"):
-        Group(4, loopback(rails_of("tcp"), 2, free_port()))
+        calls = {
+            "an array that is not contiguous": partial(group.allreduce, np.ones((4, 4))[:, 1]),
+            "an array that is read-only": partial(group.allreduce, frozen),
+            "a type that can't be summed": partial(group.allreduce, np.ones(3, bool)),
+            "a root outside the group": partial(group.broadcast, np.ones(3), root=1),
+            "a rank outside the group": partial(Group, 4, loopback(rails_of("tcp"), 2, free_port())),
+            "a layout without rails": partial(Layout, (), (), ()),
+            "rails with other numbers of nodes": partial(Layout, (rail, rail), (node, ()), (None, None)),
+            "an aggregator of a ring": partial(Layout, (rail,), (node,), (("127.0.0.1", 2),)),
+        }
+        check_messages(calls)
 
+
+def test_array_without_a_part_for_each_rank_is_refused() -> None:
     connected = threading.Barrier(2)
 
     def body(group: Group) -> None:
@@ -258,8 +268,9 @@ def test_arrays_that_cant_be_summed_are_refused() -> None:
         connected.wait(30)  # else one may close its rails before the other has its sum
         group.reduce_scatter(np.ones(3))
 
-    refused = on_all("tcp", 2, body)
-    assert [str(problem) for problem in refused] == ["array: 3 must be a multiple of 2 elements long"] * 2
+    for problem in on_all("tcp", 2, body):
+        assert isinstance(problem, BadInput)
+        assert (problem.field, problem.value) == ("array", 3)
 
 
 def test_taken_or_foreign_address_is_named() -> None:
@@ -268,41 +279,6 @@ def test_taken_or_foreign_address_is_named() -> None:
     host, second = taken.nodes[1][0]
     with socket.create_server((host, second)), pytest.raises(BadInput, match=f"rails.1: '{host}:{second}' can't be"):
         Group(0, taken)
-
-
-def test_layout_needs_rails_nodes_and_aggregators() -> None:
-    rail = Rail("a", "tcp", 1e6)
-    with pytest.raises(BadInput, match="one rail or more"):
-        Layout((), (), ())
-    with pytest.raises(BadInput, match="same number"):
-        Layout((rail, rail), ((("127.0.0.1", 1),), ()), (None, None))
-    with pytest.raises(BadInput, match="if and only if it sums in the network"):
-        Layout((rail,), ((("127.0.0.1", 1),),), (("127.0.0.1", 2),))
-
-
-PROGRAM = """
-import sys
-import numpy as np
-from railyard.workloads.allreduce.engine.group import Group
-from railyard.workloads.allreduce.engine.jobs import loopback
-from railyard.workloads.allreduce.balancing.costs import Rail
-rank, port = int(sys.argv[1]), int(sys.argv[2])
-with Group(rank, loopback([Rail("a", "tcp", 1e9), Rail("b", "glex", 1e9)], 3, port)) as group:
-    array = np.arange(200_000) * (rank + 1)
-    group.allreduce(array)
-    print(int(array.sum()))
-"""
-
-
-def test_group_of_processes_sums() -> None:
-    port = str(free_port())
-    nodes = [
-        subprocess.Popen([sys.executable, "-c", PROGRAM, str(rank), port], stdout=subprocess.PIPE, text=True)
-        for rank in range(3)
-    ]
-    expected = f"{6 * sum(range(200_000))}\n"
-    assert [node.communicate(timeout=50)[0] for node in nodes] == [expected] * 3
-    assert PIECE_BYTES < 200_000 * 8 / 3 / 2  # several pieces a chunk
 
 
 def test_the_barrier_after_a_gather_counts_for_no_rail() -> None:

@@ -2,6 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from pytest_regressions.file_regression import FileRegressionFixture
 
 from railyard.workloads.allreduce.engine.jobs import Timeouts
 from railyard.workloads.allreduce.engine.recovery import BARRIER, DATA, IDLE, Heartbeat, LivenessMonitor
@@ -21,7 +22,7 @@ def test_rail_without_heartbeats_of_another_is_silent() -> None:
         watch.received(1, 0, heartbeat(number), 0.0)
         assert watch.silent([1], {0, 1}) == {}
     watch.received(1, 0, heartbeat(4), 0.0)
-    assert watch.silent([1], {0, 1}) == {1: "no heartbeats from rank 1"}
+    assert watch.silent([1], {0, 1}).keys() == {1}
     assert watch.silent([1], {0}) == {}
 
 
@@ -75,12 +76,11 @@ def test_barrier_that_waits_for_other_rails_is_no_stall() -> None:
     assert fed(*start, *still).stalled([0, 1], {0, 1}, 0.31) == {0: "nothing moved for 200 ms"}
 
 
-def test_unlike_calls_of_one_operation_are_listed_by_rank() -> None:
+def test_unlike_calls_of_one_operation_are_listed_by_rank(file_regression: FileRegressionFixture) -> None:
     watch = LivenessMonitor(1, TIMEOUTS)
     for rank, call in enumerate(["allreduce of 3 int64", "allreduce of 4 int64", "allreduce of 3 int64"]):
         watch.received(rank, 0, Heartbeat(1, 5, call, (0,), (DATA,)), 0.0)
-    message = "operation 5 isn't the same on all ranks: rank 0, 2: allreduce of 3 int64; rank 1: allreduce of 4 int64"
-    assert watch.mismatch() == message
+    file_regression.check(f"{watch.mismatch()}")
 
 
 def test_absent_ranks_are_late_or_quiet() -> None:
@@ -98,16 +98,16 @@ def test_rare_heartbeats_make_no_rank_absent_too_early() -> None:
 
 def reported_at(lasting: list[float]) -> list[float]:
     """Return when a node beats whose operations last so long, one after the other."""
-    found: list[float] = []
+    heartbeats: list[float] = []
     now = due = latest = 0.0
     for seconds in lasting:
         due = TIMEOUTS.next_heartbeat(now, due, latest)
         now += seconds
         while due <= now:
             latest = due
-            found.append(due)
+            heartbeats.append(due)
             due += TIMEOUTS.heartbeat_s
-    return found
+    return heartbeats
 
 
 SHORT = st.lists(st.floats(0.001, 0.09), min_size=1, max_size=200)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from railyard.core.errors import BadInput, MissingRequirement, RailyardError
+from railyard.core.errors import BadInput, RailyardError
 from railyard.topologies.multirail import commands as kernel
 from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
 from railyard.topologies.multirail.spec import parse_multirail
@@ -20,6 +20,7 @@ from railyard.workloads.allreduce.engine_kind import PeerRanks, layout
 from railyard.workloads.allreduce.engines.gloo import GlooRanks
 from railyard.workloads.allreduce.engines.mpi import MpiRanks
 from railyard.workloads.allreduce.engines.mptcp import AnyAddress, MptcpRanks, one_rail
+from tests.unit.workloads.messages import CheckMessages
 
 NET_DEV = """Inter-|   Receive                                        |  Transmit
  face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls carrier compressed
@@ -61,28 +62,17 @@ class OneRank(PeerRanks):
         return [sys.executable, "-c", CONNECT.format(then=self.then), self._folder]
 
 
-@pytest.mark.parametrize(
-    ("engine", "message"),
-    [
-        (GlooRanks, "this machine lacks PyTorch, for Gloo and for training; sudo script/bootstrap gloo"),
-        (MpiRanks, "this machine lacks Open MPI or mpi4py; sudo script/bootstrap mpi"),
-        (MptcpRanks, "this machine lacks MPTCP; sudo sysctl net.mptcp.enabled=1"),
-    ],
-)
-def test_missing_engine_is_named_with_its_install_command(
-    engine: Any, message: str, monkeypatch: pytest.MonkeyPatch
+def test_missing_engines_are_named_with_their_install_commands(
+    monkeypatch: pytest.MonkeyPatch, check_messages: CheckMessages
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(kernel, "has_mptcp", lambda: False)
-    with pytest.raises(MissingRequirement) as missing_requirement, engine(net()):
-        pass
-    assert str(missing_requirement.value) == message
-    assert missing_requirement.value.exit_status == 3
+    check_messages({engine.__name__: engine(net()).start for engine in (GlooRanks, MpiRanks, MptcpRanks)})
 
 
 def test_unknown_rail_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"rails: 2 must be from 0 to 1"):
+    with pytest.raises(BadInput, match="rails: 2 "):
         GlooRanks(net(), [2])
 
 
@@ -100,7 +90,7 @@ def test_failed_start_shows_the_programs_last_output() -> None:
         def command(self) -> list[str]:
             return [sys.executable, "-c", "raise SystemExit('libbroken.so: no such file')"]
 
-    with pytest.raises(RailyardError, match=r"broken: its ranks didn't start / libbroken.so: no such file"):
+    with pytest.raises(RailyardError, match=r"broken: .* / libbroken\.so: no such file"):
         Broken(net(), [0]).start()
 
 
