@@ -1,6 +1,6 @@
 """Definitions of workload kinds, collective algorithms and backgrounds are checked when they are registered."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ class Empty(Workload):
 
 def test_messages_of_definitions_that_are_not_whole(check_messages: CheckMessages) -> None:
     no_definition: Any = object()
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "a workload kind without build": partial(WORKLOADS.add, "empty", Empty),
         "an algorithm without a name": partial(ALGORITHMS.add, "nameless", Nameless()),
         "an algorithm with a taken name": partial(ALGORITHMS.add, "point-to-point", PointToPoint()),

@@ -118,5 +118,5 @@ def test_messages_of_bad_rails(check_messages: CheckMessages) -> None:
         {"nominal": math.inf},
         {"kind": "tpc"},
     )
-    rail = {"name": "a", "kind": "tcp", "rate": 1e6}
+    rail: dict[str, Any] = {"name": "a", "kind": "tcp", "rate": 1e6}
     check_messages({str(change): partial(Rail, **(rail | change)) for change in changes})

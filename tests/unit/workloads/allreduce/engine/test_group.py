@@ -247,7 +247,7 @@ def test_messages_of_impossible_calls(check_messages: CheckMessages) -> None:
     rail = Rail("a", "tcp", 1e6)
     node = (("127.0.0.1", 1),)
     with Group(0, loopback(rails_of("tcp"), 1, free_port())) as group:
-        calls = {
+        calls: dict[str, Callable[[], object]] = {
             "an array that is not contiguous": partial(group.allreduce, np.ones((4, 4))[:, 1]),
             "an array that is read-only": partial(group.allreduce, frozen),
             "a type that can't be summed": partial(group.allreduce, np.ones(3, bool)),

@@ -70,7 +70,8 @@ def test_computing_without_a_duration_takes_its_operations(
     action = trace.ranks[1][0].action
     assert isinstance(action, common.Gap)
     assert (action.seconds > 0) == has_time
-    file_regression.check(*trace.notes)
+    (note,) = trace.notes
+    file_regression.check(note)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,8 @@ def test_note_says_which_bytes_between_stages_are_left_out(
     path = tmp_path / "pp.txt"
     header = f"HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 pp: 2 all_gpus: 8{keys}"
     path.write_text(f"{header}\n1\nl -1 1000 ALLREDUCE 1024 1000 NONE 0 1 NONE 0 100\n")
-    file_regression.check(*read(path).notes)
+    (note,) = read(path).notes
+    file_regression.check(note)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
@@ -224,6 +226,6 @@ def test_messages_of_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, che
     for number, (case, write) in enumerate(writers.items()):
         folder = tmp_path / str(number)
         folder.mkdir()
-        options = {"groups": str(groups)} if write is write_deadlock else {}
+        options: dict[str, Any] = {"groups": str(groups)} if write is write_deadlock else {}
         calls[case] = partial(replayable, write(folder), **options)
     check_messages(calls)
