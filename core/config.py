@@ -16,10 +16,12 @@ from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.safe_files import decoded, read_input
 from railyard.core.units import format_time
 
-MAX_YAML_BYTES: Final = 2**20  # takes PyYAML a few seconds; a placement of 65,536 ranks fits
+# PyYAML takes a few seconds for so much; a placement of 65,536 ranks fits
+MAX_YAML_BYTES: Final = 2**20
 MAX_YAML_CHARACTERS: Final = 4 * MAX_YAML_BYTES
 MAX_YAML_DEPTH: Final = 50
-MAX_NAME: Final = 64  # characters of a name: with what is put around it, it fits in a file's name
+# with what is put around it, such a name fits in the name of a file
+MAX_NAME: Final = 64
 
 Items = TypeVar("Items", bound=tuple[float, ...] | None)
 

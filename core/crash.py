@@ -29,7 +29,8 @@ STATUS: Final = 70
 STOPPED: Final = "stopped by Ctrl-C"
 STOPPED_STATUS: Final = 128 + signal.SIGINT
 sink: Callable[[str], object] | None = None  # takes the text of a report, in place of a file
-parent_has_stdout = False  # the process that started this one prints to the same stdout, after it
+# the process that started this one prints to the same stdout, after it
+parent_has_stdout = False
 context: Final[dict[str, object]] = {}  # what a report has besides: the experiment's specification
 _LONGEST: Final = 100_000
 _ASCII: Final = {"→": "->", "×": "x", "µ": "u", "–": "-", "—": "-", "·": "*", "✓": "v", "✗": "x", "≤": "<=", "≥": ">="}

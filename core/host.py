@@ -33,7 +33,8 @@ SEARCH_PATH: Final = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/
 OVS_PROGRAMS: Final = ("ovs-vswitchd", "ovsdb-server", "ovsdb-tool", "ovs-vsctl", "ovs-ofctl", "ovs-appctl")
 OTHER_PROGRAMS: Final = ("mnexec", "iperf3", "ip", "tc", "unshare", "nsenter", "ethtool", "nft", "etcd", "mpirun")
 UNSHARE_OPTIONS: Final = ("--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc")
-PROBE_S: Final = 60.0  # for a program that looks at this machine: one that is late lacks nothing
+# a program that looks at this machine may be late on a busy one, which is no reason to call it missing
+PROBE_S: Final = 60.0
 USER_NAMESPACE_OPTIONS: Final = ("--user", "--map-root-user")
 # since OVS 2.14 without DPDK; the kernel's AF_PACKET loses segments before 4.19 (OVS, topics/userspace-tso)
 TSO_OVS: Final = (2, 14)

@@ -23,14 +23,17 @@ SAMPLE_S: Final = 0.01
 STEP_S: Final = 0.05
 """CPU times are read so often; a window is two of these, since the kernel shows idle time in steps of 10 ms."""
 RECENT_LAGS: Final = 1000
-FOREIGN_LIMIT: Final = 0.15  # of all cores: what others may use before results are degraded
-PAUSE_S: Final = 0.005  # what a thread may be late by on a machine that is only busy
+# other programs may use this share of all cores before results are degraded
+FOREIGN_LIMIT: Final = 0.15
+# on a machine that is only busy, a thread may be late by so much
+PAUSE_S: Final = 0.005
 LATE_FRAMES: Final = 0.25
 """On slow links a thread may be late by this part of a frame's time. A link has another frame queued while it sends
 one, and a message depends on four threads at most: its sender, a rail switch, another switch or GPU, its receiver.
 """
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
-_PROCESS_CLOCK: Final = 2  # CPUCLOCK_SCHED of a process (linux/posix-timers_types.h): exact, and costs a microsecond
+# CPUCLOCK_SCHED of a process (linux/posix-timers_types.h), which is exact and costs a microsecond
+_PROCESS_CLOCK: Final = 2
 
 
 def tolerated_lateness_s(frame_s: float) -> float:

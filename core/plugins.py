@@ -27,7 +27,8 @@ GROUP: Final = "railyard.plugins"
 """The entry point group of installed packages: each entry point names a module that registers definitions."""
 SOURCES: Final = "RAILYARD_PLUGIN_SOURCES"
 """The sources of plugins that have no file, as JSON by their names."""
-MAX_VARIABLE_BYTES: Final = 100_000  # of a variable of the environment; Linux takes 128 KiB
+# Linux takes 128 KiB for a variable of the environment
+MAX_VARIABLE_BYTES: Final = 100_000
 MAX_BYTES: Final = 2**20
 Origin = Literal["built-in", "plugin", "package"]
 origin: Final[ContextVar[Origin]] = ContextVar("origin", default="built-in")  # of what is being imported at the moment

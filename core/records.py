@@ -174,7 +174,8 @@ class Recovery(Record):
         return bool(self.goodput_ms) or self.recovered is Recovered.NO
 
 
-IN_FLIGHT_NS: Final = 20_000_000  # a packet on its way takes less
+# a packet on its way takes less
+IN_FLIGHT_NS: Final = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)

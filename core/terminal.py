@@ -26,13 +26,16 @@ class FittingTable(Table):
         """Yield the table, or its blocks."""
         limits = [self._limits(console, options, column) for column in self.columns]
         available = options.max_width
-        blocks = list(self._blocks([least for least, _ in limits], available))
-        title = self.title
-        caption = self.caption
-        for number, block in enumerate(blocks):
-            part = self._part(block, [limits[n] for n in block], available) if block else Table()
-            part.title = title if number == 0 else None
-            part.caption = caption if number == len(blocks) - 1 else None
+        widths = [least for least, _ in limits]
+        parts: list[Table] = []
+        for block in self._blocks(widths, available):
+            block_limits = [limits[number] for number in block]
+            # a table without columns has one block, which is empty
+            part = self._part(block, block_limits, available) if block else Table()
+            parts.append(part)
+        parts[0].title = self.title
+        parts[-1].caption = self.caption
+        for number, part in enumerate(parts):
             if number:
                 yield ""
             yield from Table.__rich_console__(part, console, options)
@@ -95,20 +98,20 @@ class FittingTable(Table):
         """Return a table of some of the columns, each as wide as it needs, and wider where there is room."""
         widths = [least for least, _ in limits]
         room = available - sum(widths) - _GAP * (len(widths) - 1)
-        while room > 0 and any(w < most for w, (_, most) in zip(widths, limits, strict=True)):
-            # the one that would break most; an empty column has no width
+        for _ in range(room):
+            # the column whose text would break most often; an empty column has no width
             at = max(range(len(widths)), key=lambda n: limits[n][1] / max(1, widths[n]))
             if widths[at] >= limits[at][1]:
                 break
             widths[at] += 1
-            room -= 1
         part = Table(**self._looks())
         for width, n in zip(widths, block, strict=True):
             old = self.columns[n]
             part.add_column(
                 old.header, style=old.style, justify=old.justify, overflow="fold", no_wrap=old.no_wrap, width=width
             )
-        for row in zip(*(list(self.columns[n].cells) for n in block), strict=True):
+        cells = [list(self.columns[number].cells) for number in block]
+        for row in zip(*cells, strict=True):
             part.add_row(*row)
         return part
 

@@ -22,7 +22,8 @@ TIMES: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 _NUMBER: Final = re.compile(r"\s*([+-]?[0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 _WITH_ANY_UNIT: Final = re.compile(r"\s*([+-]?[0-9]+(?:\.[0-9]+)?)\s*([A-Za-zµ/]+)\s*")
 _LONG_ENDINGS: Final = ("econds", "econd", "ecs", "ec", "utes", "ute", "s")  # of seconds and minutes
-_LARGEST: Final = 2.0**63  # what the kernel and a parquet column can hold
+# the kernel and a parquet column can hold no larger number
+_LARGEST: Final = 2.0**63
 
 
 def _parse(

@@ -21,10 +21,13 @@ from typing import Any, Final
 from railyard.core.errors import RailyardError
 
 STEP_S: Final = 0.25  # between two checks of a wait
-STOPPED_S: Final = 2.0  # a process that is stopped for longer fails the waits
-POLL_S: Final = 0.2  # of descendants that aren't children
+# a process that is stopped for longer fails the waits
+STOPPED_S: Final = 2.0
+# descendants that aren't children have to be polled: the kernel reports only the end of children
+POLL_S: Final = 0.2
 THREAD_NAME: Final = "watches processes"
-_EXCUSED_NS: Final = 2_000_000_000  # signals and the kernel's reports of stops may be seen so much later
+# signals and the kernel's reports of stops may be seen so much later
+_EXCUSED_NS: Final = 2_000_000_000
 
 
 class ProcessMissing(RailyardError):

@@ -49,10 +49,13 @@ from railyard.core.errors import RailyardError
 from railyard.core.installation import PROJECT, module_command
 
 END_S: Final = 1.0  # from the end of a connection to that of its process
-INTERRUPTED: Final = "process-interrupted"  # an event of a child: a process that it started died or was stopped
+# event of a child: a process that it started died or was stopped
+INTERRUPTED: Final = "process-interrupted"
 ANSWER_S: Final = 30.0  # default deadline of an answer
-READER_NICENESS: Final = -15  # of the thread that receives events, so that they don't wait behind emulated traffic
-_READ_S: Final = 1.0  # for the parent to read why a child ends, before it sees that it has ended
+# the thread that receives events must not wait behind emulated traffic
+READER_NICENESS: Final = -15
+# the parent reads why a child ends before it sees that it has ended
+_READ_S: Final = 1.0
 _TAIL_BYTES: Final = 4096
 _LENGTH: Final = struct.Struct("!Q")
 _READ_AHEAD_BYTES: Final = 1 << 16

@@ -19,14 +19,17 @@ PairFilter = Callable[[Gpu, Gpu], bool]  # a property of the default path betwee
 
 PROBES: Final = 4
 ONE_SIDE_PROBES: Final = 3  # if the fault affects only sources or only far ends
-MAX_PROBES: Final = 8  # in total: at 1000 packets/s each, more would be a load of their own
+# at 1000 packets/s each, more probes would be a load of their own
+MAX_PROBES: Final = 8
 SHARED_PROBES: Final = 4
 """In a long script, whose purpose is connectivity checks: what runs for minutes should leave cores idle."""
 _ALL_PAIRS_GPUS: Final = 64
 """GPUs of the largest fabric of which every pair is looked at, which is 10 µs for each pair and fault."""
-_SOME: Final = 8  # domains, and ranks, of a larger fabric, between whose GPUs a fault's pairs are chosen
+# so many domains, and ranks, of a larger fabric: a fault's pairs are chosen between their GPUs
+_SOME: Final = 8
 _SHARED_CANDIDATES: Final = 512
-_FAULT_WEIGHT: Final = 100  # more than the number of sides of faults that one pair can be on
+# more than the number of sides of faults that one pair can be on
+_FAULT_WEIGHT: Final = 100
 
 
 @dataclass(frozen=True, slots=True)

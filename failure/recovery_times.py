@@ -13,11 +13,16 @@ import numpy.typing as npt
 from railyard.core.records import IN_FLIGHT_NS, ProbeLog
 
 BIN_MS: Final = 20.0
-STEADY_BINS: Final = 10  # so long is goodput averaged over: with three streams a send more or less is then 3% of it
-SMOOTHING_BINS: Final = 3  # bins that count together: what a late turn of a stream takes from one it gives to the next
-MIN_BINS: Final = 3  # of the last ones before the end of what is asked for, so many say that goodput is back
-CATCH_UP_LIMIT: Final = 1.05  # of the rate before: more, which makes an outage good, doesn't make it undone
-MIN_BIN_SHARE: Final = 0.8  # of the rate before: with less, a bin is still of the outage, whatever comes after it
+# goodput is averaged over so long: with three streams, a send more or less is then 3% of it
+STEADY_BINS: Final = 10
+# bins that count together: what a late turn of a stream takes from one bin it gives to the next
+SMOOTHING_BINS: Final = 3
+# so many of the last bins before the end must say that goodput is back
+MIN_BINS: Final = 3
+# share of the rate before: more than this makes good for an outage, and doesn't undo it
+CATCH_UP_LIMIT: Final = 1.05
+# share of the rate before: a bin with less is still of the outage, whatever comes after it
+MIN_BIN_SHARE: Final = 0.8
 LATE_NS: Final = 200_000_000
 OBSERVE_S: Final = 5.0
 """After an injection without a set repair: packets that don't flow by then are taken to flow only after the repair.
@@ -25,7 +30,8 @@ OBSERVE_S: Final = 5.0
 Failure scripts need no such limit: they evaluate a fault after its repair.
 """
 RESTORED: Final = 0.95
-SAME_OUTAGE: Final = 20  # probes: losses closer than this belong to one outage
+# probes: losses closer than this belong to one outage
+SAME_OUTAGE: Final = 20
 NEVER: Final = 1 << 62
 
 Trace = npt.NDArray[np.float64]

@@ -23,9 +23,12 @@ from railyard.topologies.plan import Plan
 from railyard.topologies.routing import Route, host_prefix, next_hops, on_planes
 from railyard.topologies.spec import FabricSpec
 
-POINT: Final = BEST * BEST  # a point of 100, in the whole millionths of a path's score
-MAX_MARGIN: Final = 300  # percent: a better path has to be four times as good
-FLAP_WINDOW_DWELLS: Final = 4  # dwell times after which a change is no longer soon
+# a point of 100, in the whole millionths of a path's score
+POINT: Final = BEST * BEST
+# percent: a better path has to be four times as good
+MAX_MARGIN: Final = 300
+# after so many dwell times a change is no longer soon after the one before
+FLAP_WINDOW_DWELLS: Final = 4
 MAX_FLAPS: Final = 4
 UNCHANGED: Final = -1
 HOPS: Final[dict[PathKind, int]] = {"d": 1, "r": 1, "dr": 2, "rd": 2, "spine": 3, "drd": 3}

@@ -155,7 +155,8 @@ def completion_s(
 
 
 EXACT: Final = 512
-ROUNDS: Final = 20  # of improvement, at most: 1 to 3 were enough where it was tried; there is no proof that it ends
+# 1 to 3 rounds of improvement were enough where it was tried, but there is no proof that they end
+ROUNDS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ handler: Final[Any] = import_module(f"{_LIBRARY}.controller.handler")
 ofp: Final[Any] = import_module(f"{_LIBRARY}.ofproto.ofproto_v1_3")
 parser: Final[Any] = import_module(f"{_LIBRARY}.ofproto.ofproto_v1_3_parser")
 
-COOKIE: Final = 0x5261_696C  # "Rail": ours, among flows that others may have put there
+# "Rail": ours, among flows that other controllers may have put there
+COOKIE: Final = 0x5261_696C
 LOCAL_PORTS: Final = 0xFFFFFF00  # reserved numbers begin here
 _TO_ANY: Final = {"out_port": ofp.OFPP_ANY, "out_group": ofp.OFPG_ANY}
 COUNTERS: Final = ("rx_bytes", "tx_bytes", "rx_packets", "tx_packets", "rx_dropped", "tx_dropped")

@@ -22,7 +22,8 @@ GPU_PRIORITY: Final = 200
 ASSIGNED_PRIORITY: Final = 175
 RANK_PRIORITY: Final = 150
 UPLINK_PRIORITY: Final = 100
-UPLINK_GROUP: Final = 1  # for every rank but those with a group of their own
+# for every rank but those with a group of their own
+UPLINK_GROUP: Final = 1
 RANK_GROUP: Final = 2  # plus the rank
 
 Ports = Mapping[int, bool]  # number -> is it up

@@ -25,7 +25,8 @@ ADDRESS: Final = ("127.0.0.1", CONTROLLER_PORT)
 PORTS: Final = (CONTROLLER_PORT, CONTROLLER_PORT + 1)
 STEERING_S: Final = 5.0  # until all agents have scores, which come several times a second, and their first routes;
 STEERING_S_A_GPU: Final = 0.1  # and more for each agent, as all share this machine's cores
-GRACE_S: Final = 0.2  # after a restart, until switches count as dead; they connect in 90 ms at 8x8 on two cores
+# after a restart, until switches count as dead: they connect in 90 ms at 8x8 on two cores
+GRACE_S: Final = 0.2
 
 
 def listeners(switches: Iterable[str], port: int = CONTROLLER_PORT) -> list[socket.socket]:

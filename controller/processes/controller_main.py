@@ -25,8 +25,10 @@ from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.build import ovs
 
 RECONNECT_POLL_S: Final = 0.02
-SWITCH_INTERVAL_S: Final = 0.0005  # a computing thread lets others run after it, not 5 ms: an event may wait
-MAX_HELD_OUTAGE_S: Final = 0.1  # of optical switches, without rerouting, which takes as long, and processor time
+# a thread that computes lets other threads run after this time, instead of Python's 5 ms: an event may wait
+SWITCH_INTERVAL_S: Final = 0.0005
+# optical switches that are quicker cause no rerouting, which takes as long, and processor time
+MAX_HELD_OUTAGE_S: Final = 0.1
 
 
 class Controller:

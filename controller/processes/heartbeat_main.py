@@ -26,7 +26,8 @@ from railyard.topologies.build.shaping import HEARTBEAT_PORT
 from railyard.topologies.plan import Plan
 from railyard.topologies.routing import Device
 
-HEARTBEAT: Final = struct.Struct("!I")  # the number of the round; who sends it is its address
+# the number of the round; the sender is known by its address
+HEARTBEAT: Final = struct.Struct("!I")
 
 
 class HeartbeatSender:

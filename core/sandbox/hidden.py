@@ -21,8 +21,10 @@ from railyard.core.errors import BadInput, MissingRequirement
 from railyard.core.installation import PROJECT
 from railyard.core.safe_files import real_path
 
-EMPTY: Final = ("/run", "/var/run", "/dev")  # where the sandbox has a tmpfs of its own, in /dev with `_DEVICES`
-PRIVATE: Final = ("/tmp", "/var/tmp")  # the same, with some of the machine's folders put back
+# the sandbox has a tmpfs of its own at these places, in /dev with `_DEVICES`
+EMPTY: Final = ("/run", "/var/run", "/dev")
+# the same, with those folders of the machine put back that the run needs
+PRIVATE: Final = ("/tmp", "/var/tmp")
 _DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty", "net")
 _DEV_LINKS: Final = {"fd": "/proc/self/fd", "ptmx": "pts/ptmx"}
 _DEV_LINKS.update((name, f"/proc/self/fd/{fd}") for fd, name in enumerate(("stdin", "stdout", "stderr")))
@@ -33,7 +35,8 @@ _MS_NOSUID_NODEV: Final = 2 | 4
 _MS_BIND: Final = 4096
 _MS_REC: Final = 16384
 _PR_CAPBSET_DROP: Final = 24
-_SYS_MOUNT_SETATTR: Final = 442  # since Linux 5.12, the same number everywhere
+# since Linux 5.12, with the same number on all architectures
+_SYS_MOUNT_SETATTR: Final = 442
 _AT_FDCWD: Final = -100
 _AT_RECURSIVE: Final = 0x8000
 _MOST_SOCKETS: Final = 4096
@@ -72,11 +75,17 @@ def check_all_visible(data: object, field: str = "") -> None:
 
 def needed(more: Iterable[Path]) -> list[str]:
     """Return the folders to put back into /tmp and /var/tmp: Railyard, its Python, the working folder, and these."""
-    python = (Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).parent)
-    always = (Path.cwd(), PROJECT, *python, *(plugin.path for plugin in plugins.loaded()))
-    existing = {real_path(path) for path in (*always, *map(Path, sys.path), *more) if os.access(path, os.F_OK)}
-    below = {path for path in existing if any(Path(place).resolve() in path.parents for place in PRIVATE)}
-    return sorted(str(path) for path in below if not below & set(path.parents))
+    paths = [Path.cwd(), PROJECT, Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).parent]
+    paths += [plugin.path for plugin in plugins.loaded()]
+    paths += map(Path, sys.path)
+    paths += more
+    private = {Path(place).resolve() for place in PRIVATE}
+    below: set[Path] = set()
+    for path in paths:
+        if os.access(path, os.F_OK) and not private.isdisjoint(real_path(path).parents):
+            below.add(real_path(path))
+    # a folder brings all that is in it
+    return sorted(str(path) for path in below if below.isdisjoint(path.parents))
 
 
 def files_meant(data: object) -> Iterator[Path]:
@@ -94,20 +103,26 @@ def files_meant(data: object) -> Iterator[Path]:
     with suppress(OSError, ValueError):
         path = Path(data).absolute()
         folder = real_path(Path(data).absolute().parent)
-        for place in (Path(place).resolve() for place in PRIVATE):
-            if place in folder.parents or (place == folder and path.is_dir()):
-                yield path if path.is_dir() else folder
+        for place in map(Path.resolve, map(Path, PRIVATE)):
+            if path.is_dir() and (place in folder.parents or place == folder):
+                yield path
+            elif place in folder.parents:
+                yield folder
             elif place == folder:
                 stem = path.name.partition(".")[0]
-                yield from (file for file in folder.glob(f"{stem}*") if file.is_file())
+                yield from filter(Path.is_file, folder.glob(f"{stem}*"))
 
 
 def sockets() -> list[str]:
     """The paths of the machine's Unix sockets, as far as the kernel lists them for this network namespace."""
     # a name can hold any character, also the end of a line: what follows it is no line of the kernel's
     lines = Path("/proc/net/unix").read_text(errors="surrogateescape").split("\n")
-    paths = {fields[7] for line in lines if len(fields := line.split(maxsplit=7)) == 8}
-    return sorted(path for path in paths if path.startswith("/"))[:_MOST_SOCKETS]
+    paths: set[str] = set()
+    for line in lines:
+        fields = line.split(maxsplit=7)
+        if len(fields) == 8 and fields[7].startswith("/"):
+            paths.add(fields[7])
+    return sorted(paths)[:_MOST_SOCKETS]
 
 
 def hide(put_back: Sequence[str], covered: Sequence[str]) -> None:
@@ -116,12 +131,16 @@ def hide(put_back: Sequence[str], covered: Sequence[str]) -> None:
     devices = [f"/dev/{name}" for name in _DEVICES if Path("/dev", name).exists()]
     opened = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (*put_back, *devices)}
     for places, mode in ((EMPTY, "755"), (PRIVATE, "1777")):
-        for place in dict.fromkeys(str(Path(place).resolve()) for place in places if Path(place).is_dir()):
-            mount("tmpfs", place, "tmpfs", _MS_NOSUID_NODEV, f"mode={mode}")
+        folders = [str(Path(place).resolve()) for place in places if Path(place).is_dir()]
+        # /var/run is a link to /run on most machines: one mount is enough
+        for folder in dict.fromkeys(folders):
+            mount("tmpfs", folder, "tmpfs", _MS_NOSUID_NODEV, f"mode={mode}")
     for path, fd in opened.items():
-        is_folder = stat.S_ISDIR(os.fstat(fd).st_mode)
-        (Path(path) if is_folder else Path(path).parent).mkdir(parents=True, exist_ok=True)
-        if not is_folder:
+        # a bind mount needs a folder or a file to lie over
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            Path(path).mkdir(parents=True, exist_ok=True)
+        else:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
             Path(path).touch()
         mount(f"/proc/self/fd/{fd}", path, "", _MS_BIND | _MS_REC)
         os.close(fd)

@@ -26,10 +26,12 @@ from railyard.core.sandbox.front import how_to_continue, is_stopped
 from railyard.core.sandbox.socket_owners import abstract_sockets
 
 PREFIX: Final = "railyard-queue"
-_MAX_NAME: Final = 107  # bytes of an abstract socket's name (unix(7): sun_path, without its first byte)
+# bytes of an abstract socket's name: sun_path of unix(7), without its first byte
+_MAX_NAME: Final = 107
 _POLL_S: Final = 0.5  # at most
 _CORES_PER_RUN: Final = 2
-_MEMORY_PER_RUN_BYTES: Final = 700_000_000  # an estimate for quickstart with its switches
+# an estimate for quickstart with its switches
+_MEMORY_PER_RUN_BYTES: Final = 700_000_000
 
 
 class Ticket(NamedTuple):

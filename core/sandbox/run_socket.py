@@ -25,9 +25,11 @@ _CREDENTIALS: Final = struct.Struct("iII")
 _SO_PEERPIDFD: Final = 77  # since Linux 6.5
 _LONGEST: Final = 8192
 _MOST: Final = 512
-_MOST_OF_A_USER: Final = 64  # users that listen more often hide their own runs alone
+# a user who listens more often than this only hides runs of that user
+_MOST_OF_A_USER: Final = 64
 _OWN_S: Final = 5.0
-_OTHERS_S: Final = 1.0  # another user's process could delay root's commands
+# a process of another user could delay commands of root for longer
+_OTHERS_S: Final = 1.0
 
 
 class RunSocket:

@@ -29,7 +29,8 @@ from railyard.failure.script import SETTLE_S, Script
 from railyard.topologies.addresses import Pair, gpu_of_name, link_of_name
 from railyard.topologies.plan import Plan
 
-SIMULTANEOUS_NS: Final = 50_000_000  # actions closer than this are simultaneous
+# actions closer than this are simultaneous
+SIMULTANEOUS_NS: Final = 50_000_000
 
 
 def _detour_counts(events: Sequence[ControllerEvent]) -> list[tuple[int, int]]:
@@ -152,7 +153,8 @@ def _probe_group_of(plan: Plan, name: Component) -> Component:
     return name
 
 
-WARM_UP_S: Final = 0.2  # at the start: streams settle, and it doesn't count as "before"
+# streams settle at the start: this time doesn't count as "before"
+WARM_UP_S: Final = 0.2
 BEFORE_S: Final = 1.5  # of goodput before a fault is in its record
 AFTER_S: Final = 1.2  # after the last repair, at least; and of goodput after each
 

@@ -42,7 +42,8 @@ RTM_GETROUTE: Final = 26
 RTM_GETNEIGH: Final = 30
 NFT_MSG_GETTABLE: Final = 10 << 8 | 1  # NFNL_SUBSYS_NFTABLES, and its number there
 NETLINK_NETFILTER: Final = 12
-NO_NFTABLES: Final = frozenset({errno.EINVAL, errno.EPROTONOSUPPORT})  # the error of a kernel without them
+# the error of a kernel without nftables
+NO_NFTABLES: Final = frozenset({errno.EINVAL, errno.EPROTONOSUPPORT})
 RTA_DST = 1
 RTA_OIF = 4
 RTA_GATEWAY = 5
@@ -52,7 +53,8 @@ NDA_DST = 1
 NDA_LLADDR = 2
 NFTA_TABLE_NAME: Final = 1
 UNICAST: Final = 1
-CLONED: Final = 0x200  # what a kernel has learned of a path's MTU, and forgets by itself
+# what a kernel has learned of a path's MTU, and forgets by itself
+CLONED: Final = 0x200
 PERMANENT: Final = 0x80
 _ROUTE: Final = struct.Struct("=8BI")
 _NEIGHBOUR: Final = struct.Struct("=BxxxiHBB")

@@ -55,7 +55,8 @@ class Verdict:
 
 
 WORKER: Final = "railyard.failure.connectivity.worker"
-TRIES: Final = 5  # a gray link of 5% loses as many of one pair once in three million times
+# a gray link of 5% loses as many probes of one pair once in three million times
+TRIES: Final = 5
 MIN_TRIES: Final = 2
 FINAL_WAIT_S: Final = 0.02  # for unexpected answers
 RETRY_BUDGET_S: Final = 0.15  # the minimum time after the first pass
@@ -68,7 +69,8 @@ _RX: Final = TRAFFIC.index("rx_packets")
 _TX: Final = TRAFFIC.index("tx_packets")
 _RX_BYTES: Final = TRAFFIC.index("rx_bytes")
 SLACK: Final = 1.05
-FRAME_BYTES: Final = 65_536 + 14  # the largest: with TSO a shaper gets, and passes, so much as one packet
+# the largest frame: with TSO a shaper gets, and passes, so much as one packet
+FRAME_BYTES: Final = 65_536 + 14
 
 Counters = Mapping[str, Mapping[str, PortStats]]
 
@@ -280,7 +282,8 @@ def _gpu_cables(plan: Plan) -> Iterator[tuple[Cable, End, End]]:
             yield cable(near.node, far.node), near, far
 
 
-MAX_ACTION_S: Final = 0.15  # the expected duration of an action, s: after a longer one, the check is still due
+# the expected duration of an action, s: after a longer one, the check is still due
+MAX_ACTION_S: Final = 0.15
 
 
 def missed_checks(

@@ -23,9 +23,11 @@ from railyard.core.worker import Message, Parent, Ready, Worker
 from railyard.failure.probes.ports import REPLACEMENT_PORT
 from railyard.topologies.build import namespaces
 
-PERIOD_NS: Final = 2_000_000  # each probe costs four passes through an optical switch, which is waited for
+# each probe costs four passes through an optical switch, for which the replacement waits
+PERIOD_NS: Final = 2_000_000
 NUMBER: Final = struct.Struct("!I")
-IP_FREEBIND: Final = 15  # <linux/in.h>; the socket module doesn't name it
+# <linux/in.h>; the socket module doesn't name it
+IP_FREEBIND: Final = 15
 
 
 @dataclass(frozen=True, slots=True)

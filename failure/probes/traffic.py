@@ -29,12 +29,15 @@ from railyard.topologies.build import namespaces
 TICK_NS: Final = 1_000_000
 JITTER: Final = 0.4  # of a turn, at most
 CATCH_UP: Final = 50  # turns
-STREAM_TICKS: Final = 20  # a stream sends once in so many turns: small frames at a high rate cost the switches a core
+# a stream sends once in so many turns: small frames at a high rate cost the switches a core
+STREAM_TICKS: Final = 20
 WINDOW: Final = 64_000
 CONNECT_S: Final = 10.0
-OPEN_S: Final = 120.0  # to connect all streams, one after the other
+# all streams are connected one after the other
+OPEN_S: Final = 120.0
 PROBE: Final = struct.Struct("!I")
-SO_TIMESTAMPNS: Final = 35  # <asm-generic/socket.h>; the socket module doesn't name it
+# <asm-generic/socket.h>; the socket module doesn't name it
+SO_TIMESTAMPNS: Final = 35
 TIMESPEC: Final = struct.Struct("@ll")
 STAMP_SPACE: Final = socket.CMSG_SPACE(TIMESPEC.size)
 PAUSE_NS: Final = 50_000

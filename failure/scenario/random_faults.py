@@ -25,13 +25,17 @@ from railyard.topologies.plan import Plan
 
 FIRST_INJECTION_S: Final = 0.8
 MARGIN_S: Final = 0.2  # the duration of an action itself
-REPAIRED_IDLE_S: Final = 1.5  # from a repair to the next fault of the same part, which is prepared and checked before
-REQUIRED_IDLE_S: Final = 0.5  # from a repair to a fault of a part that the repair requires
-MIN_GAP_S: Final = 0.001  # before a drawn injection: times are whole ms, and actions follow one another
+# from a repair to the next fault of the same part, which is prepared and checked before
+REPAIRED_IDLE_S: Final = 1.5
+# from a repair to a fault of a part that the repair requires
+REQUIRED_IDLE_S: Final = 0.5
+# before a drawn injection: times are whole ms, and actions follow one another
+MIN_GAP_S: Final = 0.001
 MAX_FAULTS: Final = 500
 MIN_DURATION_S: Final = 0.2
 MAX_DURATION_S: Final = 60.0
-RAIL_OR_SERVER_SHARE: Final = 2 / 3  # of the groups are of a rail or a server, the rest of the two cables of a GPU
+# share of the groups that are of a rail or a server; the other groups are the two cables of a GPU
+RAIL_OR_SERVER_SHARE: Final = 2 / 3
 
 
 class RandomFaults(ConfigModel):

@@ -33,8 +33,10 @@ DRAIN: Final = 1.2
 """Bytes in flight have DRAIN_S, or DRAIN times the longest outage: TCP doubles its retransmission timeout each time, so
 a connection retries at the latest as long after the repair as it was cut off.
 """
-STREAM_SHARE: Final = 0.08  # of a rail for each stream: two or three from each GPU, and room for detours
-TAIL_S: Final = 0.1  # more than is evaluated: a last receipt counts for the time before it
+# share of a rail for each stream: two or three leave from each GPU, and detours need room
+STREAM_SHARE: Final = 0.08
+# more than is evaluated: the last receipt counts for the time before it
+TAIL_S: Final = 0.1
 _POLL_S: Final = 0.01
 NOTHING: Final = nullcontext()
 

@@ -53,7 +53,8 @@ def decode(line: bytes) -> Document:
         raise ValueError(f"not a document of scores: {line[:80]!r}") from error
 
 
-REFRESHES_PER_TIMEOUT: Final = 4  # one may come late, and two be lost, before a cache is stale
+# one may come late, and two be lost, before a cache is stale
+REFRESHES_PER_TIMEOUT: Final = 4
 FIRST_RETRY_S: Final = 0.01
 LAST_RETRY_S: Final = 0.25
 

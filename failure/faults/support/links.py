@@ -141,10 +141,13 @@ class CutLink(LinkFault):
 #
 # Test frames observe the loss. Their EtherType is for experiments (IEEE 802, 0x88B5), and their MAC address is no
 # node's, so switch, bridge and GPU drop them. A packet socket at the far end receives them before any other receiver.
-WAIT_S: Final = 0.2  # longer than a frame waits in a shaper behind others
-_BATCH: Final = 20  # of 60 bytes each: little beside what else is under way
+# longer than a frame waits in a shaper behind other frames
+WAIT_S: Final = 0.2
+# frames of 60 bytes each: little beside the traffic that is under way
+_BATCH: Final = 20
 _ETHERTYPE: Final = 0x88B5
-_ETH_P_ALL: Final = 3  # of another protocol, frames that a bridge or a switch takes aren't seen
+# a socket of another protocol doesn't see frames that a bridge or a switch takes
+_ETH_P_ALL: Final = 3
 _ETHERTYPE_FILTER: Final = (
     (0x28, 0, 0, 12), (0x15, 0, 1, _ETHERTYPE),  # half word at 12, the EtherType
     (0x06, 0, 0, 64), (0x06, 0, 0, 0),
@@ -197,7 +200,8 @@ def _lost(near: socket.socket, far: socket.socket, count: int) -> int:
 LOSS_GROUP: Final = 13
 _MILLION: Final = 1_000_000
 SILENT_FRAMES: Final = 3
-GRAY_FRAMES: Final = 10  # divided by the loss: that none of so many is lost has a probability of exp(-10)
+# divided by the loss: that none of so many frames is lost has a probability of exp(-10)
+GRAY_FRAMES: Final = 10
 
 
 def loss_rules(interface: str, loss: float) -> str:
