@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -11,6 +12,7 @@ from types import ModuleType
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pytest_regressions.data_regression import DataRegressionFixture
 
 from railyard.core import crash
 from railyard.core.errors import MAX_LINE, BadInput, one_line
@@ -31,7 +33,8 @@ def test_a_defect_is_one_line_with_a_report(tmp_path: Path) -> None:
     done = guarded("print('begun')\nraise KeyError('nowhere\\nat all')", tmp_path)
     (report,) = tmp_path.iterdir()
     assert (done.returncode, done.stdout) == (70, "begun\n")
-    assert done.stderr == f"error: KeyError: 'nowhere\\nat all' (unexpected; the crash report is {report})\n"
+    assert done.stderr.startswith("error: KeyError: 'nowhere\\nat all' (")
+    assert done.stderr.endswith(f" {report})\n")
     text = report.read_text()
     assert "Traceback" in text
     assert "command: -c" in text
@@ -56,40 +59,37 @@ def test_a_defect_without_a_temporary_folder_is_one_line() -> None:
     assert "set TMPDIR" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "line"),
-    [
-        ("raise KeyboardInterrupt", 130, "stopped by Ctrl-C"),
-        ("raise SystemExit(5)", 5, ""),
-        ("raise GeneratorExit", 70, "GeneratorExit"),
-        ("raise MemoryError", 3, "not enough memory"),
-        ("raise OSError(28, 'No space left', '/x')", 3, "the disk is full (/x)"),
-        ("raise OSError(24, 'x')", 3, "too many open files"),
-        ('import threading\nraise RuntimeError("can\'t start new thread")', 3, "ulimit -u"),
-        ("from railyard.core.errors import BadInput\nraise BadInput('a', 1, 'must be 2')", 2, "a: 1 must be 2"),
-        ("import socket\na, b = socket.socketpair()\na.recv(1, socket.MSG_DONTWAIT)", 70, "BlockingIOError"),
-    ],
-)
-def test_each_error_has_its_status_and_one_line(body: str, status: int, line: str, tmp_path: Path) -> None:
-    done = guarded(body, tmp_path)
-    assert done.returncode == status
-    assert line in done.stderr
-    assert done.stderr.count("\n") == bool(line)
+BODIES = {
+    "Ctrl-C": "raise KeyboardInterrupt",
+    "exit": "raise SystemExit(5)",
+    "generator exit": "raise GeneratorExit",
+    "memory": "raise MemoryError",
+    "full disk": "raise OSError(28, 'No space left', '/x')",
+    "open files": "raise OSError(24, 'x')",
+    "threads": 'import threading\nraise RuntimeError("can\'t start new thread")',
+    "bad input": "from railyard.core.errors import BadInput\nraise BadInput('a', 1, 'must be 2')",
+    "blocking": "import socket\na, b = socket.socketpair()\na.recv(1, socket.MSG_DONTWAIT)",
+    "plugin": "from railyard.core import plugins\nplugins.load(sys.path[0] + '/x.py')\n"
+    "(m,) = [m for n, m in sys.modules.items() if n.startswith('railyard_plugin_')]\nm.f()",
+}
 
 
-def test_an_exception_of_a_plugin_names_its_line(tmp_path: Path) -> None:
-    path = tmp_path / "x.py"
-    path.write_text("def f():\n    return {}['a']\n")
-    find = "(module,) = [m for name, m in sys.modules.items() if name.startswith('railyard_plugin_')]"
-    done = guarded(f"from railyard.core import plugins\nplugins.load({str(path)!r})\n{find}\nmodule.f()", tmp_path)
-    assert done.returncode == 2
-    assert done.stderr == f"error: plugin: '{path}:2' raised KeyError: 'a'\n"
+def test_each_error_has_its_status_and_one_line(tmp_path: Path, data_regression: DataRegressionFixture) -> None:
+    plugin = tmp_path / "x.py"
+    plugin.write_text("def f():\n    return {}['a']\n")
+    outcomes: dict[str, str] = {}
+    for case, body in BODIES.items():
+        done = guarded(body.replace("sys.path[0]", repr(str(tmp_path))), tmp_path)
+        line = re.sub(r"\S+(crash|report)\S*\)$", "REPORT)", done.stderr.strip().replace(str(plugin), "PLUGIN"))
+        outcomes[case] = f"{done.returncode} {line}"
+    assert all(outcome.count("\n") == 0 for outcome in outcomes.values())
+    data_regression.check(outcomes)
 
 
-def test_an_error_of_the_system_is_found_by_its_number() -> None:
+def test_an_error_of_the_system_has_its_number() -> None:
     assert crash.from_system(OSError(errno.ENOENT, "No such file")) is None
     assert crash.from_system(BadInput("a", 1, "b")) is None
-    assert str(crash.from_system(OSError(errno.EROFS, "x", b"/a"))).startswith("the file system is read-only (/a)")
+    assert "read-only (/a)" in str(crash.from_system(OSError(errno.EROFS, "x", b"/a")))
 
 
 @given(st.text(st.characters()), st.sampled_from(["ascii", "latin-1", "utf-8", "cp437", "euc-jp"]))

@@ -101,23 +101,26 @@ def test_background_that_was_not_sent_is_a_finding(share: float) -> None:
 
 def test_an_interval_with_an_interruption_is_invalid() -> None:
     run = sample_run()
-    where, other = run.loads[0].interval, run.loads[-1].interval
+    where = run.loads[0].interval
+    other = run.loads[-1].interval
     before = judge(run).intervals
-    run.events.append(Event(1, PROCESS, "interrupted", {**where.as_dict(), "text": "a worker was stopped for 1.0 s"}))
+    run.events.append(Event(1, PROCESS, "interrupted", {**where.as_dict(), "text": "REASON"}))
     after = judge(run)
     assert (after.intervals[where], after.verdict) == ("invalid", "invalid")
     assert after.intervals[other] == before[other]
-    assert any("a worker was stopped for 1.0 s" in reason for reason in after.reasons)
+    assert "REASON" in " ".join(after.reasons)
 
 
 def test_a_run_that_failed_is_never_ok() -> None:
     run = sample_run()
-    run.fabrics, run.links = run.fabrics[:1], [link for link in run.links if link.fabric == run.fabrics[0].label]
+    run.fabrics = run.fabrics[:1]
+    run.links = [link for link in run.links if link.fabric == run.fabrics[0].label]
     run.loads, run.measurements, run.bytes, run.events = [], [], [], []
     before = judge(run).verdict
-    run.failed = "a replay worker died"
-    assert (before, judge(run).verdict) == ("ok", "degraded")
-    assert any("a replay worker died" in reason for reason in judge(run).reasons)
+    run.failed = "REASON"
+    after = judge(run)
+    assert (before, after.verdict) == ("ok", "degraded")
+    assert "REASON" in " ".join(after.reasons)
 
 
 def test_a_death_is_noted_though_its_connection_closed_before() -> None:

@@ -17,11 +17,10 @@ from railyard.topologies.spec import FabricSpec
 def test_busy_interval_has_more_load_than_an_idle_interval() -> None:
     cores = psutil.cpu_count() or 1
     with LoadMeter() as meter:
-        end = time.process_time() + 0.5
+        end = time.process_time() + 0.2
         while time.process_time() < end:
             pass
-        lasted_at_least = 0.5
-    assert 0.5 * lasted_at_least / (10 * cores) < meter.load.busy <= 1
+    assert 0.5 / (20 * cores) < meter.load.busy <= 1
     assert 0 <= meter.load.foreign <= 1
     assert 0 <= meter.load.lag_p99_ms < 1000
 
@@ -54,24 +53,17 @@ def test_meter_entered_twice_excludes_the_time_between() -> None:
     assert meter.load.lag_p99_ms >= first, "the worst of both"
 
 
-def test_a_pause_is_found_but_for_a_sample() -> None:
+@pytest.mark.parametrize("late_s", [0.0, 30.0])
+def test_a_pause_is_measured_and_counts_unless_tolerated(late_s: float) -> None:
     """The process that holds the meter is stopped for 100 ms and continued by another one."""
     stop = "import os, signal, time; p = os.getppid(); os.kill(p, 19); time.sleep(0.1); os.kill(p, 18)"
-    with LoadMeter() as meter:
+    with LoadMeter(late_s=late_s) if late_s else LoadMeter() as meter:
         time.sleep(0.1)
         subprocess.run([sys.executable, "-c", stop], check=True)
         time.sleep(0.1)
     assert meter.load.pause_ms >= 100 - 2 * host_load.SAMPLE_S * 1e3
-    assert 0 < meter.load.paused <= 1
-
-
-def test_tolerated_pause_does_not_count() -> None:
-    stop = "import os, signal, time; p = os.getppid(); os.kill(p, 19); time.sleep(0.1); os.kill(p, 18)"
-    with LoadMeter(late_s=30.0) as meter:
-        subprocess.run([sys.executable, "-c", stop], check=True)
-        time.sleep(0.1)
-    assert meter.load.paused == 0
-    assert meter.load.pause_ms >= 100 - 2 * host_load.SAMPLE_S * 1e3
+    assert 0 <= meter.load.paused <= 1
+    assert (meter.load.paused > 0) == (late_s == 0)
 
 
 def test_threads_may_be_later_where_frames_take_longer() -> None:

@@ -1,6 +1,7 @@
 """Conclusions from what a machine has, and one look at the machine that runs the tests."""
 
 import io
+import itertools
 import json
 import os
 import socket
@@ -9,6 +10,8 @@ import sys
 from dataclasses import replace
 
 import pytest
+from pytest_regressions.data_regression import DataRegressionFixture
+from pytest_regressions.file_regression import FileRegressionFixture
 from rich.console import Console
 
 from railyard.core import provenance
@@ -60,52 +63,39 @@ def without(*names: str) -> Machine:
     return replace(FULL, programs={k: v for k, v in FULL.programs.items() if k not in names})
 
 
-@pytest.mark.parametrize(
-    ("machine", "message"),
-    [
-        (
-            replace(FULL, sandbox_error="unshare failed: Operation not permitted"),
-            "this machine lacks namespaces (unshare failed: Operation not permitted); "
-            "in a container: docker run --privileged ...",
-        ),
-        (
-            replace(FULL, root=False, sandbox_error="refused"),
-            "this machine lacks namespaces (refused); use sudo, or: sudo sysctl user.max_user_namespaces=10000",
-        ),
-        (
-            replace(FULL, root=False, sandbox_error="refused", apparmor_restricts=True),
-            "this machine lacks namespaces (refused); "
-            "use sudo, or: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0",
-        ),
-        (
-            without("ovs-vswitchd", "ovs-vsctl"),
-            "this machine lacks Open vSwitch (no ovs-vswitchd, ovs-vsctl); sudo script/bootstrap",
-        ),
-        (
-            replace(FULL, root=False, tun_error="Permission denied"),
-            "this machine lacks /dev/net/tun (Permission denied); use sudo, or: sudo chmod 666 /dev/net/tun",
-        ),
-        (
-            replace(FULL, kernel_datapath=False, tun_error="No such file or directory"),
-            "this machine lacks /dev/net/tun (No such file or directory); "
-            "sudo modprobe tun; in a container: docker run --device /dev/net/tun ...",
-        ),
-        (without("tc"), "this machine lacks util-linux, iproute2 (no tc); sudo script/bootstrap"),
-        (without("mnexec"), "this machine lacks mnexec (no mnexec); sudo script/bootstrap"),
-        (without("ethtool"), "this machine lacks ethtool (no ethtool); sudo script/bootstrap"),
-        (without("iperf3"), "this machine lacks iperf3 (no iperf3); sudo script/bootstrap"),
-        (
-            replace(FULL, qdiscs=frozenset()),
-            "this machine lacks qdisc htb; "
-            "sudo modprobe sch_htb (Ubuntu: first sudo apt-get install linux-modules-extra-$(uname -r))",
-        ),
-    ],
-)
-def test_missing_required_program_gives_one_line(machine: Machine, message: str) -> None:
-    with pytest.raises(MissingRequirement) as caught:
-        require(machine)
-    assert str(caught.value) == message
-    assert caught.value.exit_status == 3
+LACKING = {
+    "root without namespaces": replace(FULL, sandbox_error="unshare failed: Operation not permitted"),
+    "user without namespaces": replace(FULL, root=False, sandbox_error="refused"),
+    "user under AppArmor": replace(FULL, root=False, sandbox_error="refused", apparmor_restricts=True),
+    "no Open vSwitch": without("ovs-vswitchd", "ovs-vsctl"),
+    "tun not for users": replace(FULL, root=False, tun_error="Permission denied"),
+    "no tun": replace(FULL, kernel_datapath=False, tun_error="No such file or directory"),
+    "no tc": without("tc"),
+    "no mnexec": without("mnexec"),
+    "no ethtool": without("ethtool"),
+    "no iperf3": without("iperf3"),
+    "no htb": replace(FULL, qdiscs=frozenset()),
+}
+DATAPATHS = {
+    "root": FULL,
+    "user": replace(FULL, root=False),
+    "no module": replace(FULL, kernel_datapath=False),
+    "old Open vSwitch": replace(FULL, kernel_datapath=False, ovs_version="2.13.8"),
+    "old kernel": replace(FULL, kernel_datapath=False, kernel="4.18.0-553.el8"),
+    "kernel of two digits": replace(FULL, kernel_datapath=False, kernel="10.2", ovs_version="2.14"),
+}
+
+
+def test_missing_requirements_and_datapaths(data_regression: DataRegressionFixture) -> None:
+    texts: dict[str, dict[str, str]] = {"requirements": {}, "datapaths": {}}
+    for case, machine in LACKING.items():
+        with pytest.raises(MissingRequirement) as caught:
+            require(machine)
+        assert caught.value.exit_status == 3
+        texts["requirements"][case] = str(caught.value)
+    for case, machine in DATAPATHS.items():
+        texts["datapaths"][case] = ": ".join(datapath_choice(machine))
+    data_regression.check(texts)
 
 
 @pytest.mark.parametrize(
@@ -124,49 +114,6 @@ def test_missing_optional_program_is_no_error(machine: Machine) -> None:
     require(machine)
 
 
-@pytest.mark.parametrize(
-    ("machine", "choice", "why"),
-    [
-        (FULL, "system", "the kernel has the openvswitch module"),
-        (replace(FULL, root=False), "netdev-tso", "the openvswitch module needs root; userspace with TSO"),
-        (
-            replace(FULL, kernel_datapath=False),
-            "netdev-tso",
-            "the kernel has no openvswitch module loaded; userspace with TSO",
-        ),
-        (
-            replace(FULL, kernel_datapath=False, ovs_version="2.13.8"),
-            "netdev",
-            "the kernel has no openvswitch module loaded; "
-            "Open vSwitch 2.13.8 has no userspace TSO (2.14 and later have)",
-        ),
-        (
-            replace(FULL, kernel_datapath=False, kernel="4.18.0-553.el8"),
-            "netdev",
-            "the kernel has no openvswitch module loaded; "
-            "Linux 4.18.0-553.el8 loses segments under userspace TSO (4.19 and later don't)",
-        ),
-        (replace(FULL, kernel_datapath=False, kernel="10.2", ovs_version="2.14"), "netdev-tso", None),
-    ],
-)
-def test_the_datapath_is_the_fastest_that_is_there(machine: Machine, choice: str, why: str | None) -> None:
-    chosen, reason = datapath_choice(machine)
-    assert chosen == choice
-    assert why is None or reason == why
-
-
-def test_needs_of_an_ordinary_user_are_shown_to_root_too() -> None:
-    [row] = [
-        row for row in every(replace(FULL, tun_for_all=False, apparmor_restricts=True)) if row.name == "no root needed"
-    ]
-    assert not row.found
-    assert row.remedy == "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0; sudo chmod 666 /dev/net/tun"
-
-
-def test_all_is_found_on_a_machine_with_everything() -> None:
-    assert [row.name for row in every(FULL) if not row.found] == []
-
-
 def every(machine: Machine) -> list[Capability]:
     return [row for rows in capabilities(machine).values() for row in rows]
 
@@ -178,33 +125,21 @@ def table(machine: Machine, packets_per_s: float | None) -> str:
     return console.file.getvalue()
 
 
-def test_doctor_shows_missing_programs_and_how_to_install() -> None:
+def test_doctor_shows_all_facts(file_regression: FileRegressionFixture) -> None:
     text = table(replace(FULL, qdiscs=FULL.qdiscs - {"netem"}, kernel_modules=False), 47_900.0)
-    lines = text.splitlines()
-    [at] = [number for number, line in enumerate(lines) if "qdisc netem" in line]
-    assert lines[at] == "  no  qdisc netem"
-    assert lines[at + 1] == "      rules out: delay, jitter"
-    assert lines[at + 2].startswith("      get it by: boot a kernel with modules")
-    assert "47,900 packets/s" in text
-    assert text.endswith("Runs work here, as root. Datapath: system (the kernel has the openvswitch module).\n")
+    not_ready = table(without("iperf3"), None)
+    file_regression.check(f"{text}\n...\n{''.join(not_ready.splitlines(keepends=True)[-4:])}")
 
 
-def test_json_of_doctor_has_every_printed_fact(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_json_of_doctor_has_every_fact(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "detect", lambda: without("iperf3"))
     assert cli.main(["doctor", "--json", "--class", "12"]) == 3
-    found = json.loads(capsys.readouterr().out)
-    assert (found["runs"], found["class"]["students"], found["packets_per_s"]) == (False, 12, None)
-    absent = [row for rows in found["capabilities"].values() for row in rows if not row["found"]]
-    assert [row["name"] for row in absent] == ["iperf3"]
-    assert absent[0]["remedy"] in found["problem"]
-
-
-def test_doctor_ends_with_the_obstacle() -> None:
-    text = table(without("iperf3"), None)
-    assert "not measured" in text
-    assert text.endswith("Nothing runs here yet: this machine lacks iperf3 (no iperf3); sudo script/bootstrap\n")
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["runs"], facts["class"]["students"], facts["packets_per_s"]) == (False, 12, None)
+    rows = itertools.chain.from_iterable(facts["capabilities"].values())
+    (absent,) = (row for row in rows if not row["found"])
+    assert absent["name"] == "iperf3"
+    assert absent["remedy"] in facts["problem"]
 
 
 def test_this_machine_has_what_every_linux_has() -> None:
@@ -220,9 +155,11 @@ def test_detection_leaves_no_interface() -> None:
     """In a network namespace of its own, since other programs may make interfaces in this one."""
     unshare = ["unshare", *([] if os.geteuid() == 0 else USER_NAMESPACE_OPTIONS), "--net"]
     if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("no network namespace can be made here")
-    argv = [*unshare, sys.executable, "-c", "from tests.unit.core import test_machine; test_machine.print_interfaces()"]
-    done = subprocess.run(argv, cwd=PROJECT, capture_output=True, text=True, check=True)
+        pytest.skip("no network namespace here")
+    program = f"from {__name__} import print_interfaces; print_interfaces()"
+    done = subprocess.run(
+        [*unshare, sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
     before, after = done.stdout.splitlines()
     assert before == after
 
@@ -242,8 +179,15 @@ def print_interfaces() -> None:
         (without("mpirun"), {"Open MPI": "sudo script/bootstrap mpi"}),
         (replace(FULL, libraries=frozenset({"torch", "mpi4py"})), {"torchft": "sudo script/bootstrap torchft"}),
         (replace(FULL, libraries=frozenset({"torch", "torchft"})), {"Open MPI": "sudo script/bootstrap mpi"}),
+        # what an ordinary user needs is shown to root too
+        (
+            replace(FULL, tun_for_all=False, apparmor_restricts=True),
+            {
+                "no root needed": "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0; "
+                "sudo chmod 666 /dev/net/tun"
+            },
+        ),
     ],
 )
-def test_engines_to_compare_with_are_found_as_a_whole(machine: Machine, absent: dict[str, str]) -> None:
-    lacking = {row.name: row.remedy for row in every(machine) if not row.found}
-    assert lacking == absent
+def test_absent_capabilities_have_a_remedy(machine: Machine, absent: dict[str, str]) -> None:
+    assert {row.name: row.remedy for row in every(machine) if not row.found} == absent

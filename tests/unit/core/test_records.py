@@ -30,7 +30,8 @@ IDENTITIES = st.builds(IntervalId, TEXT, TEXT, TEXT, TEXT, TEXT, st.integers(0, 
 def test_invalid_interval_of_label_with_with_is_shown() -> None:
     """A workload called `gpt with experts` beside a script: its invalid verdict was lost, and shown as `ok`."""
     run = recovery_run()
-    faults = [replaced(r, workload="gpt with experts") for r in run.rows(RECOVERIES) if r.script == "storm"]
+    label = "gpt with experts"
+    faults = [replaced(row, workload=label) for row in run.rows(RECOVERIES) if row.script == "storm"]
     run.loads = [Load(r.interval, 0.99, 0.0, 1.0, 0, 1, 0, transfers_faulted=True) for r in faults]
     assert verdict(faults, judge(run)) == "invalid"
 
@@ -55,7 +56,8 @@ def test_identity_survives_events_and_rows(interval: IntervalId) -> None:
 
 def test_identity_survives_the_run_folder(tmp_path: Path) -> None:
     run = recovery_run()
-    run.records[RECOVERIES.name] = [replaced(r, workload="gpt, with a comma") for r in run.rows(RECOVERIES)]
+    label = "gpt, with a comma"
+    run.records[RECOVERIES.name] = [replaced(row, workload=label) for row in run.rows(RECOVERIES)]
     run_folder.save(replace(run, files={}), tmp_path)
     found = run_folder.load(tmp_path)
     for name, kind in record_kinds().items():

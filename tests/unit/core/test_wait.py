@@ -15,15 +15,12 @@ def test_wait_until_returns_the_first_true_result() -> None:
     assert wait_until(lambda: next(results), "it", within_s=60, poll_s=0) == "there"
 
 
-def test_wait_until_names_its_condition() -> None:
+def test_wait_until_names_its_condition_in_a_late_message() -> None:
     with pytest.raises(CheckFailed, match=r"^waited 0 s for rail0 to listen$"):
         wait_until(lambda: False, "rail0 to listen", within_s=0, error=CheckFailed)
-
-
-def test_wait_until_makes_its_message_last() -> None:
     calls: list[int] = []
-    with pytest.raises(CheckFailed, match=r"^waited 0\.01 s for more than [1-9]\d* calls$"):
-        wait_until(lambda: calls.append(1), lambda: f"more than {len(calls)} calls", 0.01, 0.001, CheckFailed)
+    with pytest.raises(CheckFailed, match=r"for [1-9]\d* calls$"):
+        wait_until(lambda: calls.append(1), lambda: f"{len(calls)} calls", 0.01, 0.001, CheckFailed)
 
 
 def test_poll_checks_at_least_once_and_returns_the_last_result() -> None:

@@ -88,8 +88,13 @@ def test_a_process_without_its_fabric_dies_with_the_reason(module: str, command:
 
 def test_processes_of_an_interval_import_no_library_for_numbers() -> None:
     """A run starts some of each, so that the imports of one are paid many times."""
-    modules = ("workloads.replay.worker", "workloads.background.sender", "failure.connectivity.worker",
-               "failure.probes.traffic", "controller.processes.heartbeat_main")  # fmt: skip
-    program = "; ".join([*(f"import railyard.{module}" for module in modules), "import sys; print(*sys.modules)"])
+    modules = [
+        "railyard.workloads.replay.worker",
+        "railyard.workloads.background.sender",
+        "railyard.failure.connectivity.worker",
+        "railyard.failure.probes.traffic",
+        "railyard.controller.processes.heartbeat_main",
+    ]
+    program = f"import {', '.join(modules)}, sys; print(*sys.modules)"
     imported = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert not {"numpy", "pandas", "networkx", "psutil", "mininet"} & set(imported.split())

@@ -60,27 +60,20 @@ def test_a_trace_in_var_tmp_itself_brings_its_files(monkeypatch: pytest.MonkeyPa
             file.unlink()
 
 
-def test_sockets_of_the_machine_are_listed(below_tmp: Path) -> None:
-    path = str(below_tmp / "with space.sock")
-    with socket.socket(socket.AF_UNIX) as service:
-        service.bind(path)
-        assert path in sockets()
-
-
 @pytest.mark.parametrize("path", ["/tmp", "/var/tmp", "/tmp/../tmp"])
 def test_a_run_cannot_have_the_whole_of_tmp(path: str) -> None:
-    with pytest.raises(BadInput, match=r"must be a folder below /(var/)?tmp: a run has one of its own there"):
+    with pytest.raises(BadInput, match=r"must be a folder below /(var/)?tmp"):
         check_visible("--out", Path(path))
 
 
 def test_files_that_a_sandbox_covers_are_refused_by_field(monkeypatch: pytest.MonkeyPatch) -> None:
     check_all_visible({"name": "run", "workloads": [{"model": "/etc/gpt.yaml"}], "seed": 1})
-    with pytest.raises(BadInput, match=r"^workloads.0.model: '/run/gpt.yaml' must not be under /run"):
+    with pytest.raises(BadInput, match=r"^workloads.0.model: '/run/gpt.yaml' .* under /run"):
         check_all_visible({"workloads": [{"model": "/run/gpt.yaml"}]})
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         monkeypatch.chdir(folder)
         Path("gpt.yaml").touch()
-        with pytest.raises(BadInput, match=r"^path: 'gpt.yaml' must not be under /dev"):
+        with pytest.raises(BadInput, match=r"^path: 'gpt.yaml' .* under /dev"):
             check_all_visible({"path": "gpt.yaml"})
         monkeypatch.setattr(sys, "prefix", folder)
         with pytest.raises(BadInput, match=r"^the Python environment: "):

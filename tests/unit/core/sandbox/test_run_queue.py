@@ -1,6 +1,7 @@
 """The queue of runs on a shared machine: the order of turns, dead tickets, other users, and how a class shares it."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -57,9 +58,7 @@ def test_a_second_run_waits_and_shows_whose_turn_it_is(queue: str) -> None:
     begun(first)
     second = start(queue, "recovery")
     assert second.stderr
-    line = second.stderr.readline()
-    assert line.startswith("place 1 in the queue, running now: ")
-    assert "collectives" in line
+    assert re.match("place 1 .*collectives", second.stderr.readline())
     ended = end(first)
     assert begun(second) > ended
     end(second)
@@ -69,7 +68,8 @@ def test_a_second_run_waits_and_shows_whose_turn_it_is(queue: str) -> None:
 def test_a_killed_run_leaves_no_ticket(queue: str) -> None:
     first = start(queue, "killed")
     begun(first)
-    assert [ticket.text.partition(": ")[2] for ticket in run_queue.tickets(queue)] == ["killed"]
+    (ticket,) = run_queue.tickets(queue)
+    assert ticket.text.endswith(": killed")
     first.kill()
     first.communicate()
     assert run_queue.tickets(queue) == []
