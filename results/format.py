@@ -5,9 +5,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from railyard.core.errors import printable
 from railyard.core.records import IntervalId
 
 T = TypeVar("T")
+_MARKS: Final = re.compile(r"([\\`*_\[\]<>|#])")  # what Markdown reads as markup
 NOTHING: Final = "–"
 _SPACE: Final = "\u00a0"
 _SECONDS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -112,3 +114,13 @@ def interval_label(interval: IntervalId, fabric: str = "") -> str:
     where = fabric or interval.fabric
     what = workload_label(interval)
     return f"{where}, {what}, repeat {interval.repeat}" if what else where
+
+
+def xml_text(text: str) -> str:
+    """Return a text without characters that XML can't have."""
+    return "".join(c if c.isprintable() or c in "\n\t" else printable(c) for c in text.replace("\u00a0", " "))
+
+
+def markdown_cell(text: str) -> str:
+    """Return a text that is no markup, in one line."""
+    return _MARKS.sub(r"\\\1", xml_text(text).replace("\n", " ").replace("\t", " "))

@@ -1,5 +1,6 @@
 """`check`: say from a cluster's logs and files whether its communicators stay on their rails."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,6 @@ from railyard.core.safe_files import write_file
 from railyard.core.units import parse_rate
 from railyard.experiments.options import Markdown, PluginFiles, console, shows_progress
 from railyard.experiments.run import folder
-from railyard.results.runs.record_files import to_json
 from railyard.results.views import cluster as views
 from railyard.workloads.cluster.check import RailCheck
 from railyard.workloads.cluster.rails import RailMap, read_rail_map
@@ -59,7 +59,7 @@ def command(
             with folder.reporting_path_errors(option, path):
                 write_file(path, render(check))
     if as_json:
-        sys.stdout.write(to_json(views.to_dict(check)).decode())
+        sys.stdout.write(json.dumps(views.to_dict(check), indent=2) + "\n")
     else:
         views.show(check, console())
     return int(check.verdict == "crosses")

@@ -4,20 +4,16 @@ JUnit XML is as pytest writes it and Jenkins and GitLab read it: testsuites, tes
 or error. A suite has the checks of the run, another one its steps, of which one with an invalid interval failed.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final
+from typing import Any
 from xml.etree import ElementTree
 
-from railyard.core.errors import printable
 from railyard.results import format as fmt
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import RUN, STEP
 from railyard.results.views.report import repeated_lines
-
-_MARKS: Final = re.compile(r"([\\`*_\[\]<>|#])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +53,29 @@ def _steps(analysis: Analysis) -> Iterator[dict[str, Any]]:
 
 def _xml(run: str, started: str, suites: dict[str, Sequence[Case]], seconds: float) -> bytes:
     all_cases = list(chain.from_iterable(suites.values()))
-    root = ElementTree.Element("testsuites", {"name": _text(run), **_counts(all_cases, seconds)})
+    root = ElementTree.Element("testsuites", {"name": fmt.xml_text(run), **_counts(all_cases, seconds)})
     for suite, cases in suites.items():
         took_s = sum(case.seconds for case in cases)
-        attributes = {"name": _text(f"{run}: {suite}"), "timestamp": _text(started), **_counts(cases, took_s)}
+        attributes = {
+            "name": fmt.xml_text(f"{run}: {suite}"),
+            "timestamp": fmt.xml_text(started),
+            **_counts(cases, took_s),
+        }
         parent = ElementTree.SubElement(root, "testsuite", attributes)
         for case in cases:
             case_attributes = {
-                "classname": _text(f"{run}.{suite}"),
-                "name": _text(case.name),
+                "classname": fmt.xml_text(f"{run}.{suite}"),
+                "name": fmt.xml_text(case.name),
                 "time": f"{case.seconds:.3f}",
             }
             element = ElementTree.SubElement(parent, "testcase", case_attributes)
             if case.problem:
-                child = ElementTree.SubElement(element, case.problem, {"message": _text(case.text), "type": suite})
-                child.text = _text(case.text)
+                child = ElementTree.SubElement(
+                    element, case.problem, {"message": fmt.xml_text(case.text), "type": suite}
+                )
+                child.text = fmt.xml_text(case.text)
             elif case.text:
-                ElementTree.SubElement(element, "system-out").text = _text(case.text)
+                ElementTree.SubElement(element, "system-out").text = fmt.xml_text(case.text)
     ElementTree.indent(root)
     return bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
 
@@ -100,32 +102,22 @@ def markdown(analysis: Analysis) -> bytes:
     mark = {True: "✅", False: "❌"}
     interrupted = ", interrupted" if run.interrupted else ""
     lines = [
-        f"### {mark[analysis.passed]} {markdown_cell(run.name)}: {result}",
+        f"### {mark[analysis.passed]} {fmt.markdown_cell(run.name)}: {result}",
         "",
         f"Fidelity **{judgement.verdict}**{interrupted}, "
-        f"{passed} of {len(checks)} checks passed, took {markdown_cell(fmt.seconds(run.duration_s))}.",
+        f"{passed} of {len(checks)} checks passed, took {fmt.markdown_cell(fmt.seconds(run.duration_s))}.",
         "",
     ]
-    lines += [f"- {markdown_cell(line)}" for line in (*judgement.reasons, *repeated_lines(analysis))]
+    lines += [f"- {fmt.markdown_cell(line)}" for line in (*judgement.reasons, *repeated_lines(analysis))]
     lines += ["", "| | check | |", "|---|---|---|"]
     for check in sorted(checks, key=lambda check: check.passed):
-        lines.append(f"| {mark[check.passed]} | {markdown_cell(check.name)} | {markdown_cell(check.detail)} |")
+        lines.append(f"| {mark[check.passed]} | {fmt.markdown_cell(check.name)} | {fmt.markdown_cell(check.detail)} |")
     lines.append("")
     if steps := list(_steps(analysis)):
         lines += [f"<details><summary>{len(steps)} steps</summary>", ""]
         lines += ["| step | time | verdict | result |", "|---|---:|---|---|"]
         for step in steps:
             cells = (step["text"], f"{step['seconds']:.1f} s", step["verdict"], step["result"])
-            lines.append(f"| {' | '.join(map(markdown_cell, cells))} |")
+            lines.append(f"| {' | '.join(map(fmt.markdown_cell, cells))} |")
         lines += ["", "</details>", ""]
     return "\n".join(lines).encode()
-
-
-def _text(text: str) -> str:
-    """Return a text without characters that XML can't have."""
-    return "".join(c if c.isprintable() or c in "\n\t" else printable(c) for c in text.replace("\u00a0", " "))
-
-
-def markdown_cell(text: str) -> str:
-    """Return a text that is no markup, in one line."""
-    return _MARKS.sub(r"\\\1", _text(text).replace("\n", " ").replace("\t", " "))

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from railyard.results.views.ci import markdown_cell
+from railyard.results.format import markdown_cell
 from railyard.results.views.table import Column, Table, text
 from railyard.workloads.cluster.check import GpuPlace, RailCheck
 from railyard.workloads.cluster.rails import CommunicatorRoutes, Route, RoutedConnection

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from railyard.results import format as fmt
 from railyard.results.analysis.comparison import Compared, Comparison
-from railyard.results.views.ci import markdown_cell
+from railyard.results.format import markdown_cell
 from railyard.results.views.table import Column, Table, text
 
 MAX_ROWS: Final = 40  # on the terminal

@@ -100,7 +100,7 @@ class _Reader(LineReader):
         # most lines of a training's log are not NCCL's, and a pattern takes ten times as long to say so
         if "CCL" not in line:
             return False
-        if version := _VERSION.search(line):
+        if "version" in line and (version := _VERSION.search(line)):
             self._cluster.versions[f"{version['library']} {version['version']}"] += 1
             return True
         match = _LINE.search(line)

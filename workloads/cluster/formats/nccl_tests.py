@@ -48,7 +48,7 @@ class _Reader(LineReader):
             bus_bps = float(row["bus"]) * BITS_OF_GB
             self._cluster.bandwidths.append(Bandwidth(self._collective, int(row["bytes"]), bus_bps, wrong))
             return True
-        if rank := _RANK.search(line):
+        if "# " in line and (rank := _RANK.search(line)):
             self._members[int(rank["rank"])] = Member(rank["host"], int(rank["gpu"]))
             return True
         if "_perf" in line and (program := _NAMES.search(line)) and program["program"] in _COLLECTIVES:
