@@ -28,7 +28,7 @@ from railyard.results.runs.records import Event
 from railyard.topologies.forwarding import hops
 from railyard.topologies.measure.counters import PortStats
 from railyard.workloads.spec import build, parse_workload
-from tests.unit.failure.scenario.test_player import World, world
+from tests.unit.failure.test_script import World, world
 from tests.unit.sample_runs import sample_run
 from tests.unit.stand_ins import plan_of
 

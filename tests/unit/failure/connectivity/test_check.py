@@ -1,27 +1,33 @@
 """Impact of faults, events that announce them, and verdicts of connectivity checks on counters and answers."""
 
+from itertools import permutations
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pytest_regressions.data_regression import DataRegressionFixture
 
+from railyard.core.records import ConnectivityCheck, IntervalId
 from railyard.experiments.spec.experiment import nominal_plan
+from railyard.failure.active import Operation
 from railyard.failure.connectivity.check import (
     Verdict,
     changed_without_controller,
     counter_excess,
     judge,
     max_bytes,
+    missed_checks,
     watched_nodes,
 )
-from railyard.failure.faults import FAULTS, Fault, Impact, cable, fault_kinds
-from railyard.failure.oracle.reachability import bounds
-from railyard.failure.script import NO_DEADLINE_NS, SETTLE_S, Action, ActionLog, Script, Timed
-from railyard.topologies.addresses import Gpu
+from railyard.failure.faults import FAULTS, Cable, Fault, Impact, cable, fault_kinds
+from railyard.failure.oracle.reachability import Bounds, Survivors, bounds
+from railyard.failure.script import Action
+from railyard.topologies.addresses import Gpu, Pair
 from railyard.topologies.measure.counters import TRAFFIC, PortStats
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import parse_fabric
+from tests.unit.stand_ins import plan_of
 
 PLAN = nominal_plan(parse_fabric({"kind": "rail-only", "domains": 3, "rails": 3}))
 SPINES = nominal_plan(parse_fabric({"kind": "rail-optimized", "domains": 3, "rails": 3}))
@@ -38,17 +44,13 @@ SPINES = nominal_plan(parse_fabric({"kind": "rail-optimized", "domains": 3, "rai
         ("rail-switch-hang", "rail2", Impact(nodes=frozenset({"rail2"}))),
         ("gpu-hang", "d1g1", Impact(nodes=frozenset({"d1g1"}))),
         ("server-crash", "hb1", Impact(nodes=frozenset({"hb1", "d1g0", "d1g1", "d1g2"}))),
+        ("link-slow", "d0g1", Impact(slowed={cable("d0g1", "rail1"): PLAN.rail_bps // 10})),
         ("controller-crash", "controller", Impact()),
         ("registry-crash", "registry", Impact()),
     ],
 )
 def test_impact_of_each_kind(kind: str, target: str, dead: Impact) -> None:
     assert Fault(kind, target).impact(PLAN) == dead
-
-
-def test_a_slow_link_keeps_its_share() -> None:
-    (left_bps,) = Fault.of("link-slow", "d0g1", rate=0.25).impact(PLAN).slowed.values()
-    assert left_bps == PLAN.rail_bps // 4
 
 
 @given(data=st.data(), plan=st.sampled_from([PLAN, SPINES]))
@@ -110,11 +112,16 @@ def test_signals_of_a_fault(kind: str, target: str, what: str, detail: dict[str,
     assert Fault(kind, target).is_signal(PLAN, what, detail) == wanted
 
 
-def test_only_switch_down_announces_a_spine_crash() -> None:
-    fault = Fault("spine-crash", "spine0")
-    assert fault.is_signal(SPINES, "switch-down", {"switch": "spine0"})
-    assert not fault.is_signal(SPINES, "switch-down", {"switch": "rail0"})
-    assert not fault.is_signal(SPINES, "silent", {"rail": "rail0"})
+@pytest.mark.parametrize(
+    ("event_kind", "detail", "expected"),
+    [
+        ("switch-down", {"switch": "spine0"}, True),
+        ("switch-down", {"switch": "rail0"}, False),
+        ("silent", {"rail": "rail0"}, False),
+    ],
+)
+def test_only_switch_down_announces_a_spine_crash(event_kind: str, detail: dict[str, Any], expected: bool) -> None:
+    assert Fault("spine-crash", "spine0").is_signal(SPINES, event_kind, detail) == expected
 
 
 def counters(**counter_deltas: int) -> dict[str, dict[str, PortStats]]:
@@ -134,71 +141,101 @@ def still(**counter_deltas: int) -> dict[str, dict[str, PortStats]]:
     return {**found, "d1g1": {"rail0": nothing}, "rail1": {**found["rail1"], "d1g1": nothing}}
 
 
-def test_dead_cable_counts_packets_at_both_ends() -> None:
-    left = bounds(PLAN, [Fault("link-silent", "d0g1")])
-    assert watched_nodes(PLAN, left) == ["d0g1", "rail1"]
-    after = counters(gpu_rx=2, switch_rx=1, gpu_tx=9)
-    assert counter_excess(PLAN, left, counters(), after, 1.0) == {cable("d0g1", "rail1"): 3}
-
-
-def test_dead_gpu_counts_its_sent_packets() -> None:
-    left = bounds(PLAN, [Fault("gpu-hang", "d0g1")])
-    excess = counter_excess(PLAN, left, counters(gpu_tx=1), counters(gpu_rx=2, switch_rx=1, gpu_tx=5), 1.0)
-    assert excess == {"d0g1": 4}
-    assert judge(left, {}, excess).carried == (("d0g1", 4),)
-
-
 SLOW = Fault.of("link-slow", "d0g1", rate=0.1)
 SLOW_CABLE = cable("d0g1", "rail1")
+CUT = Fault("link-down", "d0g1")
+
+
+@pytest.mark.parametrize(
+    ("faults", "watched", "excess"),
+    [
+        ([Fault("link-silent", "d0g1")], ["d0g1", "rail1"], {SLOW_CABLE: 3}),  # packets that come out at both ends
+        ([SLOW, CUT], ["d0g1", "rail1"], {SLOW_CABLE: 3}),
+        ([Fault("gpu-hang", "d0g1")], ["d0g1"], {"d0g1": 9}),  # packets that it sends
+        ([SLOW], ["d0g1", "rail1"], {}),
+        ([Fault("link-gray", "d0g1"), Fault("link-flapping", "d1g1"), Fault("controller-crash", "controller")], [], {}),
+    ],
+)
+def test_parts_that_are_certainly_dead_carry_nothing(
+    faults: list[Fault], watched: list[str], excess: dict[str | Cable, int]
+) -> None:
+    remaining = bounds(PLAN, faults)
+    assert watched_nodes(PLAN, remaining) == watched
+    found = counter_excess(PLAN, remaining, counters(), counters(gpu_rx=2, switch_rx=1, gpu_tx=9), 1.0)
+    assert found == excess
+    assert dict(judge(remaining, {}, found).carried) == excess
 
 
 @pytest.mark.parametrize("end", ["gpu_rx", "switch_rx"])
 def test_slow_cable_carries_at_most_its_remaining_rate(end: str) -> None:
-    left, seconds = bounds(PLAN, [SLOW]), 2.0
-    assert watched_nodes(PLAN, left) == ["d0g1", "rail1"]
+    remaining = bounds(PLAN, [SLOW])
+    seconds = 2.0
     upper = max_bytes(PLAN.rail_bps // 10, PLAN.spec.mtu, seconds)
     packets = upper // 1000
-    other = "switch_rx" if end == "gpu_rx" else "gpu_rx"
-    begin = {"gpu_rx": 10**6, "switch_rx": 10**6}
-    before = counters(**begin)
-    within = counters(**{end: 10**6 + packets, other: 10**6 + packets, "gpu_tx": 10 * packets})
-    assert counter_excess(PLAN, left, before, within, seconds) == {}
-    beyond = counters(**begin | {end: 10**6 + packets + 1})
-    over = counter_excess(PLAN, left, before, beyond, seconds)
+    before = counters(gpu_rx=10**6, switch_rx=10**6)
+    within = counters(gpu_rx=10**6 + packets, switch_rx=10**6 + packets, gpu_tx=10 * packets)
+    assert counter_excess(PLAN, remaining, before, within, seconds) == {}
+    beyond = counters(**{"gpu_rx": 10**6, "switch_rx": 10**6, end: 10**6 + packets + 1})
+    over = counter_excess(PLAN, remaining, before, beyond, seconds)
     assert over == {SLOW_CABLE: (packets + 1) * 1000 - upper}
-    assert counter_excess(PLAN, left, before, beyond, seconds * 1.01) == {}
-    verdict = judge(left, {}, over)
-    assert verdict.carried == ((SLOW_CABLE, over[SLOW_CABLE]),)
-    assert verdict.lines() == [
-        f"d0g1-rail1: slowed, but it carried more than what is left of its rate, by {over[SLOW_CABLE]} bytes"
-    ]
+    assert counter_excess(PLAN, remaining, before, beyond, seconds * 1.01) == {}
+    assert judge(remaining, {}, over).carried == ((SLOW_CABLE, over[SLOW_CABLE]),)
 
 
 def test_slow_cable_may_add_slack_burst_and_a_frame() -> None:
-    mtu, heartbeats = 1500, 125_000
+    mtu = 1500
+    heartbeats = 125_000
     assert max_bytes(80_000_000, mtu, 0.0) == 15_000 + 65_550, "1.5 ms of the rate, and a frame"
     assert max_bytes(8_000_000, mtu, 0.0) == 1500 + 65_550, "1,500 bytes at least"
     assert max_bytes(80_000_000, mtu, 10.0) - max_bytes(80_000_000, mtu, 0.0) == 105_000_000 + 10 * heartbeats
 
 
-def test_cut_slow_cable_must_carry_nothing() -> None:
-    left, none, some = bounds(PLAN, [SLOW, CUT]), counters(), counters(gpu_rx=10**9)
-    assert counter_excess(PLAN, left, none, some, 1.0) == {SLOW_CABLE: 10**9}
-
-
 def test_a_cable_that_is_not_slow_may_carry_anything() -> None:
-    left = bounds(PLAN, [Fault("link-gray", "d0g1"), Fault("link-slow", "d1g1")])
-    assert counter_excess(PLAN, left, still(), still(gpu_rx=10**9), 1.0) == {}
+    remaining = bounds(PLAN, [Fault("link-gray", "d0g1"), Fault("link-slow", "d1g1")])
+    assert counter_excess(PLAN, remaining, still(), still(gpu_rx=10**9), 1.0) == {}
 
 
-def test_only_certainly_dead_parts_are_watched() -> None:
-    faults = [Fault("link-gray", "d0g1"), Fault("link-flapping", "d1g1"), Fault("controller-crash", "controller")]
-    assert watched_nodes(PLAN, bounds(PLAN, faults)) == []
+PAIRS = list(permutations(PLAN.gpus, 2))
+CABLES = [cable(link.a.node, link.b.node) for link in PLAN.links]
+
+
+@given(
+    nodes=st.frozensets(st.sampled_from(sorted(PLAN.namespaces)), max_size=4),
+    cables=st.frozensets(st.sampled_from(CABLES), max_size=6),
+    answered=st.dictionaries(st.sampled_from(PAIRS), st.booleans(), max_size=30),
+    excess=st.dictionaries(st.sampled_from([*PLAN.namespaces, *CABLES]), st.integers(1, 3), max_size=10),
+)
+def test_verdict_contains_every_outcome(
+    nodes: frozenset[str], cables: frozenset[Cable], answered: dict[Pair, bool], excess: dict[str | Cable, int]
+) -> None:
+    survivors = Survivors(PLAN, Impact(nodes, cables))
+    verdict = judge(Bounds(survivors, survivors), answered, excess)
+    for pair, came in answered.items():
+        assert (pair in verdict.not_recovered) == (pair in survivors.reachable and not came)
+        assert (pair in verdict.impossible) == (came and pair not in survivors.connected)
+    assert dict(verdict.carried) == excess
+    wrong = len(verdict.not_recovered) + len(verdict.impossible) + len(verdict.carried)
+    assert len(verdict.lines()) == wrong
+
+
+def test_verdict_lists_differences(data_regression: DataRegressionFixture) -> None:
+    a = Gpu(0, 0)
+    b = Gpu(1, 0)
+    gone = Gpu(1, 1)
+    plan = plan_of("rail-only", 2, 2)
+    # d0g0's rail is cut and rail 1 has no far end: nothing is left between the domains
+    survivors = Survivors(plan, Impact(nodes=frozenset({"d1g1"}), cables=frozenset({cable("d0g0", "rail0")})))
+    answered = {(a, b): False, (b, a): True, (a, gone): False, (b, gone): True}
+    apart = judge(Bounds(survivors, survivors), answered, {cable("d0g0", "rail0"): 9})
+    survivors = Survivors(plan, Impact(cables=frozenset({cable("d0g0", "rail0")})))
+    not_recovered = judge(Bounds(survivors, survivors), {(a, b): False}, {})
+    slow = judge(bounds(plan, [SLOW]), {}, {SLOW_CABLE: 1500})
+    data_regression.check({"apart": apart.lines(), "not recovered": not_recovered.lines(), "slow": slow.lines()})
+    assert judge(Bounds(survivors, survivors), {(a, b): True}, {}) == Verdict()
 
 
 S = 1_000_000_000
 AWAY = Fault("controller-crash", "controller")
-CUT = Fault("link-down", "d0g1")
 
 
 @pytest.mark.parametrize(
@@ -226,23 +263,40 @@ def test_control_kinds_are_those_with_a_process_as_their_target() -> None:
     }
 
 
-def test_script_is_idle_between_settling_and_the_next_action() -> None:
-    actions = ActionLog(Script("two", (Timed(CUT, 1, 1), Timed(AWAY, 5, 1))))
-    actions.schedule(1, "inject", NO_DEADLINE_NS - 1)
-    assert actions.quiet_period(NO_DEADLINE_NS // 2) is None, "nothing has happened"
-    actions.begin(0, "inject")
-    assert actions.quiet_period(NO_DEADLINE_NS // 2) is None, "it is under way"
-    actions.end(0, "inject", 77)
-    (done,) = actions.done
-    settled_ns = done.done_ns + int(SETTLE_S * 1e9)
-    assert actions.quiet_period(settled_ns - 1) is None
-    moment = actions.quiet_period(settled_ns)
-    assert moment is not None
-    assert (moment.last.name, moment.broken, moment.until_ns) == ("inject link-down d0g1", (CUT,), NO_DEADLINE_NS - 1)
-    actions.schedule(0, "repair", settled_ns + 5)
-    assert actions.quiet_period(settled_ns + 5) is None, "the next is due"
-    actions.begin(0, "repair")
-    actions.end(0, "repair", 99)
-    after = actions.quiet_period(NO_DEADLINE_NS // 2)
-    assert after is not None
-    assert (after.last.name, after.broken) == ("repair link-down d0g1", ())
+CRASH = Fault("gpu-crash", "d1g1")
+CHECK_S = 0.2
+AFTER_S = 1.2
+
+
+def act(at_s: float, operation: Operation, fault: Fault = CUT, takes_s: float = 0.02) -> Action:
+    return Action(round(at_s * S), round((at_s + takes_s) * S), operation, fault)
+
+
+def check(at_s: float) -> ConnectivityCheck:
+    return ConnectivityCheck(IntervalId(), round(at_s * S), "", 0, 12, 12, 12, 0, 0, 0)
+
+
+def missing(actions: list[Action], *taken_s: float) -> list[tuple[str, int]]:
+    found = missed_checks(actions, [check(at_s) for at_s in taken_s], CHECK_S, AFTER_S)
+    assert not any(check.done or check.pairs for check in found)
+    return [(check.last_event, check.broken) for check in found]
+
+
+def test_check_is_due_after_an_action_with_enough_idle_time() -> None:
+    actions = [act(1, "inject"), act(3, "repair")]
+    first, last = ("inject link-down d0g1", 1), ("repair link-down d0g1", 0)
+    assert missing(actions) == [first, last]
+    assert missing(actions, 1.6) == [last]
+    assert missing(actions, 1.6, 3.6) == []
+    assert missing([act(1, "inject"), act(1.7, "repair")], 2.3) == [], "too short for one"
+
+
+def test_of_acts_that_come_together_one_is_due_after_all() -> None:
+    actions = [act(1, "inject"), act(1.01, "inject", CRASH), act(3, "repair"), act(3.01, "repair", CRASH)]
+    assert missing(actions, 3.6) == [("inject gpu-crash d1g1", 2)]
+
+
+@pytest.mark.parametrize(("fault", "is_due"), [(CRASH, True), (AWAY, False)])
+def test_long_action_is_excused_for_a_starting_controller(fault: Fault, is_due: bool) -> None:
+    actions = [act(1, "inject", fault), act(2, "repair", fault, takes_s=0.5), act(3, "inject"), act(4, "repair")]
+    assert missing(actions, 1.6, 3.6, 4.6) == ([(f"repair {fault.kind} {fault.target}", 0)] if is_due else [])
