@@ -37,6 +37,12 @@ def outcomes(run: Run) -> tuple[Outcome, ...]:
     return Analysis(run).outcomes
 
 
+def table_rows(text: str, column: int = 1) -> dict[str, list[str]]:
+    """Return the words of each row of a table with lines, by the text in a column."""
+    lines = [line for line in text.splitlines() if line.startswith("│")]
+    return {line.split("│")[column].strip(): line.split() for line in lines}
+
+
 def screen(run: Run, width: int = 100, is_terminal: bool = True) -> list[str]:
     """Return what is printed of a run at the end, by lines."""
     out = StringIO()

@@ -1,4 +1,4 @@
-"""The benchmark of traffic matrices: what it times, and what it refuses. Times themselves are not asserted here."""
+"""The benchmark of traffic matrices: what it times. Times themselves are not asserted here."""
 
 from pathlib import Path
 
@@ -14,19 +14,6 @@ def test_benchmark_times_every_repeat_and_counts_pairs(model: str) -> None:
     traffic = pair_traffic.MODELS[model](1024)
     assert traffic.gpus == 1024
     assert result.pairs == sum(kind.src.size for kind in traffic.pairs.values())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--repeats", "0"], "error: --repeats: 0 must be 1 or more"),
-        (["--json", __file__], f"error: --json: '{__file__}' must be a new file, in a folder that exists"),
-        (["--json", "/nowhere/x.json"], "error: --json: '/nowhere/x.json' must be a new file, in a folder that exists"),
-    ],
-)
-def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert pair_traffic.main(arguments) == 2
-    assert capsys.readouterr().err == message + "\n"
 
 
 def test_figures_go_to_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

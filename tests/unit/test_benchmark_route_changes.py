@@ -5,11 +5,11 @@ from rich.console import Console
 
 from benchmarks import route_changes
 from benchmarks.route_changes import Turns, host_routes, measure, table_of
-from railyard.core.sandbox import launcher
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import parse_fabric
 from tests.unit.fake_kernel import FakeKernel, shape_of
+from tests.unit.shown import table_rows
 
 PLAN = make_plan(parse_fabric({"kind": "rail-only", "domains": 8, "rails": 8}), route_changes.RAIL_BPS)
 
@@ -58,23 +58,6 @@ def test_the_table_compares_with_the_agent_repeat_by_repeat() -> None:
     turns = [Turns(448, "the agent", (4.48, 8.96, 4.48)), Turns(448, "other", (44.8, 44.8, 44.8))]
     with console.capture() as capture:
         console.print(table_of(turns, "64 GPUs"))
-    rows = {line.split("│")[2].strip(): line.split() for line in capture.get().splitlines() if line.startswith("│")}
+    rows = table_rows(capture.get(), column=2)
     assert {"448", "4.48", "(4.48–8.96)", "10.0", "1"} <= set(rows["the agent"])
     assert {"44.80", "(44.80–44.80)", "100.0", "10.0"} <= set(rows["other"])  # of 10, 5 and 10
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--rails", "1"], "error: fabric.rails: 1 must be 2 or more"),
-        (["--repeats", "0"], "error: --repeats: 0 must be 1 or more"),
-    ],
-)
-def test_bad_input_is_one_line_before_anything_is_built(
-    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(launcher, "enter", lambda *_: pytest.fail("a sandbox was entered"))
-    assert route_changes.main(arguments) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith(message)

@@ -1,16 +1,19 @@
 """Reports of benchmarks and the input that they refuse. Measurements need root: see tests/emulation."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pytest_regressions.data_regression import DataRegressionFixture
 from rich.console import Console
 
-from benchmarks import build_fabric
+from benchmarks import build_fabric, pair_traffic, route_changes, scores_to_routes
 from benchmarks.builders import Railyard, Stock
 from benchmarks.measurements import Ratios, Turn, ratios, spread
 from railyard.core.sandbox import launcher
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import parse_fabric
+from tests.unit.shown import table_rows
 
 
 def turn(repeat: int, builder: str, build_s: float, stop_s: float) -> Turn:
@@ -49,31 +52,41 @@ def test_the_table_has_both_builders_times_and_how_they_compare() -> None:
     console = Console(width=120)
     with console.capture() as capture:
         build_fabric.print_result(TURNS, [Railyard(plan, "netdev"), Stock(plan, "netdev")], "4 GPUs", console)
-    rows = {line.split("│")[1].strip(): line.split() for line in capture.get().splitlines() if line.startswith("│")}
+    rows = table_rows(capture.get())
     assert {"1.00", "(1.00–3.00)", "0.50", "(0.50–1.50)", "(1.00–2.00)"} <= set(rows[Railyard.name])
     shown = [word for word in rows[Stock.name] if word not in ("│", *Stock.name.split())]
     assert shown == ["10.00", "(9.00–30.00)", "10.0", "8.00", "(7.00–18.00)", "14.0", "8.50", "(7.50–18.50)", "8.5"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--rails", "1"], "error: fabric.rails: 1 must be 2 or more"),
-        (["--repeats", "0"], "error: --repeats: 0 must be 1 or more"),
-        (["--only", "stock"], "error: --only: 'stock' allowed are railyard, mininet, mininet-plain"),
-        (["--json", "/run/x.json"], "error: --json: '/run/x.json' must not be under /run"),
-        (["--json", __file__], f"error: --json: '{__file__}' is there already"),
-        (["--json", "/nowhere/x.json"], "error: --json: '/nowhere/x.json' must be in a folder that exists"),
-    ],
-)
+EXISTING = "/etc/passwd"
+BAD_INPUT: dict[str, tuple[Callable[[list[str]], int], str]] = {
+    "build: 1 rail": (build_fabric.main, "--rails 1"),
+    "build: no repeats": (build_fabric.main, "--repeats 0"),
+    "build: unknown builder": (build_fabric.main, "--only stock"),
+    "build: file under /run": (build_fabric.main, "--json /run/x.json"),
+    "build: file that exists": (build_fabric.main, f"--json {EXISTING}"),
+    "build: folder that is not there": (build_fabric.main, "--json /nowhere/x.json"),
+    "pair traffic: no repeats": (pair_traffic.main, "--repeats 0"),
+    "pair traffic: file that exists": (pair_traffic.main, f"--json {EXISTING}"),
+    "pair traffic: folder that is not there": (pair_traffic.main, "--json /nowhere/x.json"),
+    "route changes: 1 rail": (route_changes.main, "--rails 1"),
+    "route changes: no repeats": (route_changes.main, "--repeats 0"),
+    "scores to routes: 1 rail": (scores_to_routes.main, "--rails 1"),
+    "scores to routes: no rounds": (scores_to_routes.main, "--rounds 0"),
+    "scores to routes: unknown policy": (scores_to_routes.main, "--policy helth"),
+    "scores to routes: policy without scores": (scores_to_routes.main, "--policy dr"),
+}
+
+
 def test_bad_input_is_one_line_before_anything_is_built(
-    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], data_regression: DataRegressionFixture
 ) -> None:
-    monkeypatch.setattr(launcher, "enter", lambda *_: pytest.fail("a sandbox was entered"))
-    assert build_fabric.main(arguments) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith(message)
+    monkeypatch.setattr(launcher, "enter", lambda *_: pytest.fail("entered a sandbox"))
+    lines = {}
+    for case, (main, arguments) in BAD_INPUT.items():
+        assert main(arguments.split()) == 2
+        (lines[case],) = capsys.readouterr().err.splitlines()
+    data_regression.check(lines)
 
 
 def test_sandbox_gets_the_users_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

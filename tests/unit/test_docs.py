@@ -8,6 +8,7 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain, filterfalse
 from pathlib import Path
 
 import pytest
@@ -83,8 +84,8 @@ def test_python_files_that_a_page_names_exist(page: Path) -> None:
     """A name may leave out the first folders, as on the page of a package."""
     names = set(re.findall(r"`([\w/-]+\.py)`", text_of(page))) - PLACEHOLDERS
     folders = (*PACKAGES, "tests", "benchmarks", "docs", "examples", "railyard", "script")
-    files = [f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).rglob("*.py")]
-    files.append("/run_experiment.py")
+    paths = chain.from_iterable((ROOT / folder).rglob("*.py") for folder in folders)
+    files = ["/run_experiment.py", *(f"/{path.relative_to(ROOT)}" for path in paths)]
     assert {name for name in names if not any(file.endswith(f"/{name}") for file in files)} == set()
 
 
@@ -148,7 +149,7 @@ def example_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("figures_as_text")
-@pytest.mark.parametrize("line", [line for line in NO_PACKETS if not has_golden_file(line)], ids=" ".join)
+@pytest.mark.parametrize("line", [*filterfalse(has_golden_file, NO_PACKETS)], ids=" ".join)
 def test_examples_without_packets_succeed(
     line: list[str], example_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,6 +24,7 @@ def test_added_and_removed_state_is_named(after: dict[str, frozenset[str]], line
 
 
 def test_state_snapshot_has_loopback_and_sysctls() -> None:
-    seen = snapshot()
-    assert "lo" in seen["interface"]
-    assert any(line.startswith("net.ipv4.ip_forward=") for line in seen["sysctl"])
+    state = snapshot()
+    assert "lo" in state["interface"]
+    sysctls = state["sysctl"]
+    assert any(line.startswith("net.ipv4.ip_forward=") for line in sysctls)

@@ -29,7 +29,8 @@ def test_no_two_gpus_share_anything() -> None:
     gpus = [Gpu(d, g) for d in range(MAX_DOMAINS) for g in range(MAX_RAILS)]
     assert len({gpu.name for gpu in gpus}) == len(gpus)
     assert len({gpu.ip for gpu in gpus}) == len(gpus)
-    assert len({gpu.mac("hb") for gpu in gpus} | {gpu.mac("rail") for gpu in gpus}) == 2 * len(gpus)
+    macs = {gpu.mac(side) for gpu in gpus for side in ("hb", "rail")}
+    assert len(macs) == 2 * len(gpus)
 
 
 def test_docstring_table_matches_the_code() -> None:
@@ -65,13 +66,13 @@ def test_masked_mac_matches_only_the_ranks_rail_interfaces(gpu: Gpu, other: int)
 
 @pytest.mark.parametrize("name", ["", "d0", "g1", "d0g", "dg", "d-1g0", "d0g1 ", "D0G1", "rail0", "d0g1x", "xd0g1"])
 def test_invalid_gpu_name_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="is not a GPU name such as d0g1"):
+    with pytest.raises(ValueError, match="not a GPU name"):
         gpu_of_name(name)
 
 
 @pytest.mark.parametrize("ip", ["198.17.255.255", "198.20.0.0", "100.63.255.255", "100.66.0.0", "0.0.0.0"])
 def test_an_address_outside_the_plan_is_refused(ip: str) -> None:
-    with pytest.raises(ValueError, match="is outside the address plan"):
+    with pytest.raises(ValueError, match="address plan"):
         gpu_of_ip(ip)
 
 

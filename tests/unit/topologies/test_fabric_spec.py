@@ -6,15 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from pytest_regressions.data_regression import DataRegressionFixture
 
 from railyard.core.config import find_problems
-from railyard.core.errors import BadInput
 from railyard.topologies.spec import FabricSpec, parse_fabric
+from tests.unit.messages import messages
 from tests.unit.path_choices import POLICIES
-
-KEYS = "domains, hb_rate, kind, mtu, optical, oversubscription, platform, policy, rail_rate, rails, spines"
-KINDS = "dual-plane, rail-only, rail-optimized, single-switch"
-NO_RATE = "is not a rate: write a number and one of bit, kbit, Kbit, Mbit, Gbit, Tbit, such as 100Mbit; or auto"
 
 
 def rail_only(**more: object) -> dict[str, Any]:
@@ -25,93 +22,58 @@ def rail_optimized(**more: object) -> dict[str, Any]:
     return {"kind": "rail-optimized", **more}
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (None, "fabric: None must be keys and values"),
-        ("rail-only", "fabric: 'rail-only' must be keys and values"),
-        ({}, "fabric.kind: nothing given, but this key is needed"),
-        (
-            {"kind": "rail_only"},
-            f"fabric.kind: 'rail_only' is not known: did you mean 'rail-only'? allowed are {KINDS}",
-        ),
-        ({"kind": 3}, f"fabric.kind: 3 is not known: allowed are {KINDS}"),
-        (rail_only(rail=3), f"fabric.rail: 3 is not a known key: did you mean 'rails'? allowed are {KEYS}"),
-        ({"kind": "rail-only", "": 3}, f"fabric.: 3 is not a known key: allowed are {KEYS}"),
-        ({"kind": "rail-only", 7: 3}, f"fabric.7: 3 is not a known key: allowed are {KEYS}"),
-        (rail_only(rails=1), "fabric.rails: 1 must be 2 or more"),
-        (rail_only(domains=1), "fabric.domains: 1 must be 2 or more"),
-        (rail_only(rails=0), "fabric.rails: 0 must be 2 or more"),
-        (rail_only(domains=-4), "fabric.domains: -4 must be 2 or more"),
-        (rail_only(rails=257), "fabric.rails: 257 must be 256 or less"),
-        (rail_only(domains=1025), "fabric.domains: 1025 must be 1024 or less"),
-        (rail_only(rails="4"), "fabric.rails: '4' must be a whole number"),
-        (rail_only(rails=4.5), "fabric.rails: 4.5 must be a whole number"),
-        (rail_only(rails=True), "fabric.rails: True must be a whole number"),
-        (rail_only(rails=None), "fabric.rails: None must be a whole number"),
-        (rail_only(rail_rate=100), f"fabric.rail_rate: 100 {NO_RATE}"),
-        (rail_only(hb_rate="100"), f"fabric.hb_rate: '100' {NO_RATE}"),
-        (rail_only(rail_rate="fast"), f"fabric.rail_rate: 'fast' {NO_RATE}"),
-        (rail_only(rail_rate="0bit"), "fabric.rail_rate: '0bit' is not a rate above zero, such as 100Mbit; or auto"),
-        (
-            rail_only(rail_rate="-1Mbit"),
-            "fabric.rail_rate: '-1Mbit' is not a rate above zero, such as 100Mbit; or auto",
-        ),
-        (
-            rail_only(rail_rate="100Mbit", hb_rate="99Mbit"),
-            "fabric.hb_rate: '99Mbit' must not be below rail_rate, 100Mbit",
-        ),
-        (rail_only(mtu=1279), "fabric.mtu: 1279 must be 1280 or more"),
-        (rail_only(mtu=9001), "fabric.mtu: 9001 must be 9000 or less"),
-        (rail_only(spines=2), "fabric.spines: 2 is only for kind rail-optimized"),
-        (rail_only(oversubscription=2), "fabric.oversubscription: 2 is only for kind rail-optimized"),
-        (rail_optimized(spines=0), "fabric.spines: 0 must be 1 or more"),
-        (rail_optimized(spines=65), "fabric.spines: 65 must be 64 or less"),
-        (rail_optimized(oversubscription=0.5), "fabric.oversubscription: 0.5 must be 1.0 or more"),
-        (rail_optimized(oversubscription="half"), "fabric.oversubscription: 'half' must be a number"),
-        (
-            rail_only(platform="h200"),
-            "fabric.platform: 'h200' is not known: did you mean 'gh200'? "
-            "allowed are a100, gb200-nvl72, gh200, h100, mi300x, or the path of a .yaml file",
-        ),
-        (rail_only(platform=100), "fabric.platform: 100 must be text: put it in quotes"),
-        (rail_only(policy="spine"), "fabric.policy: 'spine' is not for kind rail-only: allowed are dr, rd"),
-        (
-            rail_optimized(policy="dr"),
-            "fabric.policy: 'dr' is not for kind rail-optimized: allowed are spine, pxn, rd, round-robin",
-        ),
-        (
-            rail_only(policy="drd"),
-            "fabric.policy: 'drd' is not known: did you mean 'rd'? allowed are dr, pxn, rd, round-robin, spine",
-        ),
-        (
-            {"kind": "single-switch", "domains": 255},
-            "fabric.domains: 255 must be 254 or less for kind single-switch: a switch has no more ports",
-        ),
-    ],
-)
-def test_bad_input_is_answered_in_one_line(data: object, message: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        parse_fabric(data)
-    assert str(caught.value) == message
-    assert caught.value.exit_status == 2
-    assert "\n" not in message
+WRONG: dict[str, object] = {
+    "no spec": None,
+    "a word": "rail-only",
+    "no kind": {},
+    "unknown kind": {"kind": "rail_only"},
+    "number as kind": {"kind": 3},
+    "unknown key": rail_only(rail=3),
+    "empty key": {"kind": "rail-only", "": 3},
+    "number as key": {"kind": "rail-only", 7: 3},
+    "1 rail": rail_only(rails=1),
+    "1 domain": rail_only(domains=1),
+    "negative domains": rail_only(domains=-4),
+    "257 rails": rail_only(rails=257),
+    "1025 domains": rail_only(domains=1025),
+    "255 domains of a single switch": {"kind": "single-switch", "domains": 255},
+    "text as rails": rail_only(rails="4"),
+    "fraction as rails": rail_only(rails=4.5),
+    "truth as rails": rail_only(rails=True),
+    "nothing as rails": rail_only(rails=None),
+    "rate without a unit": rail_only(hb_rate="100"),
+    "number as rate": rail_only(rail_rate=100),
+    "word as rate": rail_only(rail_rate="fast"),
+    "rate of 0": rail_only(rail_rate="0bit"),
+    "negative rate": rail_only(rail_rate="-1Mbit"),
+    "HB rate below the rail rate": rail_only(rail_rate="100Mbit", hb_rate="99Mbit"),
+    "MTU of 1279": rail_only(mtu=1279),
+    "MTU of 9001": rail_only(mtu=9001),
+    "spines on rail-only": rail_only(spines=2),
+    "oversubscription on rail-only": rail_only(oversubscription=2),
+    "0 spines": rail_optimized(spines=0),
+    "65 spines": rail_optimized(spines=65),
+    "oversubscription of 0.5": rail_optimized(oversubscription=0.5),
+    "word as oversubscription": rail_optimized(oversubscription="half"),
+    "unknown platform": rail_only(platform="h200"),
+    "number as platform": rail_only(platform=100),
+    "policy of another kind": rail_only(policy="spine"),
+    "policy of rail-only": rail_optimized(policy="dr"),
+    "unknown policy": rail_only(policy="drd"),
+}
+
+
+def test_bad_input_is_answered_in_one_line(data_regression: DataRegressionFixture) -> None:
+    data_regression.check(messages(parse_fabric, WRONG))
 
 
 def test_every_problem_is_found_at_once() -> None:
     with pytest.raises(ValidationError) as caught:
         FabricSpec.model_validate(rail_only(rails=1, mtu=9, spines=3))
-    assert [str(BadInput(*each)) for each in find_problems(caught.value)] == [
-        "rails: 1 must be 2 or more",
-        "mtu: 9 must be 1280 or more",
-        "spines: 3 is only for kind rail-optimized",
-    ]
+    assert [each.field for each in find_problems(caught.value)] == ["rails", "mtu", "spines"]
     with pytest.raises(ValidationError) as caught:
         FabricSpec.model_validate(rail_only(rial=1, mtv=9))
-    assert [each.field for each in find_problems(caught.value, "fabrics.0")] == [
-        "fabrics.0.rial",
-        "fabrics.0.mtv",
-    ]
+    assert [each.field for each in find_problems(caught.value, "fabrics.0")] == ["fabrics.0.rial", "fabrics.0.mtv"]
 
 
 def test_missing_key_gets_a_value() -> None:

@@ -6,8 +6,10 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pytest_regressions.data_regression import DataRegressionFixture
 
 from railyard.controller.failover.detours import Broken, detours
 from railyard.controller.openflow.flows import graph_tables
@@ -29,9 +31,16 @@ from railyard.topologies.spec import parse_fabric
 from railyard.workloads.collectives.algorithm import Sizes
 from railyard.workloads.schedule import Phase, Rates, Schedule
 from tests.unit.experiments.measures.faults.test_run import fault_run
+from tests.unit.messages import messages
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "leaf_spine.py"
 RAIL_BPS = 100_000_000
+READ_PLAN = """
+import pathlib, sys
+from railyard.topologies import plan
+plan.PLAN_FILE = pathlib.Path(sys.argv[1])
+print([switch.name for switch in plan.read_active_plan().switches])
+"""
 RATES = Rates(hb=1000.0, rail=100.0)
 
 
@@ -70,10 +79,8 @@ def test_another_process_reads_the_plan_of_a_plugins_kind(
     file = tmp_path / "plan.json"
     monkeypatch.setattr("railyard.topologies.plan.PLAN_FILE", file)
     write_active_plan(plan)
-    code = f"from pathlib import Path\nfrom railyard.topologies import plan\nplan.PLAN_FILE = Path({str(file)!r})\n"
-    code += "print([switch.name for switch in plan.read_active_plan().switches])"
     environment = {name: value for name, value in os.environ.items() if name != plugins.ENVIRONMENT}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    done = subprocess.run([sys.executable, "-c", READ_PLAN, str(file)], capture_output=True, text=True, env=environment)
     assert done.stdout == "['leaf0', 'leaf1', 'leaf2', 'spine0', 'spine1']\n", done.stderr
 
 
@@ -220,31 +227,37 @@ def kind_with(change: Callable[[Size, Network], Network]) -> type[FabricKind]:
     return Changed
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        (lambda size, net: net._replace(cables=net.cables[:-1]), "no switches join GPU d0g0 with GPU d1g0"),
-        (lambda size, net: net._replace(cables=net.cables[1:]), "GPU d0g0 has no cable"),
-        (lambda size, net: net._replace(switches=(*net.switches, "leaf9")), "switch leaf9 has no cable"),
-        (
-            lambda size, net: net._replace(cables=(*net.cables, Cable("spine0", "leaf0"))),
-            "spine0-leaf0 is listed twice",
-        ),
-        (lambda size, net: net._replace(cables=(*net.cables, Cable("d0g0", "lef1"))), "did you mean 'leaf1'"),
-        (lambda size, net: net._replace(cables=(*net.cables, Cable("d0g0", "hb0"))), "unknown node: 'hb0'"),
-        (lambda size, net: net._replace(cables=(*net.cables, Cable("d0g0", "d1g0"))), "joins two GPUs"),
-        (lambda size, net: net._replace(cables=(*net.cables, Cable("leaf0", "leaf1", 0))), "has the rate 0"),
-        (lambda size, net: net._replace(cables=(*net.cables, Cable("d0g0", "leaf1"))), "a GPU has one NIC"),
-        (lambda size, net: net._replace(switches=(*net.switches, "leaf0")), "switch leaf0 is listed twice"),
-        (lambda size, net: net._replace(switches=(*net.switches, "hb7")), "switch 'hb7' needs a name like leaf0"),
-        (lambda size, net: None, "must return a Network, not None"),
-        (lambda size, net: 1 / 0, "ZeroDivisionError"),
-    ],
-)
-def test_bad_graph_is_refused_in_one_line(change: Callable[[Size, Network], Network], problem: str) -> None:
-    with pytest.raises(BadDefinition, match=problem) as caught:
-        FABRIC_KINDS.add("mine", kind_with(change)())
-    assert "\n" not in str(caught.value)
+def with_cables(*cables: Cable) -> Callable[[Size, Network], Network]:
+    """Add cables to the graph."""
+    return lambda size, network: network._replace(cables=(*network.cables, *cables))
+
+
+def with_switch(name: str) -> Callable[[Size, Network], Network]:
+    """Add a switch to the graph."""
+    return lambda size, network: network._replace(switches=(*network.switches, name))
+
+
+CHANGES: dict[str, Callable[[Size, Network], Any]] = {
+    "switches not joined": lambda size, network: network._replace(cables=network.cables[:-1]),
+    "GPU without a cable": lambda size, network: network._replace(cables=network.cables[1:]),
+    "switch without a cable": with_switch("leaf9"),
+    "cable listed twice": with_cables(Cable("spine0", "leaf0")),
+    "unknown switch": with_cables(Cable("d0g0", "lef1")),
+    "unknown node": with_cables(Cable("d0g0", "hb0")),
+    "two GPUs": with_cables(Cable("d0g0", "d1g0")),
+    "rate of 0": with_cables(Cable("leaf0", "leaf1", 0)),
+    "two NICs": with_cables(Cable("d0g0", "leaf1")),
+    "switch listed twice": with_switch("leaf0"),
+    "name of an HB domain": with_switch("hb7"),
+    "no graph": lambda size, network: None,
+    "exception": lambda size, network: 1 / 0,
+}
+
+
+def test_bad_graph_is_refused_in_one_line(data_regression: DataRegressionFixture) -> None:
+    data_regression.check(
+        messages(lambda change: FABRIC_KINDS.add("mine", kind_with(change)()), CHANGES, BadDefinition)
+    )
     assert "mine" not in FABRIC_KINDS
 
 
@@ -265,7 +278,7 @@ def test_size_without_a_whole_graph_is_refused() -> None:
 
 def test_kind_that_is_a_graph_takes_no_assigned_uplinks(plan: Plan) -> None:
     assert plan.spec.definition.policies == ("spine", "pxn", "rd")
-    with pytest.raises(BadInput, match="must be 239 or less for kind leaf-spine: a switch has no more ports"):
+    with pytest.raises(BadInput, match="must be 239 or less"):
         parse_fabric({"kind": "leaf-spine", "domains": 240, "rails": 2})
 
 

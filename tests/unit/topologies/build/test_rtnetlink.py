@@ -88,7 +88,7 @@ def test_an_interface_that_the_gpu_lacks_is_not_packed() -> None:
 @pytest.mark.parametrize(
     ("hops", "text"),
     [
-        ((), "198.18.2.1/32: a route needs a next hop"),
+        ((), "needs a next hop"),
         ((Hop("hb0"), Hop("rail0", weight=0)), "198.18.2.1/32: weights must be 1 to 256"),
         ((Hop("hb0", Gpu(0, 1), 257),), "198.18.2.1/32: weights must be 1 to 256"),
     ],

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pytest_regressions.data_regression import DataRegressionFixture
 
 from railyard.topologies.build.shaping import (
     BURST_S,
@@ -50,29 +51,17 @@ def test_larger_frames_carry_a_larger_part_and_never_all(rate: int, small: int, 
     assert 0.9 < payload_fraction(small) <= payload_fraction(large) < 1
 
 
-def test_the_commands_read_as_follows() -> None:
-    assert htb_commands("hb0", 1_200_000_000, 9000).splitlines() == [
-        "qdisc add dev hb0 root handle 1: htb default 1",
-        "class add dev hb0 parent 1: classid 1:1 htb rate 1200000000bit ceil 1200000000bit"
-        " burst 225000b cburst 225000b quantum 20000",
-    ]
-    assert "burst 18750b cburst 18750b" in htb_commands("rail0", 100_000_000, 9000)
-
-
-def test_heartbeats_have_a_class_beside_all_others() -> None:
+def test_commands_are_as_stored(data_regression: DataRegressionFixture) -> None:
     plain, shared = htb_commands("hb0", 10**8, 9000), shared_htb_commands("hb0", 10**8, 4 * 10**7, 9, 9000)
     assert shaper_commands("hb0", 10**8, 9000, None, heartbeats=False) == plain
     assert shaper_commands("hb0", 10**8, 9000, (4 * 10**7, 9), heartbeats=False) == shared
-    for others in (plain, shared):
-        reserved = (4 * 10**7, 9) if others is shared else None
-        lines = shaper_commands("hb0", 10**8, 9000, reserved, heartbeats=True)
-        assert lines.removeprefix(others).splitlines() == [
-            "class add dev hb0 parent 1: classid 1:30 htb rate 1000000bit ceil 1000000bit"
-            " burst 18028b cburst 18028b quantum 20000",
-            "filter add dev hb0 parent 1: protocol ip prio 1 u32 match ip protocol 17 0xff"
-            " match ip dport 65433 0xffff flowid 1:30",
-        ]
-    assert remove_heartbeat_lane_commands("hb0").splitlines() == [
-        "filter del dev hb0 parent 1: protocol ip prio 1",
-        "class del dev hb0 classid 1:30",
-    ]
+    with_heartbeats = shaper_commands("hb0", 10**8, 9000, None, heartbeats=True)
+    lane = with_heartbeats.removeprefix(plain)
+    assert shaper_commands("hb0", 10**8, 9000, (4 * 10**7, 9), heartbeats=True) == shared + lane
+    commands = {
+        "1.2 Gbit/s": htb_commands("hb0", 1_200_000_000, 9000),
+        "100 Mbit/s": htb_commands("rail0", 100_000_000, 9000),
+        "heartbeat lane": lane,
+        "heartbeat lane removed": remove_heartbeat_lane_commands("hb0"),
+    }
+    data_regression.check({case: text.splitlines() for case, text in commands.items()})

@@ -48,9 +48,7 @@ def test_drops_of_both_ways_but_not_of_copied_originals() -> None:
 
 def test_counters_of_a_stretch_are_a_difference() -> None:
     assert (Counters(10, 3, 2, 5) - Counters(4, 1, 2, 1)).non_negative == Counters(6, 2, 0, 4)
-    assert (Counters(10, 1, 2) - Counters(4, 3, 2)).non_negative.retransmits == 0, (
-        "some were needless, as was reported late"
-    )
+    assert (Counters(10, 1, 2) - Counters(4, 3, 2)).non_negative.retransmits == 0, "needless ones, reported late"
 
 
 def test_drops_of_a_stretch_are_known_by_port() -> None:

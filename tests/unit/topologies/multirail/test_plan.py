@@ -42,6 +42,7 @@ rates = st.integers(1_000_000, 10_000_000_000)
 rail_lists = st.lists(
     st.builds(RailSpec, kind=st.sampled_from(RAIL_KINDS.names()), rate=st.just("5Mbit")), min_size=1, max_size=8
 )
+UNREACHABLE = "route add unreachable default"
 specs = st.builds(
     MultirailSpec,
     kind=st.just("multi-rail"),
@@ -120,7 +121,7 @@ def test_node_has_neighbours_and_a_route_table_for_each_nic(plan: MultirailPlan)
             assert f"rule add from {nic.ip} lookup {table}" in lines
             routes = [line for line in lines if line.startswith(f"route add {subnet(nic.rail)} {dev}")]
             assert [route.endswith(f"table {table}") for route in routes] == [False, True]
-            assert f"route add unreachable default table {table}" in lines
+            assert f"{UNREACHABLE} table {table}" in lines
             known = {tuple(line.split()[2:7:2]) for line in lines if line.startswith("neighbour") and dev in line}
             peers = [peer for peer in plan.nics_on(nic.rail) if peer != nic]
             assert known == {(peer.ip, peer.mac, f"rail{nic.rail}") for peer in peers}
@@ -172,7 +173,7 @@ def test_idle_link_passes_some_milliseconds_of_its_rate(rate: int, mtu: int) -> 
 def test_mptcp_announces_each_nic_and_limits_subflows(plan: MultirailPlan) -> None:
     limits, *endpoints = mptcp_commands(plan.nics_of("n1")).splitlines()
     more = len(plan.rails) - 1
-    assert limits == f"mptcp limits set subflow {min(2 * more, 8)} add_addr_accepted {more}"
+    assert limits.endswith(f" subflow {min(2 * more, 8)} add_addr_accepted {more}")
     assert endpoints == [f"mptcp endpoint add 198.18.{r}.2 dev rail{r} signal" for r in range(more + 1)]
 
 
@@ -198,7 +199,7 @@ def test_headers_are_no_payload() -> None:
 def test_targets_of_faults_are_nics_and_rails() -> None:
     rails = [{"kind": "tcp", "rate": "100Mbit"}, {"kind": "sharp", "rate": "100Mbit"}]
     plan = make_multirail_plan(parse_multirail({"kind": "multi-rail", "nodes": 2, "rails": rails}))
-    targets = [f"tcp0 of n{node}" for node in range(2)] + [f"sharp1 of {name}" for name in ("n0", "n1", "agg1")]
+    targets = ["tcp0 of n0", "tcp0 of n1", "sharp1 of n0", "sharp1 of n1", "sharp1 of agg1"]
     assert list(FAULTS["link-down"].targets(plan)) == targets
     assert FAULTS["rail-switch-crash"].targets(plan) == ["rail0", "rail1"]
     for kind in ("gpu-crash", "hb-port-down", "server-crash", "spine-crash", "controller-crash"):

@@ -5,12 +5,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pytest_regressions.data_regression import DataRegressionFixture
 
 from railyard.core.errors import BadInput
 from railyard.topologies.multirail.plan import MAX_RATE_BPS, SHARE, frames_needed, make_multirail_plan, round_up
 from railyard.topologies.multirail.spec import MultirailSpec, parse_multirail
 from railyard.topologies.rail_kind import RAIL_KINDS
 from railyard.workloads.allreduce.balancing.costs import paper_rail
+from tests.unit.messages import messages
 
 kinds = st.sampled_from(RAIL_KINDS.names())
 frames = st.floats(1e3, 1e7)
@@ -53,36 +55,32 @@ def test_spec_survives_writing_and_reading(spec: MultirailSpec) -> None:
     assert parse_multirail(spec.model_dump(mode="json")) == spec
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ({}, "fabric.kind: nothing given, but this key is needed"),
-        (fabric(), "fabric.rails: [] must have 1 or more"),
-        (fabric(*[rail()] * 9), "must have 8 or fewer"),
-        (fabric(rail(), nodes=1), "fabric.nodes: 1 must be 2 or more"),
-        (fabric(rail(), nodes=65), "fabric.nodes: 65 must be 64 or less"),
-        (fabric(rail(), mtu=1000), "fabric.mtu: 1000 must be 1280 or more"),
-        (fabric(rail(), scale=0), "fabric.scale: 0 must be 1.0 or more"),
-        (fabric(rail(rate="0Mbit")), "fabric.rails.0.rate: '0Mbit' is not a rate above zero, such as 100Mbit; or auto"),
-        (fabric(rail(rate=0)), "fabric.rails.0.rate: 0 is not a rate"),
-        (fabric(rail(rate="999kbit")), "fabric.rails.0.rate: '999kbit' must be 1Mbit or more"),
-        (fabric({"kind": "tcp"}), "fabric.rails.0.rate: nothing given"),
-        (fabric(rail("shrap")), "fabric.rails.0.kind: 'shrap' is not known: did you mean 'sharp'?"),
-        (fabric(rail(), rail(setup=3)), "fabric.rails.1.setup: 3 is not a time"),
-        (fabric(rail(cpu="-1ns")), "fabric.rails.0.cpu: '-1ns' is not a time above zero"),
-        (fabric(rail(name="A b")), "fabric.rails.0.name: 'A b' must be small letters, digits and dashes"),
-        (fabric(rail(), rail(name="tcp0")), "two are called tcp0"),
-        (fabric(rail(), dilation={"small": 2}), "fabric.dilation.small: 'small' is not a size"),
-        (fabric(rail(), dilation={"1MiB": 0}), "fabric.dilation.1MiB: 0 must be 1.0 or more"),
-        (fabric(rail(), dilation={"1MiB": 2, "1024KiB": 4}),
-            "fabric.dilation.1024KiB: 4 is for the size 1MiB, which is given twice"),
-        (fabric(rail(), rial=3), "fabric.rial: 3 is not a known key: did you mean 'rails'?"),
-    ],
-)  # fmt: skip
-def test_a_mistake_is_named(data: object, message: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        parse_multirail(data)
-    assert message in str(caught.value)
+WRONG: dict[str, object] = {
+    "no kind": {},
+    "no rails": fabric(),
+    "9 rails": fabric(*[rail()] * 9),
+    "1 node": fabric(rail(), nodes=1),
+    "65 nodes": fabric(rail(), nodes=65),
+    "MTU of 1000": fabric(rail(), mtu=1000),
+    "scale of 0": fabric(rail(), scale=0),
+    "rate of 0": fabric(rail(rate="0Mbit")),
+    "number as rate": fabric(rail(rate=0)),
+    "rate of 999kbit": fabric(rail(rate="999kbit")),
+    "no rate": fabric({"kind": "tcp"}),
+    "unknown kind of rail": fabric(rail("shrap")),
+    "setup without a unit": fabric(rail(), rail(setup=3)),
+    "negative CPU time": fabric(rail(cpu="-1ns")),
+    "name with a space": fabric(rail(name="A b")),
+    "two rails of a name": fabric(rail(), rail(name="tcp0")),
+    "dilation without a size": fabric(rail(), dilation={"small": 2}),
+    "dilation of 0": fabric(rail(), dilation={"1MiB": 0}),
+    "dilations of one size": fabric(rail(), dilation={"1MiB": 2, "1024KiB": 4}),
+    "unknown key": fabric(rail(), rial=3),
+}
+
+
+def test_a_mistake_is_named(data_regression: DataRegressionFixture) -> None:
+    data_regression.check(messages(parse_multirail, WRONG))
 
 
 @pytest.mark.parametrize("kind", RAIL_KINDS)
@@ -123,7 +121,7 @@ def test_a_scale_that_was_given_is_kept() -> None:
 
 
 def test_auto_rate_needs_the_machine() -> None:
-    with pytest.raises(ValueError, match="what the machine carries"):
+    with pytest.raises(ValueError, match="the machine"):
         make_multirail_plan(parse_multirail(fabric(rail(rate="auto"))))
 
 
@@ -131,9 +129,8 @@ def test_rates_above_the_machines_capacity_are_refused() -> None:
     spec = parse_multirail(fabric(rail(rate="2Gbit"), rail(rate="4Gbit")))
     needed = frames_needed(spec, (2e9, 4e9))
     assert make_multirail_plan(spec, needed).rates_bps == (2_000_000_000, 4_000_000_000)
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadInput, match=r"fabric\.rails\.1\.rate: '4Gbit' .* carries: 2Gbit"):
         make_multirail_plan(spec, needed / 2)
-    assert str(caught.value).startswith("fabric.rails.1.rate: '4Gbit' is more than this machine carries: 2Gbit")
 
 
 def test_sum_in_the_network_passes_the_switch_twice() -> None:
