@@ -26,7 +26,7 @@ from rich.table import Table
 
 from benchmarks.command import run_benchmark
 from railyard.core.installation import PROJECT
-from railyard.experiments.live.server import PERIOD_S
+from railyard.experiments.live.watched_fabric import PERIOD_S
 
 GRIDS: Final = ((4, 4, 0.02), (8, 8, 0.05))
 """Domains and rails of each fabric, and the share of a core that its page may take."""

@@ -125,9 +125,11 @@ def is_same(answer: object, right: Answer, within: float) -> bool:
     if isinstance(answer, bool):
         answer = "yes" if answer else "no"
     if isinstance(right, frozenset):
-        words = answer if isinstance(answer, list) else re.split(r"[,\s]+", str(answer).strip())
-        expected_words = {name.lower() for name in right} or {"none"}
-        return {str(word).lower() for word in words} == expected_words
+        words = re.split(r"[,\s]+", str(answer).strip())
+        if isinstance(answer, list):
+            words = list(map(str, answer))
+        expected_words = set(map(str.lower, right)) or {"none"}
+        return set(map(str.lower, words)) == expected_words
     if isinstance(right, int | float):
         return isinstance(answer, int | float) and abs(answer - right) <= within * abs(right) + 1e-9
     return " ".join(str(answer).lower().split()) == right.lower()
@@ -188,4 +190,6 @@ def to_csv(rows: list[dict[str, Any]]) -> str:
 
 
 def _cell(value: object) -> object:
-    return f"'{value}" if str(value).lstrip().startswith(("=", "+", "-", "@")) else value
+    if str(value).lstrip().startswith(("=", "+", "-", "@")):
+        return f"'{value}"
+    return value

@@ -200,7 +200,7 @@ class Setting:
 
     def records(self, name: str) -> Analysis:
         """Return the records of the student's newest run of a name. NotDone if there is none as the lab asks."""
-        run = next(run for run in self.lab.runs if run.name == name)
+        (run,) = (run for run in self.lab.runs if run.name == name)
         overrides = self.overrides(run)
         if run.plugin:
             # a check doesn't load a student's file, which would run with the rights of the teacher
@@ -244,16 +244,22 @@ class Setting:
 
 def _first(rows: Iterable[T], keys: Mapping[str, Any]) -> T:
     for row in rows:
-        if all(getattr(row, name) == value for name, value in keys.items()):
+        values = {name: getattr(row, name) for name in keys}
+        if values == keys:
             return row
-    raise NotDone(f"the run has no record of {', '.join(f'{name} {value}' for name, value in keys.items() if value)}")
+    described = [f"{name} {value}" for name, value in keys.items() if value]
+    raise NotDone(f"the run has no record of {', '.join(described)}")
 
 
 def _comparable(spec: Mapping[str, Any], run: LabRun) -> str:
     """Return the part of a specification that a lab asks for, as text: the seed is the student's choice."""
-    part = {key: value for key, value in spec.items() if key not in ("seed", "title", "description", "plugins")}
+    part = dict(spec)
+    for key in ("seed", "title", "description", "plugins"):
+        part.pop(key, None)
     text = json.dumps(part, sort_keys=True)
-    return text.replace(json.dumps(run.plugin_name), json.dumps(run.stand_in)) if run.plugin else text
+    if not run.plugin:
+        return text
+    return text.replace(json.dumps(run.plugin_name), json.dumps(run.stand_in))
 
 
 def in_order() -> list[Lab]:

@@ -64,10 +64,11 @@ def typical_answers(path: Path) -> dict[str, dict[str, list[str]]]:
 
 def numbered(setting: Setting) -> dict[str, str]:
     """Return each question's Markdown by its name: its number, the name, and the text."""
-    return {
-        question.name: f"**Question {number}, `{question.name}`:** {fill(question.text, setting.values)}"
-        for number, question in enumerate(setting.lab.questions, 1)
-    }
+    texts: dict[str, str] = {}
+    for number, question in enumerate(setting.lab.questions, 1):
+        text = fill(question.text, setting.values)
+        texts[question.name] = f"**Question {number}, `{question.name}`:** {text}"
+    return texts
 
 
 def student_page(setting: Setting) -> str:
@@ -96,8 +97,8 @@ def student_page(setting: Setting) -> str:
         f"{fill(lab.text.strip(), values)}\n",
     ]
     if lab.discuss:
-        questions = "\n".join(f"- {fill(discussion.question, values)}" for discussion in lab.discuss)
-        parts.append(f"## Discuss\n\n{questions}\n")
+        questions = [f"- {fill(discussion.question, values)}\n" for discussion in lab.discuss]
+        parts.append(f"## Discuss\n\n{''.join(questions)}")
     parts.append(f"## Check\n\n```sh\n{check}\n```\n")
     return "\n".join(parts)
 
@@ -106,22 +107,29 @@ def shown(answer: Answer) -> str:
     """Return an answer as a student would write it."""
     if isinstance(answer, frozenset):
         return ", ".join(sorted(answer)) or "none"
-    return f"{answer:.4g}" if isinstance(answer, float) else str(answer)
+    if isinstance(answer, float):
+        return f"{answer:.4g}"
+    return str(answer)
 
 
 def answers(setting: Setting, question: Question) -> list[str]:
     """Return the right answer, then the mistakes, as a student would write them; nothing without the run they need."""
     try:
-        return [shown(question.right(setting)), *(shown(mistake.answer(setting)) for mistake in question.mistakes)]
+        values = [question.right(setting)]
+        for mistake in question.mistakes:
+            values.append(mistake.answer(setting))
     except NotDone:
         return []
+    return list(map(shown, values))
 
 
 def teacher_page(setting: Setting, runs: Recorded | None = None) -> str:
     """Return answers with reasons, common mistakes, and plans of lessons. `runs`: what the lab gave on packets."""
     lab = setting.lab
     runs = runs or Recorded()
-    variant = f"the variant of {setting.student}" if setting.student else "the variant without a name"
+    variant = "the variant without a name"
+    if setting.student:
+        variant = f"the variant of {setting.student}"
     parts = [
         f"# Lab {lab.number}: {lab.title} (for teachers)",
         f"Answers are of {variant}; `lab check` and `lab grade` compute those of each student.",
@@ -136,9 +144,12 @@ def teacher_page(setting: Setting, runs: Recorded | None = None) -> str:
         parts.append(f"## A solution\n\n`{lab.starter.file}`:\n\n```python\n{lab.starter.solution.strip()}\n```")
     if lab.discuss:
         parts.append("## Discussion")
-    parts += [fill(f"**{item.question}** {item.answer}", setting.values) for item in lab.discuss]
+    for discussion in lab.discuss:
+        parts.append(fill(f"**{discussion.question}** {discussion.answer}", setting.values))
     page = "\n\n".join(parts) + "\n"
-    return f"{page}\n{runs.outputs}" if runs.outputs else page
+    if runs.outputs:
+        return f"{page}\n{runs.outputs}"
+    return page
 
 
 def _explained(setting: Setting, question: Question, typical: Sequence[str]) -> list[str]:
@@ -148,7 +159,10 @@ def _explained(setting: Setting, question: Question, typical: Sequence[str]) -> 
     label = "Answer" if computed else "Typical answer"
     why = fill(question.why, setting.values)
     paragraphs = [f"{label}: **{right}**{_tolerance(question, right)}. {why}"]
-    mistakes = [f"- **{value}**: {mistake.reason}" for value, mistake in zip(wrong, question.mistakes, strict=False)]
+    mistakes: list[str] = []
+    # without the student's own run, no mistake has a value
+    for value, mistake in zip(wrong, question.mistakes, strict=False):
+        mistakes.append(f"- **{value}**: {mistake.reason}")
     if mistakes:
         paragraphs.append("Common mistakes:")
         paragraphs.append("\n".join(mistakes))
@@ -157,7 +171,9 @@ def _explained(setting: Setting, question: Question, typical: Sequence[str]) -> 
 
 def _tolerance(question: Question, answer: str) -> str:
     """Return by which share a number may differ; nothing for a word or a name."""
-    return f" (± {question.within:.0%})" if question.within and re.fullmatch(r"\d+(\.\d+)?(e[+-]\d+)?", answer) else ""
+    if question.within and re.fullmatch(r"\d+(\.\d+)?(e[+-]\d+)?", answer):
+        return f" (± {question.within:.0%})"
+    return ""
 
 
 def notebook(page: str) -> str:

@@ -7,6 +7,7 @@ expression also uses `setting` (a `Setting`) and the public functions of the mod
 import random
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
@@ -148,8 +149,9 @@ class _LabMaker:
         self._front_matter = front_matter
         self._file = file
         self._functions = self._load_functions()
-        value_names = {name for key in front_matter.values for name in _names_of(key)}
-        self._names = {"setting", "range", *_DRAWS, *self._functions, *value_names}
+        self._names = {"setting", "range", *_DRAWS, *self._functions}
+        for key in front_matter.values:
+            self._names.update(_names_of(key))
 
     def lab(self, text: str) -> Lab:
         """Return the lab. `text`: the text for students."""
@@ -179,7 +181,8 @@ class _LabMaker:
             module = import_module(module_name)
         except ImportError as error:
             raise self._error("functions", module_name, f"can't be imported: {error}") from error
-        return {name: value for name, value in vars(module).items() if not name.startswith("_")}
+        public_names = [name for name in vars(module) if not name.startswith("_")]
+        return {name: getattr(module, name) for name in public_names}
 
     def _value_chooser(self) -> Callable[[random.Random], dict[str, Any]]:
         """Return the function that draws the values of a variant, in the order in which the file has them."""
@@ -192,7 +195,10 @@ class _LabMaker:
             values: dict[str, Any] = {}
             for names, rule in rules:
                 value = rule(choose, {**draws, **values})
-                values |= dict(zip(names, value, strict=True)) if len(names) > 1 else {names[0]: value}
+                if len(names) == 1:
+                    values[names[0]] = value
+                else:
+                    values |= zip(names, value, strict=True)
             return values
 
         return choose_values
@@ -210,10 +216,10 @@ class _LabMaker:
 
     def _question(self, name: str, question: _Question) -> Question:
         field = f"questions.{name}"
-        mistakes = [
-            Mistake(self._answer(f"{field}.mistakes.{number}", mistake), mistake.reason)
-            for number, mistake in enumerate(question.mistakes)
-        ]
+        mistakes: list[Mistake] = []
+        for number, mistake in enumerate(question.mistakes):
+            answer = self._answer(f"{field}.mistakes.{number}", mistake)
+            mistakes.append(Mistake(answer, mistake.reason))
         return Question(
             name=name,
             text=question.text,
@@ -228,8 +234,7 @@ class _LabMaker:
     def _answer(self, field: str, item: _Answer) -> Callable[[Setting], Answer]:
         """Return the function that gives an answer for a student's setting. A list is a set of names."""
         if item.answer is not None:
-            answer = frozenset(item.answer) if isinstance(item.answer, tuple) else item.answer
-            return lambda setting: answer
+            return partial(_constant_answer, item.answer)
         expression = self._expression(f"{field}.compute", item.compute)
 
         def compute(setting: Setting) -> Answer:
@@ -259,6 +264,13 @@ class _LabMaker:
 
     def _error(self, field: str, value: object, problem: str) -> BadInput:
         return BadInput(f"{self._file}: {field}", value, problem)
+
+
+def _constant_answer(answer: float | str | tuple[str, ...], setting: Setting) -> Answer:
+    """Return an answer that doesn't depend on the student's setting."""
+    if isinstance(answer, tuple):
+        return frozenset(answer)
+    return answer
 
 
 def _names_of(key: str) -> list[str]:

@@ -71,21 +71,35 @@ class Clicks:
         A fault that is still active lasts until now. Of several background loads, one after the other, the last is
         kept.
         """
-        workloads, background, policies = (self.started[sort] for sort in ("workload", "background", "policy"))
-        specs = list[dict[str, Any]]()
-        chosen: dict[str, Any] = {"workloads": workloads} if workloads else {}
+        specs: list[dict[str, Any]] = []
+        chosen: dict[str, Any] = {}
+        if self.started["workload"]:
+            chosen["workloads"] = self.started["workload"]
         if self.faults:
-            faults = [fault_dict(timed) for timed in script_of(self.faults, now_s)]
+            faults = list(map(fault_dict, script_of(self.faults, now_s)))
             specs.append({**chosen, "scripts": [{"name": "clicks", "faults": faults}]})
-        if background or policies:
-            policy_name = self.policy if self.policy in HEALTH_POLICIES else "dr"
-            steered: dict[str, Any] = {"background": background[-1:]} if background else {}
-            steered["routing"] = self.experiment.get("routing") or {"policies": policies or [policy_name]}
+        if self.started["background"] or self.started["policy"]:
             # routing is measured by the times of workloads
-            if not workloads:
+            if not chosen:
                 chosen["workloads"] = self.experiment.get("workloads") or [DEFAULT_WORKLOAD]
-            specs.append(chosen | steered)
-        return specs or ([chosen] if chosen else [])
+            specs.append(chosen | self._steered())
+        if chosen and not specs:
+            specs.append(chosen)
+        return specs
+
+    def _steered(self) -> dict[str, Any]:
+        """Return the sections of policies and background load that were started."""
+        sections: dict[str, Any] = {}
+        background = self.started["background"]
+        if background:
+            sections["background"] = background[-1:]
+        policies = self.started["policy"]
+        if not policies:
+            policies = [self.policy]
+            if self.policy not in HEALTH_POLICIES:
+                policies = ["dr"]
+        sections["routing"] = self.experiment.get("routing") or {"policies": policies}
+        return sections
 
     def saved(self, now_s: float) -> str:
         """Return the experiment that repeats the clicks as YAML; a second one is a comment in it."""
@@ -109,7 +123,10 @@ class Clicks:
                 removed = _FAULT_KEYS
             else:
                 removed = {}
-            emptied = {key: empty for key, empty in removed.items() if self.experiment.get(key) and key not in sections}
+            emptied: dict[str, Any] = {}
+            for key, empty in removed.items():
+                if self.experiment.get(key) and key not in sections:
+                    emptied[key] = empty
             words = ["run", *base]
             for key, value in (sections | emptied).items():
                 words += ["-o", _override(key, value)]
@@ -156,18 +173,24 @@ def script_of(clicks: Sequence[Click], now_s: float) -> list[Timed]:
     for number, click in enumerate(clicks):
         actions.append((click.injected_s, 1, number))
         actions.append((click.repaired_s or now_s, 0, number))
-    delay_s = _FIRST_AT_S - min(actions)[0] if clicks else 0.0
-    at = dict[int, float]()
-    until = dict[int, float]()
-    for when, is_injection, i in sorted(actions):
+    if not actions:
+        return []
+    delay_s = _FIRST_AT_S - min(actions)[0]
+    injected_at: dict[int, float] = {}
+    repaired_at: dict[int, float] = {}
+    for when, is_injection, number in sorted(actions):
         if is_injection:
-            for earlier, repaired_s in until.items():
-                ready_s = repaired_s + idle_s(clicks[earlier].scope, clicks[i].scope)
+            # the delay grows where the part of an earlier fault must be left alone for some time
+            for earlier, repaired_s in repaired_at.items():
+                ready_s = repaired_s + idle_s(clicks[earlier].scope, clicks[number].scope)
                 delay_s = max(delay_s, ready_s - when)
-            at[i] = round(when + delay_s, 1)
+            injected_at[number] = round(when + delay_s, 1)
         else:
-            until[i] = max(round(when + delay_s, 1), at[i] + _MIN_REPAIR_S)
-    return [Timed(clicks[i].fault, at[i], round(until[i] - at[i], 1)) for i in at]
+            repaired_at[number] = max(round(when + delay_s, 1), injected_at[number] + _MIN_REPAIR_S)
+    script: list[Timed] = []
+    for number, at_s in injected_at.items():
+        script.append(Timed(clicks[number].fault, at_s, round(repaired_at[number] - at_s, 1)))
+    return script
 
 
 def without_live(arguments: Sequence[str]) -> list[str]:

@@ -132,7 +132,10 @@ class Controls:
         if do not in ACTIONS:
             raise BadInput("do", do, f"is not known: allowed are {', '.join(ACTIONS)}")
         if do in ("pause", "resume"):
-            (self._may_go_on.clear if do == "pause" else self._may_go_on.set)()
+            if do == "pause":
+                self._may_go_on.clear()
+            else:
+                self._may_go_on.set()
             self._note(do, {})
             return
         if self._net is None:

@@ -122,9 +122,8 @@ class FirstPackets:
         observer = threading.Thread(
             target=self._observe, args=(probes, injected_ns, is_over), name="first packets", daemon=True
         )
-        self._observers = [running_observer for running_observer in self._observers if running_observer.is_alive()] + [
-            observer
-        ]
+        self._observers = list(filter(threading.Thread.is_alive, self._observers))
+        self._observers.append(observer)
         observer.start()
 
     def close(self) -> None:

@@ -68,4 +68,7 @@ def opened_page(mode: str | None, save_script: Path | None) -> Iterator[OpenedPa
 def allowed_users(environment: Mapping[str, str]) -> list[int]:
     """Return who may connect: root, this user, and the one who became root by sudo."""
     uid = environment.get("SUDO_UID", "")
-    return sorted({0, os.geteuid(), *([int(uid)] if os.geteuid() == 0 and uid.isdigit() else [])})
+    users = {0, os.geteuid()}
+    if os.geteuid() == 0 and uid.isdigit():
+        users.add(int(uid))
+    return sorted(users)

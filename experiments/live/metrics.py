@@ -26,8 +26,15 @@ def exposition(
     """Return all metrics. `fabric`: as `structure` returns it; `health`: (load, score) of each element, by sort."""
     rows: dict[str, list[tuple[dict[str, str], float]]] = {name: [] for name in _ABOUT}
     rows["railyard_active_faults"].append(({}, len(run["active"])))
-    rows["railyard_gpus"].append(({}, len(fabric["hosts"]) if fabric else 0))
-    for link, sample in zip(fabric["links"] if fabric and links else (), links, strict=True):
+    gpu_count = 0
+    link_structures: Sequence[Mapping[str, Any]] = ()
+    if fabric:
+        gpu_count = len(fabric["hosts"])
+        # there is no sample yet of a fabric that has just come up
+        if links:
+            link_structures = fabric["links"]
+    rows["railyard_gpus"].append(({}, gpu_count))
+    for link, sample in zip(link_structures, links, strict=True):
         labels = {"a": link["a"], "b": link["b"], "interface": link["interface"]}
         rows["railyard_link_up"].append((labels, sample.up))
         rows["railyard_link_rate_bits"].append((labels, link["rate"]))
@@ -38,15 +45,22 @@ def exposition(
     for sort in ("rail", "domain", "spine"):
         for index, (_, score) in enumerate(health.get(sort, ())):
             rows["railyard_health_score"].append(({"element": sort, "index": str(index)}, score))
-    return "".join(_lines(name, samples) for name, samples in rows.items() if samples)
+    text = ""
+    for name, samples in rows.items():
+        if samples:
+            text += _lines(name, samples)
+    return text
 
 
 def _lines(name: str, rows: Iterable[tuple[Mapping[str, str], float]]) -> str:
     kind, about = _ABOUT[name]
     lines = [f"# HELP {name} {about}\n# TYPE {name} {kind}\n"]
     for labels, value in rows:
-        inner = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
-        lines.append(f"{name}{{{inner}}} {float(value):.10g}\n" if inner else f"{name} {float(value):.10g}\n")
+        label_texts = [f'{key}="{_escaped(text)}"' for key, text in labels.items()]
+        metric = name
+        if label_texts:
+            metric = f"{name}{{{','.join(label_texts)}}}"
+        lines.append(f"{metric} {float(value):.10g}\n")
     return "".join(lines)
 
 

@@ -35,15 +35,17 @@ class Links:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self.at = {(link.a.node, link.a.interface): i for i, link in enumerate(plan.links)}
+        self.at: dict[tuple[str, str], int] = {}
         # numbers of links by node, and whether the link is that of the HB domain
-        self._of = dict[tuple[str, bool], list[int]]()
-        for (node, interface), number in self.at.items():
-            self._of.setdefault((node, interface.startswith("hb")), []).append(number)
+        self._by_node: dict[tuple[str, bool], list[int]] = {}
+        for number, link in enumerate(plan.links):
+            self.at[link.a.node, link.a.interface] = number
+            is_hb = link.a.interface.startswith("hb")
+            self._by_node.setdefault((link.a.node, is_hb), []).append(number)
 
     def at_gpu(self, gpu: Gpu, side: Side) -> list[int]:
         """Return the links of a GPU on a side: of its rail, one in each plane."""
-        return self._of.get((gpu.name, side == "hb"), [])
+        return self._by_node.get((gpu.name, side == "hb"), [])
 
     def policy(self, src: Gpu, dst: Gpu) -> list[int]:
         """Return the links of the policy's paths: in every plane, and of spines all that a hash may choose."""
@@ -61,8 +63,8 @@ class Links:
             return [number for number, _, _ in self.graph_uplinks(a, b)]
         if a.rank == b.rank or a.domain == b.domain or not self._plan.uplinks:
             return []
-        link_numbers = (number for gpu in (a, b) for number in self.at_gpu(gpu, "rail"))
-        rails = {self._plan.links[number].b.node for number in link_numbers}
+        rail_links = [*self.at_gpu(a, "rail"), *self.at_gpu(b, "rail")]
+        rails = {self._plan.links[number].b.node for number in rail_links}
         return [number for (node, _), number in self.at.items() if node in rails]
 
     def has_one_path(self, a: Gpu, b: Gpu) -> bool:
@@ -74,19 +76,19 @@ class Links:
     def graph_uplinks(self, a: Gpu, b: Gpu) -> list[tuple[int, int, float]]:
         """Return (number, 0 from its first end or 1 to it, share) of each link between switches of a graph."""
         graph = self._plan.graph
-        uplinks = list[tuple[int, int, float]]()
+        uplinks: list[tuple[int, int, float]] = []
         for (near, far), share in graph.shares(graph.switch_of[a], graph.switch_of[b]).items():
-            is_forward = (near, far) in self.at
-            number = self.at[near, far] if is_forward else self.at[far, near]
-            uplinks.append((number, 0 if is_forward else 1, share))
+            if (near, far) in self.at:
+                uplinks.append((self.at[near, far], 0, share))
+            else:
+                uplinks.append((self.at[far, near], 1, share))
         return uplinks
 
 
 def describe_path(plan: Plan, links: Links, src: Gpu, dst: Gpu, next_hop: NextHop) -> dict[str, Any]:
     """Return the policy's path and the packets': the GPUs, the numbers of links in the plan, and any problem.
 
-    Which of several uplinks packets take is up to a hash of the switch, so only a single one is in their path. OSError
-    if a namespace is gone.
+    Of several uplinks none is in the packets' path. OSError if a namespace is gone.
     """
     gpus = [src]
     numbers = list[int]()
@@ -104,7 +106,10 @@ def describe_path(plan: Plan, links: Links, src: Gpu, dst: Gpu, next_hop: NextHo
             if not {(here.name, device), (following.name, arrived_by)} <= links.at.keys():
                 problem = f"no link at {device} of {here.name} to {following.name}"
                 break
-            uplinks = links.uplinks(here, following) if device != "hb0" and links.has_one_path(here, following) else []
+            uplinks: list[int] = []
+            # which of several uplinks packets take is up to a hash of the switch
+            if device != "hb0" and links.has_one_path(here, following):
+                uplinks = links.uplinks(here, following)
             numbers += [links.at[here.name, device], *uplinks, links.at[following.name, arrived_by]]
             gpus.append(following)
     return {
@@ -120,26 +125,30 @@ class Paths:
     """Paths on a fabric of GPUs, and when they changed: of all pairs of a small fabric, else of those asked for."""
 
     def __init__(self, plan: Plan) -> None:
-        self._plan, self._links = plan, Links(plan)
-        self._followed = dict[Pair, None]()
+        self._plan = plan
+        self._links = Links(plan)
+        # a dictionary, since the pairs that were asked for first are forgotten first
+        self._followed: dict[Pair, None] = {}
         if len(plan.gpus) <= ALL_PAIRS_GPUS:
             self._followed |= dict.fromkeys(permutations(plan.gpus, 2))
-        self._last = dict[str, dict[str, Any]]()
+        self._last: dict[str, dict[str, Any]] = {}
 
-    def read(self, *asked: Pair) -> tuple[int, dict[str, dict[str, Any]]]:
-        """Return when (monotonic ns), and by `SRC DST` the paths that have changed; follow the pairs that are `asked`.
+    def read(self, *pairs: Pair) -> tuple[int, dict[str, dict[str, Any]]]:
+        """Return when (monotonic ns), and by `SRC DST` the paths that have changed.
 
-        With `asked`, only those pairs are read. OSError if a namespace is gone.
+        `pairs`: the only ones that are read now, and followed from now on; without any, all that are followed are
+        read. OSError if a namespace is gone.
         """
-        self._followed |= dict.fromkeys(asked)
+        self._followed |= dict.fromkeys(pairs)
         while len(self._followed) > MAX_FOLLOWED:
             del self._followed[next(iter(self._followed))]
+        changed: dict[str, dict[str, Any]] = {}
         with route_lookup() as next_hop:
-            paths = {
-                f"{src.name} {dst.name}": describe_path(self._plan, self._links, src, dst, next_hop)
-                for src, dst in asked or self._followed
-            }
-        changed = {pair: path for pair, path in paths.items() if self._last.get(pair) != path}
+            for src, dst in pairs or self._followed:
+                names = f"{src.name} {dst.name}"
+                path = describe_path(self._plan, self._links, src, dst, next_hop)
+                if self._last.get(names) != path:
+                    changed[names] = path
         self._last |= changed
         return time.monotonic_ns(), changed
 
@@ -150,7 +159,9 @@ class Paths:
 
 def _far_device(device: str, here: Gpu, following: Gpu) -> str:
     """Return the interface of arrival: that of the same domain or rail, and of plane 0 between two rails."""
-    return device if device == "hb0" or here.rank == following.rank or plane_of_device(device) else "rail0"
+    if device == "hb0" or here.rank == following.rank or plane_of_device(device):
+        return device
+    return "rail0"
 
 
 @contextmanager
@@ -161,9 +172,10 @@ def route_lookup() -> Iterator[NextHop]:
     def socket_at(node: str) -> tuple[socket.socket, dict[str, int], dict[int, str]]:
         if node not in sockets:
             with namespaces.inside(node):
-                names = {name: number for number, name in socket.if_nameindex()}
+                names = dict(socket.if_nameindex())
                 netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)
-            sockets[node] = netlink, names, {number: name for name, number in names.items()}
+            numbers = {name: number for number, name in names.items()}
+            sockets[node] = netlink, numbers, names
         return sockets[node]
 
     def next_hop(here: Gpu, src: Gpu, dst: Gpu, arrived_by: str) -> tuple[str, Gpu] | None:
@@ -187,7 +199,9 @@ def route_lookup() -> Iterator[NextHop]:
         if device is None:
             return None
         gateway = route_attributes.get(RTA_GATEWAY)
-        return device, gpu_of_ip(socket.inet_ntoa(gateway)) if gateway else dst
+        if gateway is None:
+            return device, dst
+        return device, gpu_of_ip(socket.inet_ntoa(gateway))
 
     try:
         yield next_hop

@@ -46,14 +46,22 @@ class PhaseProgress:
     @property
     def under_way(self) -> list[str]:
         """Kind and name of each phase that is under way, once; of many the first ones and how many more."""
-        open_numbers = (n for n, waits in self._waits.items() if n not in self._ended and self._ended.issuperset(waits))
-        phases = [self._schedule.phases[n] for n in open_numbers]
-        names = list(dict.fromkeys(_label(phase.kind, phase.name) for phase in phases))
-        return [*names[:MAX_NAMED], *([f"{len(names) - MAX_NAMED} more"] if len(names) > MAX_NAMED else [])]
+        # a dictionary has each label once, in the order of the phases
+        labels: dict[str, None] = {}
+        for number, waits in self._waits.items():
+            if number not in self._ended and self._ended.issuperset(waits):
+                phase = self._schedule.phases[number]
+                labels[_label(phase.kind, phase.name)] = None
+        names = list(labels)
+        if len(names) > MAX_NAMED:
+            names[MAX_NAMED:] = [f"{len(names) - MAX_NAMED} more"]
+        return names
 
 
 def _label(kind: str, name: str) -> str:
-    return name if kind.lower() in name.lower() else f"{kind} {name}"
+    if kind.lower() in name.lower():
+        return name
+    return f"{kind} {name}"
 
 
 def phase_order(schedule: Schedule) -> dict[int, Collection[int]]:
@@ -74,7 +82,10 @@ def phase_order(schedule: Schedule) -> dict[int, Collection[int]]:
         senders = set[int]()
         for earlier in waits[number] - visited:
             visited.add(earlier)
-            senders |= {earlier} if earlier in sent else sent_before(earlier, visited)
+            if earlier in sent:
+                senders.add(earlier)
+            else:
+                senders |= sent_before(earlier, visited)
         return senders
 
     return {number: sent_before(number, {number}) for number in sorted(sent)}

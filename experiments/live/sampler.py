@@ -34,32 +34,40 @@ class LinkSample(NamedTuple):
 
 def structure(label: str, plan: FabricPlan) -> dict[str, Any]:
     """Return what the page draws of a fabric, and which faults each element can have."""
-    layer_of = {plan.link_of(name, layer): (name, layer) for layer in LAYERS for name in plan.link_names(layer)}
+    layer_of: dict[Any, tuple[str, str]] = {}
+    for layer in LAYERS:
+        for name in plan.link_names(layer):
+            layer_of[plan.link_of(name, layer)] = name, layer
     places: dict[str, list[int]] = {}
     if isinstance(plan, Plan):
         places = {gpu.name: [gpu.domain, gpu.rank] for gpu in plan.gpus}
     links = []
     for link in plan.links:
-        target, layer = layer_of.get(link, ("", ""))
+        target, link_layer = layer_of.get(link, ("", ""))
         if link.kind == UPLINK:
             target = link.name
-            layer = UPLINK
+            link_layer = UPLINK
         drawn = {
             "a": link.a.node,
             "b": link.b.node,
             "rate": link.rate_bps,
             "kind": link.kind,
             "target": target,
-            "layer": layer,
+            "layer": link_layer,
             "interface": link.a.interface,
         }
         links.append(drawn)
+    hosts = [{"name": name, "place": places.get(name)} for name in plan.hosts]
+    switches = [{"name": switch.name, "role": switch.role} for switch in plan.switches]
+    inner = dict.fromkeys(plan.namespaces)
+    for name in plan.hosts:
+        inner.pop(name, None)
     return {
         "label": label,
         "title": plan.title,
-        "hosts": [{"name": name, "place": places.get(name)} for name in plan.hosts],
-        "inner": [name for name in plan.namespaces if name not in set(plan.hosts)],
-        "switches": [{"name": switch.name, "role": switch.role} for switch in plan.switches],
+        "hosts": hosts,
+        "inner": list(inner),
+        "switches": switches,
         "links": links,
         "control": list(plan.control_processes),
         "faults": _faults(plan),
@@ -69,22 +77,24 @@ def structure(label: str, plan: FabricPlan) -> dict[str, Any]:
 def _faults(plan: FabricPlan) -> list[dict[str, Any]]:
     """Return the fault kinds that have any target in a fabric."""
     uplinks = frozenset(link.name for link in plan.links if link.kind == UPLINK)
-    targets_of = {kind: list(FAULTS[kind].targets(plan)) for kind in fault_kinds()}
-    return [_fault(kind, targets, uplinks) for kind, targets in targets_of.items() if targets]
+    faults: list[dict[str, Any]] = []
+    for kind in fault_kinds():
+        targets = list(FAULTS[kind].targets(plan))
+        if targets:
+            faults.append(_fault(kind, targets, uplinks))
+    return faults
 
 
 def _fault(kind: str, targets: list[str], uplinks: frozenset[str]) -> dict[str, Any]:
     """Return a fault kind as the page offers it; `layer` of links says at which links."""
     definition = FAULTS[kind]
-    layer: str | None = UPLINK if uplinks.issuperset(targets) else definition.layer
-    parameters = {
-        name: {"default": value, "about": field.description or ""}
-        for (name, field), value in zip(
-            definition.Parameters.model_fields.items(),
-            definition.Parameters().model_dump(mode="json").values(),
-            strict=True,
-        )
-    }
+    layer: str | None = definition.layer
+    if uplinks.issuperset(targets):
+        layer = UPLINK
+    defaults = definition.Parameters().model_dump(mode="json")
+    parameters: dict[str, dict[str, Any]] = {}
+    for name, field in definition.Parameters.model_fields.items():
+        parameters[name] = {"default": defaults[name], "about": field.description or ""}
     about = (type(definition).__doc__ or "").partition("\n")[0]
     return {"kind": kind, "about": about, "layer": layer, "targets": targets, "parameters": parameters}
 
@@ -104,10 +114,11 @@ class Sampler:
         counters = self._reader.read()
         now_ns = (begun_ns + time.monotonic_ns()) // 2
         seconds = now_ns / 1e9 - self._before_s
-        samples = [
-            link_sample(self._before.get(node, {}).get(name), counters.get(node, {}).get(name), rate_bps, seconds)
-            for node, name, rate_bps in self._links
-        ]
+        samples: list[LinkSample] = []
+        for node, name, rate_bps in self._links:
+            before = self._before.get(node, {}).get(name)
+            after = counters.get(node, {}).get(name)
+            samples.append(link_sample(before, after, rate_bps, seconds))
         self._before = counters
         self._before_s = now_ns / 1e9
         return now_ns, samples
@@ -124,9 +135,11 @@ def link_sample(before: PortStats | None, after: PortStats | None, rate_bps: int
     if before is None or after.traffic[_RX] < before.traffic[_RX] or after.traffic[_TX] < before.traffic[_TX]:
         # lower counters are those of a new interface
         return LinkSample(after.up, 0, 0, after.backlog_bytes, 0)
-    received, sent = (after.traffic[i] - before.traffic[i] for i in (_RX, _TX))
-    drops = sum(after.traffic[i] - before.traffic[i] for i in _DROPPED) + max(
-        0, after.queue_dropped - before.queue_dropped
-    )
+    received = after.traffic[_RX] - before.traffic[_RX]
+    sent = after.traffic[_TX] - before.traffic[_TX]
+    drops = max(0, after.queue_dropped - before.queue_dropped)
+    for column in _DROPPED:
+        drops += after.traffic[column] - before.traffic[column]
+    # bytes at a thousandth of the link's rate
     full = rate_bps * seconds / 8 / 1000
     return LinkSample(after.up, round(received / full), round(sent / full), after.backlog_bytes, max(0, drops))

@@ -38,13 +38,16 @@ class Interface(NamedTuple):
 
 def interfaces() -> list[Interface]:
     """Return the interfaces with IPv4 addresses, one for each address."""
-    mtus = {name: stats.mtu for name, stats in psutil.net_if_stats().items()}
-    return [
-        Interface(name, address.address, mtus[name])
-        for name, addresses in psutil.net_if_addrs().items()
-        for address in addresses
-        if address.family == socket.AF_INET and name in mtus
-    ]
+    stats = psutil.net_if_stats()
+    with_address: list[Interface] = []
+    for name, addresses in psutil.net_if_addrs().items():
+        # an interface may have come or gone between the two calls
+        if name not in stats:
+            continue
+        for address in addresses:
+            if address.family == socket.AF_INET:
+                with_address.append(Interface(name, address.address, stats[name].mtu))
+    return with_address
 
 
 def parse_join(text: str) -> tuple[str, int]:

@@ -52,7 +52,9 @@ class Machine:
 
     def __init__(self, sock: socket.socket, number: int, about: Mapping[str, Any]) -> None:
         self.name = f"machine {number} ({about['name']}, {about['address']})"
-        self.about, self.clock, self._lock = about, Clock(0, 0), threading.Lock()
+        self.about = about
+        self.clock = Clock(0, 0)
+        self._lock = threading.Lock()
         # number of replies that are still to come
         self._owed = 0
         replies = (Ready, *messages.REPLIES)
@@ -174,7 +176,10 @@ class Cluster:
         for machine in self.others:
             before = machine.clock
             after = machine.measure_clock()
-            drift = abs(after.offset_ns - before.offset_ns) if before.uncertainty_ns else 0
+            drift = 0
+            # the first measurement has no earlier one to differ from
+            if before.uncertainty_ns:
+                drift = abs(after.offset_ns - before.offset_ns)
             worst = max(worst, after.uncertainty_ns + drift)
         return worst / 1e9
 
@@ -214,22 +219,31 @@ class Cluster:
         port = last.ask(messages.ServeEcho(gpu=far.name, ip=far.ip), messages.Port).number
         rail = rail._replace(src=Gpu(0, 0), dst=far, latency_s=rates.echo_latency_s(Gpu(0, 0), far, port))
         last.ask(messages.ServeIperf(gpu=far.name, ip=far.ip), Ready)
-        seconds = [rates.calibration_s(sample.expected_bps) for sample in (hb, rail)]
         flows = [
-            rates.start_flow(hb.src.name, hb.dst.name, hb.dst.ip, seconds[0]),
-            rates.start_client(rail.src.name, far.name, far.ip, seconds[1]),
+            rates.start_flow(hb.src.name, hb.dst.name, hb.dst.ip, rates.calibration_s(hb.expected_bps)),
+            rates.start_client(rail.src.name, far.name, far.ip, rates.calibration_s(rail.expected_bps)),
         ]
-        return [s._replace(measured_bps=rates.measured_bps(flow)) for s, flow in zip((hb, rail), flows, strict=True)]
+        measured: list[rates.Sample] = []
+        for sample, flow in zip((hb, rail), flows, strict=True):
+            measured.append(sample._replace(measured_bps=rates.measured_bps(flow)))
+        return measured
 
     def provenance(self) -> list[dict[str, Any]]:
         """Return what a run records of its machines."""
-        kept = ("name", "address", "interface", "mtu", "kernel", "cores")
-        rows = [{key: about[key] for key in kept} for about in (self.own, *(m.about for m in self.others))]
-        for row, clock in zip(rows, [Clock(0, 0), *(m.clock for m in self.others)], strict=True):
-            row |= {"clock_offset_us": clock.offset_ns / 1e3, "clock_uncertainty_us": clock.uncertainty_ns / 1e3}
+        rows = [_machine_record(self.own, Clock(0, 0))]
+        for machine in self.others:
+            rows.append(_machine_record(machine.about, machine.clock))
         return rows
 
     def end(self) -> None:
         """End the parts."""
         for machine in self.others:
             machine.worker.end()
+
+
+def _machine_record(about: Mapping[str, Any], clock: Clock) -> dict[str, Any]:
+    """Return what a run records of a machine."""
+    row = {key: about[key] for key in ("name", "address", "interface", "mtu", "kernel", "cores")}
+    row["clock_offset_us"] = clock.offset_ns / 1e3
+    row["clock_uncertainty_us"] = clock.uncertainty_ns / 1e3
+    return row

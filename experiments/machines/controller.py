@@ -1,9 +1,9 @@
 """The controller of a fabric on several machines."""
 
 import socket
+from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Final
 
 from railyard.controller.processes.clients import ControllerProcess
@@ -31,7 +31,8 @@ class ClusterController(ControllerProcess):
         self._placement = cluster.place(plan)
         elsewhere = frozenset(node for node, machine in self._placement.machine_of.items() if machine)
         super().__init__(reroute, on_event, elsewhere)
-        self._cluster, self._carriers = cluster, list[Worker]()
+        self._cluster = cluster
+        self._carriers: list[Worker] = []
 
     def connect(self, plan: Plan) -> None:
         """Start the controller, and let all machines build their parts."""
@@ -66,10 +67,11 @@ class ClusterController(ControllerProcess):
 
     def remote_agents(self) -> Mapping[socket.socket, frozenset[Gpu]]:
         """Start a route agent on each other machine; return the connections, with the GPUs there."""
-        machine_of = self._placement.machine_of
-        gpus = self._placement.plan.gpus
-        dial = partial(self._cluster.dial, module=ROUTES, name="the route agents")
-        return {
-            dial(machine): frozenset(gpu for gpu in gpus if machine_of[gpu.name] == number)
-            for number, machine in enumerate(self._cluster.others, 1)
-        }
+        gpus_of_machines: dict[int, set[Gpu]] = defaultdict(set)
+        for gpu in self._placement.plan.gpus:
+            gpus_of_machines[self._placement.machine_of[gpu.name]].add(gpu)
+        agents: dict[socket.socket, frozenset[Gpu]] = {}
+        for number, machine in enumerate(self._cluster.others, 1):
+            connection = self._cluster.dial(machine, ROUTES, "the route agents")
+            agents[connection] = frozenset(gpus_of_machines[number])
+        return agents

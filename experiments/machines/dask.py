@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from railyard.core.errors import MissingRequirement
@@ -41,15 +42,15 @@ def agents(on: str, keys: "Keys | None", spec: ExperimentSpec, join: str, token:
         poll(lambda: len(_others(cluster, spec)) >= needed, spec.underlay.wait, ASK_EVERY_S)
         other_machines = _others(cluster, spec)
         if len(other_machines) < needed:
-            wanted = f" of {', '.join(spec.hosts[1:])}" if isinstance(spec.hosts, tuple) else ""
-            problem = (
-                f"--on: {on} has workers on {len(other_machines)} other machines{wanted}, and hosts needs {needed}"
-            )
+            counted = f"{len(other_machines)} other machines"
+            if isinstance(spec.hosts, tuple):
+                counted += f" of {', '.join(spec.hosts[1:])}"
+            problem = f"--on: {on} has workers on {counted}, and hosts needs {needed}"
             raise MissingRequirement(problem, "start a worker on each of the others")
         wait = format_time(spec.underlay.wait)
-        runs = [
-            cluster.start(name, execute, join, other_machines[name], token, wait) for name in [*other_machines][:needed]
-        ]
+        runs: list[Any] = []
+        for name, worker_name in islice(other_machines.items(), needed):
+            runs.append(cluster.start(name, execute, join, worker_name, token, wait))
         yield
         for run in runs:
             if line := run.result(END_S):
@@ -71,8 +72,13 @@ def _others(cluster: "Cluster", spec: ExperimentSpec) -> dict[str, str]:
     machine_names = cluster.names()
     own_machine = identify()["machine"]
     named = cluster.worker_names()
-    asked = set(spec.hosts[1:]) if isinstance(spec.hosts, tuple) else set(named.values())
-    return {name: named[name] for name in machine_names if name != own_machine and named[name] in asked}
+    other_machines: dict[str, str] = {}
+    for machine_name in machine_names:
+        worker_name = named[machine_name]
+        is_asked_for = not isinstance(spec.hosts, tuple) or worker_name in spec.hosts[1:]
+        if machine_name != own_machine and is_asked_for:
+            other_machines[machine_name] = worker_name
+    return other_machines
 
 
 def ensure_token() -> None:

@@ -45,7 +45,10 @@ class ClusterOperator(Operator):
 
     def symptoms(self, fault: Fault) -> Sequence[bool]:
         """Return the symptoms on all machines that have a part of what breaks."""
-        return [symptom for acted in self._act("symptoms", fault) for symptom in acted.symptoms]
+        symptoms: list[bool] = []
+        for acted in self._act("symptoms", fault):
+            symptoms += acted.symptoms
+        return symptoms
 
     def _act(self, operation: messages.Operation, fault: Fault) -> Iterator[messages.Acted]:
         nodes = fault.definition.nodes(self.net.plan, fault.target, fault.parameters)

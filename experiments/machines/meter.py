@@ -18,7 +18,9 @@ class ClusterMeter:
     """
 
     def __init__(self, cluster: Cluster, late_s: float) -> None:
-        self._cluster, self._late_s, self._own = cluster, late_s, LoadMeter(late_s)
+        self._cluster = cluster
+        self._late_s = late_s
+        self._own = LoadMeter(late_s)
         self._loads: list[MachineLoad] = []
         # measurements by parts of the fabric that run on this kernel
         self._shared: list[messages.Metered] = []
@@ -47,14 +49,16 @@ class ClusterMeter:
         values = {field.name: getattr(own_load, field.name) for field in fields(MachineLoad)}
         if self._shared:
             cores = len(os.sched_getaffinity(0))
-            elapsed = self._own.elapsed_s * cores
-            values["foreign"] = max(0.0, own_load.foreign - sum(part.own_s for part in self._shared) / elapsed)
+            elapsed_s = self._own.elapsed_s * cores
+            parts_s = sum(part.own_s for part in self._shared)
+            values["foreign"] = max(0.0, own_load.foreign - parts_s / elapsed_s)
             values["foreign_100ms"] = max(map(self._foreign, self._own.steps, self._own.steps[2:]), default=0.0)
-            lags = [part.load for part in self._shared]
-            for name in ("lag_p99_ms", "paused", "pause_ms"):
-                values[name] = max(values[name], *(getattr(load, name) for load in lags))
+            for part in self._shared:
+                for name in ("lag_p99_ms", "paused", "pause_ms"):
+                    values[name] = max(values[name], getattr(part.load, name))
         for load in self._loads:
-            values = {name: max(value, getattr(load, name)) for name, value in values.items()}
+            for name, value in values.items():
+                values[name] = max(value, getattr(load, name))
         return MachineLoad(**values)
 
     def take_samples(self) -> list[LoadSample]:

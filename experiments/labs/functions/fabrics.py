@@ -1,5 +1,7 @@
 """Answers of lab 1: forwarding GPUs, routes and cables of the variant's fabric."""
 
+from itertools import permutations
+
 from railyard.experiments.labs.definition import Setting
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
@@ -12,8 +14,8 @@ def rank_pairs(rails: int, second_domain: int) -> list[tuple[int, int]]:
 
     A destination d1g1 would hide the mistake of exchanging domain and rank.
     """
-    ranks = range(rails)
-    return [(first, second) for first in ranks for second in ranks if first != second != second_domain]
+    pairs = permutations(range(rails), 2)
+    return [(first, second) for first, second in pairs if second != second_domain]
 
 
 def default_spines() -> int:

@@ -1,6 +1,7 @@
 """Answers of lab 6: scores and paths before anything is sent, predicted times of policies, and the student's run."""
 
 from functools import cache
+from typing import Literal
 
 from railyard.controller.health.policy import path_score
 from railyard.experiments.labs.definition import Setting
@@ -42,9 +43,11 @@ def overrides(setting: Setting) -> tuple[str, ...]:
     )
 
 
-def score(setting: Setting, kind: str) -> float:
+def score(setting: Setting, kind: Literal["dr", "drd"]) -> float:
     """Return the score of a path from d0g0 to d1g1, 0 to 100: dr by rail 1, or drd by the first idle rail."""
-    path = path_of("dr", 1) if kind == "dr" else path_of("drd", setting["senders"])
+    # rails 0 to senders - 1 are hot
+    rail_of_kind = {"dr": 1, "drd": setting["senders"]}
+    path = path_of(kind, rail_of_kind[kind])
     scores = initial(*overrides(setting)).scores
     return path_score(path, Gpu(0, 0), Gpu(1, 1), scores) / 1e4
 
@@ -52,7 +55,10 @@ def score(setting: Setting, kind: str) -> float:
 def first_rail(setting: Setting, policy: str) -> float:
     """Return the rail that a policy chooses first for the transfer from d0g0."""
     chosen = initial(*overrides(setting)).chosen(policy)
-    return next(shares[0].path.rail for (source, _), shares in chosen.items() if source == Gpu(0, 0))
+    for (source, _), shares in chosen.items():
+        if source == Gpu(0, 0):
+            return shares[0].path.rail
+    raise LookupError("d0g0 sends nothing")
 
 
 def measured_s(setting: Setting, policy: str) -> float:

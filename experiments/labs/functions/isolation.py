@@ -23,21 +23,30 @@ def cut_pairs(setting: Setting, *rails: int) -> int:
     fabric = setting.fabric()
     count = 0
     for source, destination in permutations(setting.plan().gpus, 2):
-        paths = fabric.paths(source, destination)
-        count += not all(usable(share.path, source, destination, broken, "rail-only") for share in paths)
+        for share in fabric.paths(source, destination):
+            if not usable(share.path, source, destination, broken, "rail-only"):
+                count += 1
+                break
     return count
 
 
 def unreachable(setting: Setting, *rails: int) -> int:
     """Return how many ordered pairs have no path at all, with detours, when these rail switches are dead."""
     broken = Broken(rails=frozenset(rails))
-    pairs = permutations(setting.plan().gpus, 2)
-    return sum(not choose(setting.fabric(), source, destination, broken) for source, destination in pairs)
+    fabric = setting.fabric()
+    count = 0
+    for source, destination in permutations(setting.plan().gpus, 2):
+        if not choose(fabric, source, destination, broken):
+            count += 1
+    return count
 
 
 def dead_rails_that_separate(setting: Setting) -> int:
     """Return how many rail switches must be dead until GPUs of different domains can't reach each other."""
-    return next(count for count in range(1, setting["rails"] + 1) if unreachable(setting, *range(count)))
+    count = 1
+    while not unreachable(setting, *range(count)):
+        count += 1
+    return count
 
 
 def measured_s(setting: Setting, workload: str) -> float:

@@ -11,9 +11,11 @@ from railyard.results.theory.ecmp import hashes
 
 def expected_imbalance(flows: int, uplinks: int) -> float:
     """Return the mean over hashes of the busiest uplink's flows over the mean per uplink."""
-    return fmean(
-        float(np.bincount(chosen, minlength=uplinks).max()) * uplinks / flows for chosen in hashes(flows, uplinks)
-    )
+    imbalances: list[float] = []
+    for chosen_uplinks in hashes(flows, uplinks):
+        busiest = float(np.bincount(chosen_uplinks, minlength=uplinks).max())
+        imbalances.append(busiest * uplinks / flows)
+    return fmean(imbalances)
 
 
 def imbalance_of_all(flows: int, uplinks: int) -> float:

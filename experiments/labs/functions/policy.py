@@ -23,7 +23,9 @@ def free_rails(rails: list[int], loads: list[float]) -> list[tuple[int, float]]:
 def background_load(hot: float, free: list[tuple[int, float]]) -> str:
     """Return the override of the background load. `hot`: the load of rails 0 to 2."""
     entries = [f"{{rails: [0, 1, 2], load: {hot}}}"]
-    entries += [f"{{rails: [{rail}], load: {load}}}" for rail, load in free if load]
+    for rail, load in free:
+        if load:
+            entries.append(f"{{rails: [{rail}], load: {load}}}")
     return f"background=[{', '.join(entries)}]"
 
 
@@ -52,7 +54,8 @@ def over_dr(setting: Setting) -> float:
 def predicted_s(setting: Setting, policy: str) -> float:
     """Return the predicted time of the variant's transfers under a shipped policy, s."""
     overrides = setting.overrides(setting.lab.runs[0])
-    return health.predicted_s(policy, *(text for text in overrides if "policies" not in text))
+    without_policies = [text for text in overrides if "policies" not in text]
+    return health.predicted_s(policy, *without_policies)
 
 
 def changes(setting: Setting) -> int:

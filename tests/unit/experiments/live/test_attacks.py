@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from railyard.core.safe_files import Folder
 from railyard.core.wait import wait_until
-from railyard.experiments.live import access, page, server
+from railyard.experiments.live import access, page, page_state, server
 from railyard.experiments.live.controls import ACTIONS, Controls
 from railyard.experiments.live.launch import opened_page
 from railyard.experiments.live.recorded import RECORD, write_page
@@ -81,18 +81,18 @@ def test_streams_that_do_not_read_are_ended_and_hold_no_memory(served: Served) -
             time.sleep(0.01)
 
     with ExitStack() as stack:
-        for _ in range(server.MAX_PAGES):
+        for _ in range(page_state.MAX_PAGES):
             stack.enter_context(open_stream(served))
         await_true(lambda: "503" in status_of_stream(served))
-        for _ in range(4 * server.MAX_QUEUED):
+        for _ in range(4 * page_state.MAX_QUEUED):
             served.page.show(time.monotonic_ns(), "large", {"text": LARGE})
             time.sleep(0.001)
-        await_true(lambda: len(process.net_connections("inet")) < server.MAX_PAGES / 2)
+        await_true(lambda: len(process.net_connections("inet")) < page_state.MAX_PAGES / 2)
         before = process.memory_info().rss
-        for _ in range(server.MAX_PAGES):  # each is to get all events so far, 10 MB
+        for _ in range(page_state.MAX_PAGES):  # each is to get all events so far, 10 MB
             stack.enter_context(open_stream(served))
         await_true(lambda: "503" in status_of_stream(served))
-        assert process.memory_info().rss - before < 10 * server.MAX_QUEUED * len(LARGE)
+        assert process.memory_info().rss - before < 10 * page_state.MAX_QUEUED * len(LARGE)
 
 
 def test_input_on_an_event_stream_is_not_read(served: Served) -> None:

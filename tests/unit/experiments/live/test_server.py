@@ -24,8 +24,8 @@ from railyard.core.errors import BadInput
 from railyard.core.safe_files import Folder
 from railyard.core.wait import wait_until
 from railyard.experiments.live import access, launch, page
+from railyard.experiments.live.gate import HEAD_S
 from railyard.experiments.live.launch import allowed_users, opened_page
-from railyard.experiments.live.server import HEAD_S
 from railyard.experiments.run import observers
 
 
