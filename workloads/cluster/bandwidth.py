@@ -1,7 +1,9 @@
 """The bus bandwidth that NICs allow, in nccl-tests' terms, beside what nccl-tests measured."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
 from railyard.workloads.cluster.records import Bandwidth, Cluster, Communicator
@@ -49,7 +51,7 @@ def expected_bus_bps(collective: str, communicator: Communicator, nic_bps: Seque
 def expected(cluster: Cluster, nic_bps: float | None = None) -> tuple[ExpectedBandwidth, ...]:
     """Return the measured rows with what is expected. `nic_bps`: the rate of every NIC, if the logs don't have it."""
     rows = []
-    for measured in cluster.bandwidths:
+    for measured in _medians(cluster.bandwidths):
         expected_bps = None
         if cluster.communicators:
             # nccl-tests runs on all ranks that it was started with
@@ -58,6 +60,18 @@ def expected(cluster: Cluster, nic_bps: float | None = None) -> tuple[ExpectedBa
             expected_bps = expected_bus_bps(measured.collective, communicator, rates)
         rows.append(ExpectedBandwidth(measured, expected_bps))
     return tuple(rows)
+
+
+def _medians(bandwidths: Iterable[Bandwidth]) -> list[Bandwidth]:
+    """Return a row for each collective and size, with the median of its bandwidths, and all of its wrong results."""
+    rows_of: defaultdict[tuple[str, int], list[Bandwidth]] = defaultdict(list)
+    for bandwidth in bandwidths:
+        rows_of[bandwidth.collective, bandwidth.bytes].append(bandwidth)
+    medians = []
+    for (collective, size), rows in rows_of.items():
+        wrong = sum(row.wrong for row in rows)
+        medians.append(Bandwidth(collective, size, median(row.bus_bps for row in rows), wrong))
+    return medians
 
 
 def _nic_rates(cluster: Cluster, communicator: Communicator, nic_bps: float | None) -> list[float]:

@@ -8,7 +8,7 @@ from typing import Final
 
 from railyard.workloads.cluster.bandwidth import ExpectedBandwidth, expected
 from railyard.workloads.cluster.rails import CommunicatorRoutes, RailMap, Route, RoutedConnection, interleaved, routes
-from railyard.workloads.cluster.records import Cluster, End
+from railyard.workloads.cluster.records import Cluster, Communicator, End
 from railyard.workloads.cluster.settings import SettingInUse, settings_in_use
 
 MAX_NAMED: Final = 4  # hosts, ranks or NICs that a sentence names
@@ -126,6 +126,7 @@ class RailCheck:
             yield from self._crossing_findings(communicator)
             yield from _order_findings(communicator)
             yield from _initialization_findings(communicator)
+            yield from _waiting_findings(communicator.communicator)
         yield from self._sharing_findings()
         yield from self._nic_findings()
 
@@ -195,6 +196,29 @@ def _initialization_findings(routes_of: CommunicatorRoutes) -> Iterator[str]:
         f"{communicator.name}: the initialization of rank {_listed(ranks)} is not complete in the log: "
         "it hangs there, or the log is cut off"
     )
+
+
+def _waiting_findings(communicator: Communicator) -> Iterator[str]:
+    """Yield the ranks that wait in a collective, and those that they wait for: behind it, or in another one."""
+    waiting = {rank: call for rank, call in communicator.last_calls.items() if not call.is_complete}
+    if not waiting:
+        return
+    number = max(call.number for call in waiting.values())
+    at_front = [rank for rank, call in waiting.items() if call.number == number]
+    collective = waiting[at_front[0]].collective
+    behind: list[str] = []
+    for rank, call in sorted(communicator.last_calls.items()):
+        if call.number != number or call.collective != collective:
+            state = "called" if call.is_complete else "waits in"
+            behind.append(f"{_rank_name(communicator, rank)} {state} {call.collective} number {call.number}")
+    names = [_rank_name(communicator, rank) for rank in at_front if waiting[rank].collective == collective]
+    absent = communicator.size - len(communicator.last_calls)
+    reason = _listed(behind) if behind else f"{absent} ranks have no dump" if absent else "all of its ranks are there"
+    yield f"{communicator.name}: {_listed(names)} waits in {collective} number {number}: {reason}"
+
+
+def _rank_name(communicator: Communicator, rank: int) -> str:
+    return f"rank {communicator.global_ranks.get(rank, rank)}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ def join(cluster: Cluster) -> None:
         cluster.communicators.append(_communicator(group))
     cluster.communicators.sort(key=lambda communicator: -communicator.size)
     for number, communicator in enumerate(cluster.communicators):
-        communicator.name = f"comm {number}"
+        communicator.name = f"comm {number} ({communicator.name})" if communicator.name else f"comm {number}"
     for communicator in cluster.communicators:
         _add_nics(cluster, communicator)
 
@@ -91,6 +91,11 @@ def _communicator(parts: Sequence[CommunicatorPart]) -> Communicator:
             communicator.members[part.rank] = part.member
         communicator.rings.update(part.rings)
         communicator.calls.update(part.calls)
+        if part.last_call:
+            communicator.last_calls[part.rank] = part.last_call
+        if part.global_rank >= 0:
+            communicator.global_ranks[part.rank] = part.global_rank
+        communicator.name = communicator.name or part.title
         if part.is_initialized:
             communicator.initialized.add(part.rank)
         for connection, end in part.sent.items():

@@ -41,11 +41,11 @@ class DocumentFormat(ClusterFormat, ABC):
     """A format of whole files."""
 
     @abstractmethod
-    def recognizes(self, head: str) -> bool:
+    def recognizes(self, head: bytes) -> bool:
         """Return whether a file is of this format, by its first 64 KiB."""
 
     @abstractmethod
-    def read(self, text: str, cluster: Cluster, source: Source) -> None:
+    def read(self, content: bytes, cluster: Cluster, source: Source) -> None:
         """Take what a file says. BadInput where it can't be read."""
 
 

@@ -58,18 +58,18 @@ def _files_of(path: Path) -> list[Path]:
 
 def _read_file(file: Path, cluster: Cluster, on_progress: Callable[[int], None]) -> None:
     source = Source(file.name)
-    with file.open(encoding="utf-8-sig", errors="replace", newline=None) as stream:
-        head = stream.read(HEAD_BYTES)
+    with file.open("rb") as document:
+        head = document.read(HEAD_BYTES)
         for name, cluster_format in CLUSTER_FORMATS.items():
             if isinstance(cluster_format, DocumentFormat) and cluster_format.recognizes(head):
                 size = file.stat().st_size
                 if size > MAX_DOCUMENT_BYTES:
                     raise BadInput("FILE", str(file), too_large(size, MAX_DOCUMENT_BYTES))
                 source.formats = (name,)
-                cluster_format.read(head + stream.read(), cluster, source)
+                cluster_format.read(head + document.read(), cluster, source)
                 cluster.sources.append(source)
                 return
-        stream.seek(0)
+    with file.open(encoding="utf-8-sig", errors="replace", newline=None) as stream:
         _read_lines(stream, cluster, source, on_progress)
     if not source.formats:
         titles = ", ".join(cluster_format.title for cluster_format in CLUSTER_FORMATS.values())

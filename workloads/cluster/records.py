@@ -74,12 +74,22 @@ class Connection:
     receiver: End | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LastCall:
+    """The last collective that a rank called on a communicator. `number`: counted by all of its ranks alike."""
+
+    number: int
+    collective: str
+    is_complete: bool
+
+
 @dataclass(slots=True)
 class Communicator:
     """A group of ranks.
 
     `initialized`: the ranks whose process logged the end of the initialization. `calls`: of each collective, how often
-    its ranks called it, all together.
+    its ranks called it, all together. `last_calls`: of each rank, where a dump has it. `global_ranks`: ranks of the
+    job, by rank of the communicator, where they are known.
     """
 
     name: str
@@ -89,6 +99,8 @@ class Communicator:
     connections: dict[ConnectionId, Connection] = field(default_factory=lambda: defaultdict(Connection))
     initialized: set[int] = field(default_factory=set)
     calls: Counter[str] = field(default_factory=Counter)
+    last_calls: dict[int, LastCall] = field(default_factory=dict)
+    global_ranks: dict[int, int] = field(default_factory=dict)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -117,6 +129,9 @@ class CommunicatorPart:
     received: dict[ConnectionId, End] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)
     is_initialized: bool = False
+    title: str = ""
+    last_call: LastCall | None = None
+    global_rank: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,13 @@ class NcclTopology(DocumentFormat):
 
     title = "NCCL topology XML"
 
-    def recognizes(self, head: str) -> bool:
+    def recognizes(self, head: bytes) -> bool:
         """Return whether the root element is `system`."""
-        return head.lstrip().startswith("<") and "<system" in head
+        return head.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b"<") and b"<system" in head
 
-    def read(self, text: str, cluster: Cluster, source: Source) -> None:
+    def read(self, content: bytes, cluster: Cluster, source: Source) -> None:
         """Take the GPUs, the NICs and which of them are near. BadInput for XML that is cut off."""
-        root = parse_xml(text, source.file)
+        root = parse_xml(content, source.file)
         gpus: dict[int, Path] = {}
         nics: dict[int, Path] = {}
         host = cluster.host(source.file.removesuffix(".xml"))
@@ -50,14 +50,14 @@ class NcclTopology(DocumentFormat):
             host.nics_of_gpu[number] = _nearest(position, nics)
 
 
-def parse_xml(text: str, file: str) -> Element:
-    """Return the root of an XML text. BadInput says where it is cut off or wrong; entities are refused."""
+def parse_xml(content: bytes, file: str) -> Element:
+    """Return the root of an XML file. BadInput says where it is cut off or wrong; entities are refused."""
     # entities of a few bytes can expand to all of the memory
-    if "<!DOCTYPE" in text or "<!ENTITY" in text:
+    if b"<!DOCTYPE" in content or b"<!ENTITY" in content:
         raise BadInput(file, "DOCTYPE", "is not read: NCCL writes none")
     parser = XMLParser()
     try:
-        parser.feed(text)
+        parser.feed(content)
         return parser.close()
     except ParseError as error:
         line, column = error.position

@@ -1,5 +1,7 @@
 """Formats beside NCCL's log: topologies as XML, nccl-tests' output; and files that can't be read."""
 
+import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,11 +76,68 @@ def test_busbw_is_compared_with_what_the_nics_allow(tmp_path: Path, collective: 
     assert compared.share == pytest.approx(35.01 / expected_gb)
 
 
+def dump(rank: int, number: int, state: str, name: str = "nccl:all_reduce") -> dict[str, Any]:
+    """Return a rank's dump: it has called the collectives of its only group up to `number`, of which the last is so."""
+    done = {"process_group": ["0", "default_pg"], "profiling_name": name, "is_p2p": False, "state": "completed"}
+    entries = [{**done, "collective_seq_id": turn} for turn in range(1, number)]
+    entries.append({**done, "collective_seq_id": number, "state": state})
+    groups = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
+    return {"version": "2.9", "pg_config": groups, "entries": entries, "rank": rank}
+
+
+@pytest.mark.parametrize("as_pickle", [False, True])
+def test_dumps_at_a_hang_name_who_waits_for_whom(tmp_path: Path, as_pickle: bool) -> None:
+    for rank in range(4):
+        data = dump(rank, 6, "completed") if rank == 2 else dump(rank, 7, "started")
+        path = tmp_path / f"nccl_trace_rank_{rank}"
+        path.write_bytes(pickle.dumps(data) if as_pickle else json.dumps(data).encode())
+    check = RailCheck(read([str(tmp_path)]), RailMap())
+    (communicator,) = check.cluster.communicators
+    assert [call.number for _, call in sorted(communicator.last_calls.items())] == [7, 7, 6, 7]
+    (finding,) = check.findings()
+    assert "rank 0, rank 1, rank 3 waits in all_reduce number 7: rank 2 called all_reduce number 6" in finding
+
+
+def test_ranks_in_different_collectives_are_both_named(tmp_path: Path) -> None:
+    for rank in range(4):
+        name = "nccl:broadcast" if rank == 3 else "nccl:all_reduce"
+        (tmp_path / f"{rank}.json").write_text(json.dumps(dump(rank, 7, "started", name)))
+    (finding,) = RailCheck(read([str(tmp_path)]), RailMap()).findings()
+    assert "waits in all_reduce number 7: rank 3 waits in broadcast number 7" in finding
+
+
+def test_inspectors_records_have_ranks_and_bandwidths(tmp_path: Path) -> None:
+    lines = []
+    for rank in range(4):
+        for busbw in (10.0, 30.0, 20.0):
+            call = {"coll": "AllReduce", "coll_sn": 1, "coll_msg_size_bytes": 4096, "coll_busbw_gbs": busbw}
+            header = {"id": "0x7f", "rank": rank, "n_ranks": 4, "nnodes": 2}
+            metadata = {"hostname": f"node{rank // 2}", "pid": 10 + rank}
+            lines.append(json.dumps({"header": header, "metadata": metadata, "coll_perf": call}))
+    check = read_text(tmp_path, "a.log", "\n".join([*lines, lines[0][:60] + '"n_ranks"']))
+    (communicator,) = check.cluster.communicators
+    assert (communicator.size, communicator.hosts) == (4, ("node0", "node1"))
+    assert communicator.calls == {"AllReduce": 12}
+    assert [row.measured.bus_bps for row in check.bandwidths] == [20.0 * 8e9]
+    assert check.cluster.sources[0].unknown == 1
+
+
+class Runs:
+    """An object whose pickle would run a program."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (print, ("it ran",))
+
+
 WRONG: dict[str, tuple[str, str | bytes]] = {
     "cut off XML": ("a.xml", TOPOLOGY[:-20]),
     "entities": ("a.xml", '<!DOCTYPE x [<!ENTITY a "aaaa">]>' + TOPOLOGY),
     "no GPU": ("a.xml", '<system version="1"></system>'),
     "a speed that is no number": ("a.xml", TOPOLOGY.replace("200000", "fast")),
+    "a pickle that runs a program": ("trace_0", pickle.dumps({"entries": Runs()})),
+    "a cut off pickle": ("trace_0", pickle.dumps(dump(0, 7, "started"))[:-40]),
+    "a dump without rank": ("trace", json.dumps({"pg_config": {}, "entries": []})),
+    "a dump without entries": ("trace_0", json.dumps({"pg_config": {}})),
     "another program's log": ("a.log", "epoch 1, loss 2.71\n" * 100),
     "no text": ("a.log", bytes(range(256)) * 100),
     "nothing": ("a.log", ""),
