@@ -40,11 +40,11 @@ HEARTBEATS = "heartbeats"  # no workload of the experiment's: what watching for 
 
 def grouped(rows: Iterable[Grouped], *keys: str) -> dict[Any, list[Grouped]]:
     """Return the rows that are alike in these attributes, by their values (of one attribute: its value)."""
-    found: defaultdict[Any, list[Grouped]] = defaultdict(list)
+    groups: defaultdict[Any, list[Grouped]] = defaultdict(list)
     values = attrgetter(*keys)
     for row in rows:
-        found[values(row)].append(row)
-    return dict(found)
+        groups[values(row)].append(row)
+    return dict(groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,9 @@ class Spread:
     @property
     def ratio(self) -> float | None:
         """Measured over predicted; None if that isn't compared."""
-        return self.median / self.predicted if self.predicted and self.verdict not in NOT_COMPARED else None
+        if not self.predicted or self.verdict in NOT_COMPARED:
+            return None
+        return self.median / self.predicted
 
     @property
     def displayed_ratio(self) -> float | None:
@@ -76,14 +78,17 @@ class Spread:
     @property
     def ratio_with_latency(self) -> float | None:
         """Measured over the prediction with latency, for tables; None without one, if invalid or not compared."""
-        return None if self.displayed_ratio is None or not self.with_latency else self.median / self.with_latency
+        if self.displayed_ratio is None or not self.with_latency:
+            return None
+        return self.median / self.with_latency
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data, for summary.json."""
-        extremes = {"min": min(self.values), "max": max(self.values), "repeats": len(self.values)}
         return {
             "median": self.median,
-            **extremes,
+            "min": min(self.values),
+            "max": max(self.values),
+            "repeats": len(self.values),
             "predicted": self.predicted,
             "ratio": self.ratio,
             "verdict": self.verdict,
@@ -114,16 +119,23 @@ class Row:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data, for summary.json."""
-        what = {name: getattr(self, name) for name in ("workload", "phase", "metric", "unit")}
-        fabrics = {name: spread.as_dict() for name, spread in self.by_fabric.items()}
-        return {**what, "kinds": list(self.kinds), "fabrics": fabrics}
+        return {
+            "workload": self.workload,
+            "phase": self.phase,
+            "metric": self.metric,
+            "unit": self.unit,
+            "kinds": list(self.kinds),
+            "fabrics": {name: spread.as_dict() for name, spread in self.by_fabric.items()},
+        }
 
 
 def time_label(row: Row) -> str:
     """Return the label of a row of times: its phase, or the iteration as a whole."""
     if row.phase:
         return row.phase
-    return "iteration" if row.metric == "iteration_time" else row.workload
+    if row.metric == "iteration_time":
+        return "iteration"
+    return row.workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +156,20 @@ class Slowdown:
     explained: tuple[float, float]
 
     @property
+    def _verdicts(self) -> dict[str, Verdict]:
+        """The verdicts of the two times, by fabric."""
+        times = self.row.by_fabric
+        return {name: times[name].verdict for name in (self.rail_only, self.rail_optimized)}
+
+    @property
     def of_times(self) -> Verdict:
         """The worst verdict of all repeats on both fabrics."""
-        return worst_verdict(self.row.by_fabric[name].verdict for name in (self.rail_only, self.rail_optimized))
+        return worst_verdict(self._verdicts.values())
 
     @property
     def invalid_fabrics(self) -> tuple[str, ...]:
         """The fabrics whose time is invalid: with one of them the fabrics are not compared."""
-        names = (self.rail_only, self.rail_optimized)
-        return tuple(name for name in names if self.row.by_fabric[name].verdict == "invalid")
+        return tuple(name for name, verdict in self._verdicts.items() if verdict == "invalid")
 
     @property
     def not_compared(self) -> str:
@@ -168,19 +185,25 @@ class Slowdown:
     @property
     def displayed(self) -> float | None:
         """The measured value for tables and figures; None if the times are not compared."""
-        return None if self.not_compared else self.measured
+        if self.not_compared:
+            return None
+        return self.measured
 
     @property
     def off(self) -> float:
         """The share by which it is off what the formulas explain; 0 if it isn't compared with them."""
-        is_compared = self.predicted and self.of_times not in (*NOT_COMPARED, "invalid")
-        return unexplained(self.measured / self.predicted, *self.explained) if is_compared and self.predicted else 0.0
+        verdict = self.of_times
+        if not self.predicted or verdict == "invalid" or verdict in NOT_COMPARED:
+            return 0.0
+        least, most = self.explained
+        return unexplained(self.measured / self.predicted, least, most)
 
     @property
     def verdict(self) -> Verdict:
         """The verdict of the times, or degraded if it is off its formula."""
-        own: Verdict = "degraded" if self.off > MAX_UNEXPLAINED else "ok"
-        return worst_verdict((self.of_times, own))
+        if self.off > MAX_UNEXPLAINED:
+            return worst_verdict((self.of_times, "degraded"))
+        return self.of_times
 
     @property
     def is_all_to_all(self) -> bool:
@@ -190,66 +213,76 @@ class Slowdown:
 
 def unexplained(ratio: float, least: float, most: float) -> float:
     """Return the share by which measured over predicted is off the ratios that the theory explains; `least` 0: none."""
-    return max(0.0, ratio / most - 1, 1 - ratio / least if least else 0.0)
+    deviation = max(0.0, ratio / most - 1)
+    if least:
+        deviation = max(deviation, 1 - ratio / least)
+    return deviation
 
 
 def labels(run: Run) -> dict[tuple[str, str], str]:
     """Return labels by (fabric, policy): the fabric, and the policy too where one fabric ran with several."""
-    built = [] if policies_in_turn(run) else [(f.label, f.policy) for f in run.fabrics]
+    places: list[tuple[str, str]] = []
+    # with policies in turn, the records alone say which of them each fabric was measured with
+    if not policies_in_turn(run):
+        places += [(fabric.label, fabric.policy) for fabric in run.fabrics]
     records: list[Record] = list(run.measurements)
     for kind in record_kinds().values():
         if kind.has_labels:
             records += run.rows(kind)
-    pairs = dict.fromkeys([*built, *((record.fabric, record.policy) for record in records)])
-    count = Counter(fabric for fabric, _ in pairs)
-    return {(fabric, policy): fabric if count[fabric] == 1 else f"{fabric} {policy}" for fabric, policy in pairs}
+    places += [(record.fabric, record.policy) for record in records]
+    distinct = dict.fromkeys(places)
+
+    policy_counts = Counter(fabric for fabric, _ in distinct)
+    names: dict[tuple[str, str], str] = {}
+    for fabric, policy in distinct:
+        names[fabric, policy] = fabric if policy_counts[fabric] == 1 else f"{fabric} {policy}"
+    return names
 
 
 def kinds_of(flows: Sequence[Flow], attribute: str = "kind") -> dict[tuple[IntervalId, str], tuple[str, ...]]:
     """Return the kinds of traffic, or the `operation`s, by what ran and phase; phase "" is the whole workload."""
-    found: defaultdict[tuple[IntervalId, str], dict[str, None]] = defaultdict(dict)
-    for interval, phase, kind in dict.fromkeys((f.interval, f.phase, getattr(f, attribute)) for f in flows):
-        for part in (phase, ""):
-            found[interval.work, part][kind] = None
-    return {key: tuple(kinds) for key, kinds in found.items()}
+    # `work` makes a new identity, which would take long for every single flow
+    distinct = dict.fromkeys((flow.interval, flow.phase, getattr(flow, attribute)) for flow in flows)
+    kinds: defaultdict[tuple[IntervalId, str], dict[str, None]] = defaultdict(dict)
+    for interval, phase, kind in distinct:
+        kinds[interval.work, phase][kind] = None
+        kinds[interval.work, ""][kind] = None
+    return {key: tuple(names) for key, names in kinds.items()}
 
 
 def measurements_frame(run: Run, verdict_of: Callable[[Measurement], Verdict]) -> pd.DataFrame:
     """Return a row for each measurement, with the label of its fabric and what ran; unknown predictions are NaN."""
     names = labels(run)
-    works = {interval: interval.work for interval in dict.fromkeys(m.interval for m in run.measurements)}
-    columns = (
-        "label",
-        "fabric",
-        "policy",
-        "work",
-        "phase",
-        "metric",
-        "unit",
-        "repeat",
-        "value",
-        "predicted",
-        "ratio",
-        "verdict",
-        "with_latency",
-        "explained_least",
-        "explained_most",
-        "not_compared",
-    )
-    rows = [
-        (
-            *(names[m.fabric, m.policy], m.fabric, m.policy, works[m.interval], m.phase, m.metric, m.unit, m.repeat),
-            *(m.value, nan if m.predicted is None else m.predicted, m.ratio or nan, verdict_of(m)),
-            *(m.predicted_with_latency or nan, m.explained_least, m.explained_most, m.not_compared),
-        )
-        for m in run.measurements
-    ]
-    return pd.DataFrame(rows, columns=list(columns))
+    works: dict[IntervalId, IntervalId] = {}
+    for measurement in run.measurements:
+        if measurement.interval not in works:
+            works[measurement.interval] = measurement.interval.work
+    columns: dict[str, Callable[[Measurement], Any]] = {
+        "label": lambda m: names[m.fabric, m.policy],
+        "fabric": attrgetter("fabric"),
+        "policy": attrgetter("policy"),
+        "work": lambda m: works[m.interval],
+        "phase": attrgetter("phase"),
+        "metric": attrgetter("metric"),
+        "unit": attrgetter("unit"),
+        "repeat": attrgetter("repeat"),
+        "value": attrgetter("value"),
+        "predicted": lambda m: nan if m.predicted is None else m.predicted,
+        "ratio": lambda m: m.ratio or nan,
+        "verdict": verdict_of,
+        "with_latency": lambda m: m.predicted_with_latency or nan,
+        "explained_least": attrgetter("explained_least"),
+        "explained_most": attrgetter("explained_most"),
+        "not_compared": attrgetter("not_compared"),
+    }
+    return pd.DataFrame({name: [value(row) for row in run.measurements] for name, value in columns.items()})
 
 
 def none_if_nan(value: float) -> float | None:
     """Return a value of a frame; None where it has none."""
-    return None if isnan(value) else float(value)
+    if isnan(value):
+        return None
+    return float(value)
 
 
 def rows_of(run: Run, measurements: pd.DataFrame) -> tuple[Row, ...]:
@@ -258,7 +291,7 @@ def rows_of(run: Run, measurements: pd.DataFrame) -> tuple[Row, ...]:
     operations = kinds_of(run.flows, "operation")
     spreads: defaultdict[tuple[IntervalId, str, str, str], dict[str, Spread]] = defaultdict(dict)
     repeats = measurements.groupby(["work", "phase", "metric", "unit", "label"], sort=False)
-    for (*key, label), values, predicted, verdict, with_latency, least, most, reason in repeats.agg(
+    statistics = repeats.agg(
         values=("value", tuple),
         predicted=("predicted", "median"),
         verdict=("verdict", worst_verdict),
@@ -266,55 +299,86 @@ def rows_of(run: Run, measurements: pd.DataFrame) -> tuple[Row, ...]:
         least=("explained_least", "min"),
         most=("explained_most", "max"),
         reason=("not_compared", "max"),
-    ).itertuples(name=None):
-        latency = none_if_nan(with_latency)
-        spreads[tuple(key)][label] = Spread(values, none_if_nan(predicted), verdict, latency, (least, most), reason)
-    found = []
+    )
+    for row in statistics.reset_index().to_dict("records"):
+        key = (row["work"], row["phase"], row["metric"], row["unit"])
+        spreads[key][row["label"]] = Spread(
+            values=row["values"],
+            predicted=none_if_nan(row["predicted"]),
+            verdict=row["verdict"],
+            with_latency=none_if_nan(row["with_latency"]),
+            explained=(row["least"], row["most"]),
+            not_compared=row["reason"],
+        )
+
+    rows: list[Row] = []
     for (work, phase, metric, unit), by_label in spreads.items():
-        of_kinds, of_operations = (each.get((work, phase)) or each.get((work, ""), ()) for each in (kinds, operations))
-        found.append(Row(work, phase, metric, unit, of_kinds, by_label, of_operations))
-    return tuple(found)
+        # a phase of which no transfer was recorded has the traffic of its workload
+        traffic_kinds = kinds.get((work, phase)) or kinds.get((work, ""), ())
+        collectives = operations.get((work, phase)) or operations.get((work, ""), ())
+        rows.append(Row(work, phase, metric, unit, traffic_kinds, by_label, collectives))
+    return tuple(rows)
 
 
 def pairs(run: Run) -> tuple[tuple[FabricRun, FabricRun], ...]:
     """Return (fabric, baseline of its kind) where they are alike in everything else, so that times can be compared."""
     size = attrgetter("domains", "rails", "rail_bps", "hb_bps", "mtu")
-    known = [fabric for fabric in run.fabrics if fabric.kind in FABRIC_KINDS]
-    found = product(known, run.fabrics)
-    return tuple((a, b) for a, b in found if FABRIC_KINDS[a.kind].baseline == b.kind and size(a) == size(b))
+    comparable: list[tuple[FabricRun, FabricRun]] = []
+    for fabric, other in product(run.fabrics, repeat=2):
+        # the kind may be a plugin's that isn't loaded
+        if fabric.kind not in FABRIC_KINDS:
+            continue
+        if FABRIC_KINDS[fabric.kind].baseline == other.kind and size(fabric) == size(other):
+            comparable.append((fabric, other))
+    return tuple(comparable)
 
 
 def slowdowns(run: Run, timed: Sequence[Row]) -> tuple[Slowdown, ...]:
     """Return rail-only over rail-optimized for each time that both have, under one policy if several ran in turn."""
     names = labels(run)
-    found = []
     in_turn = [(policy, policy) for policy in policies_in_turn(run)]
-    for a, b in pairs(run):
-        for own, other_policy in in_turn or [(a.policy, b.policy)]:
-            one = names.get((a.label, own), "")
-            other = names.get((b.label, other_policy), "")
+    compared: list[Slowdown] = []
+    for rail_only, rail_optimized in pairs(run):
+        nominal = rail_only.rail_bps / rail_only.hb_bps
+        for policy, baseline_policy in in_turn or [(rail_only.policy, rail_optimized.policy)]:
+            label = names.get((rail_only.label, policy), "")
+            baseline_label = names.get((rail_optimized.label, baseline_policy), "")
             for row in timed:
-                slow = row.by_fabric.get(one)
-                fast = row.by_fabric.get(other)
-                if slow and fast and fast.median > 0:
-                    expected = slow.predicted / fast.predicted if slow.predicted and fast.predicted else None
-                    interval = replace(row.work, fabric=a.label, policy=own)
-                    measured = slow.median / fast.median
-                    (slow_least, slow_most), (fast_least, fast_most) = slow.explained, fast.explained
-                    explained = (0.0, inf)
-                    if slow_least and fast_least:
-                        explained = (slow_least / fast_most, slow_most / fast_least)
-                    nominal = a.rail_bps / a.hb_bps
-                    found.append(Slowdown(interval, row, one, other, measured, expected, nominal, explained))
-    return tuple(found)
+                interval = replace(row.work, fabric=rail_only.label, policy=policy)
+                slowdown = _slowdown(row, interval, label, baseline_label, nominal)
+                if slowdown:
+                    compared.append(slowdown)
+    return tuple(compared)
+
+
+def _slowdown(row: Row, interval: IntervalId, label: str, baseline_label: str, nominal: float) -> Slowdown | None:
+    """Return the time of a row on one fabric over that on its baseline; None if either wasn't measured."""
+    slow = row.by_fabric.get(label)
+    fast = row.by_fabric.get(baseline_label)
+    if not slow or not fast or fast.median <= 0:
+        return None
+    predicted = None
+    if slow.predicted and fast.predicted:
+        predicted = slow.predicted / fast.predicted
+    slow_least, slow_most = slow.explained
+    fast_least, fast_most = fast.explained
+    explained = (0.0, inf)
+    if slow_least and fast_least:
+        explained = (slow_least / fast_most, slow_most / fast_least)
+    measured = slow.median / fast.median
+    return Slowdown(interval, row, label, baseline_label, measured, predicted, nominal, explained)
 
 
 class Outlier(NamedTuple):
     """A median outside FAITHFUL_RATIO: its row and fabric in words, measured over predicted, and the known reason."""
 
-    what: str
+    time: str
     ratio: float
     reason: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data, for summary.json."""
+        return {"what": self.time, "ratio": self.ratio, "reason": self.reason}
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,44 +397,66 @@ class Agreement:
         """The worst of: invalid times, which were not compared, and outliers; ok if there are none."""
         if self.invalid:
             return "invalid"
-        return "degraded" if self.outliers else "ok"
+        if self.outliers:
+            return "degraded"
+        return "ok"
 
     @property
     def text(self) -> str:
         """`6 of 8 within 0.97-1.05, worst 1.080 (moe moe-a2a on rail-optimized)`; invalid times are among the 8."""
-        left_out = f"; {self.invalid} invalid, not compared" if self.invalid else ""
         number = self.compared + self.invalid
         if not number:
             return "no time has a formula to compare with"
+        if not self.compared and number == 1:
+            return "not compared: the time is invalid"
         if not self.compared:
-            return (
-                f"not compared: all {number} times are invalid" if number > 1 else "not compared: the time is invalid"
-            )
-        within = f"{self.compared - len(self.outliers)} of {number} within {'{:g}-{:g}'.format(*FAITHFUL_RATIO)}"
-        worst = next(iter(self.outliers), None)
-        return (f"{within}, worst {ratio(worst.ratio)} ({worst.what})" if worst else within) + left_out
+            return f"not compared: all {number} times are invalid"
+        low, high = FAITHFUL_RATIO
+        text = f"{self.compared - len(self.outliers)} of {number} within {low:g}-{high:g}"
+        if self.outliers:
+            worst = self.outliers[0]
+            text += f", worst {ratio(worst.ratio)} ({worst.time})"
+        if self.invalid:
+            text += f"; {self.invalid} invalid, not compared"
+        return text
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data, for summary.json."""
-        outliers = [outlier._asdict() for outlier in self.outliers]
+        outliers = [outlier.as_dict() for outlier in self.outliers]
         within = self.compared - len(outliers)
         return {"compared": self.compared, "within": within, "outliers": outliers, "invalid": self.invalid}
 
 
 def agreement(timed: Iterable[Row]) -> Agreement:
     """Compare every time that has a prediction with it, unless it is invalid."""
-    known = [(row, fabric, s, s.ratio) for row in timed for fabric, s in row.by_fabric.items() if s.ratio]
-    compared = [found for found in known if found[2].verdict != "invalid"]
     low, high = FAITHFUL_RATIO
+    compared = 0
+    invalid = 0
+    outliers: list[Outlier] = []
+    for row in timed:
+        for fabric, spread in row.by_fabric.items():
+            if not spread.ratio:
+                continue
+            if spread.verdict == "invalid":
+                invalid += 1
+                continue
+            compared += 1
+            if not low <= spread.ratio <= high:
+                time = f"{row.workload} {row.phase}".strip()
+                outliers.append(Outlier(f"{time} on {fabric}", spread.ratio, _known_reason(spread)))
+    # half and twice the prediction are equally far off
+    outliers.sort(key=lambda outlier: abs(log(outlier.ratio)), reverse=True)
+    return Agreement(compared, tuple(outliers), invalid)
 
-    def outlier(row: Row, fabric: str, spread: Spread, found: float) -> Outlier:
-        with_latency = spread.median / spread.with_latency if spread.with_latency else 0.0
-        reasons = [f"its interval is {spread.verdict}: the machine was busy"] if spread.verdict != "ok" else []
+
+def _known_reason(spread: Spread) -> str:
+    """Return why a median may be off its prediction, as far as that is known: a busy machine, or latency."""
+    low, high = FAITHFUL_RATIO
+    reasons: list[str] = []
+    if spread.verdict != "ok":
+        reasons.append(f"its interval is {spread.verdict}: the machine was busy")
+    if spread.with_latency:
+        with_latency = spread.median / spread.with_latency
         if low <= with_latency <= high:
             reasons.append(f"{ratio(with_latency)} with the latency of its sequential steps")
-        what = f"{row.workload} {row.phase}".strip()
-        return Outlier(f"{what} on {fabric}", found, "; ".join(reasons))
-
-    outliers = [outlier(*found) for found in compared if not low <= found[3] <= high]
-    worst_first = tuple(sorted(outliers, key=lambda o: -abs(log(o.ratio))))
-    return Agreement(len(compared), worst_first, len(known) - len(compared))
+    return "; ".join(reasons)

@@ -8,7 +8,7 @@ a verdict. The unit that is resampled, and what the interval leaves out: docs/sw
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
 from math import inf, isinf
@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from railyard.core.records import IntervalId, Record
+from railyard.core.records import IntervalId
 from railyard.results.analysis.aggregate import FULL_SIZE, SAME_SHAPE
 from railyard.results.analysis.fidelity import Judgement, judge
 from railyard.results.analysis.limits import LAG
@@ -64,28 +64,27 @@ class Values:
 def values_of(run: Run, axes: str = "") -> dict[RowKey, Values]:
     """Return the values of each row of results.csv, and those of measures. A value that never came is infinite."""
     judgement = judge(run)
-    found: defaultdict[RowKey, Values] = defaultdict(Values)
+    by_key: defaultdict[RowKey, Values] = defaultdict(Values)
     for key, value, verdict in _rows(run, judgement):
-        row = found[replace(key, axes=axes)]
+        row = by_key[replace(key, axes=axes)]
         if verdict in _BELIEVED:
             row.believed.append(value)
         else:
             row.left_out += 1
-    return dict(found)
+    return dict(by_key)
 
 
 def _rows(run: Run, judgement: Judgement) -> Iterator[tuple[RowKey, float, Verdict]]:
-    def where(record: Record) -> IntervalId:
-        return replace(record.interval, repeat=0)
-
+    """Yield key, value and verdict of each measurement but projected ones, and of each value of a measure."""
     for m in run.measurements:
         if m.metric not in _PROJECTED:
-            yield RowKey(where(m), m.phase, m.metric, m.unit), m.value, judgement.of_row(m)
+            key = RowKey(replace(m.interval, repeat=0), m.phase, m.metric, m.unit)
+            yield key, m.value, judgement.of_row(m)
     for measure in MEASURED.values():
         for compared in measure.compared_values(run):
-            verdict = judgement.intervals.get(compared.interval, "ok")
             key = RowKey(replace(compared.interval, repeat=0), compared.phase, compared.metric, compared.unit)
-            yield key, inf if compared.value is None else compared.value, verdict
+            value = inf if compared.value is None else compared.value
+            yield key, value, judgement.intervals.get(compared.interval, "ok")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +103,31 @@ class Compared:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data; None stands for infinity, which JSON doesn't have."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "key"}
-        plain |= {name: _finite(plain[name]) for name in ("median_a", "median_b", "ratio")}
+        plain = self.key.where.as_dict()
+        del plain["repeat"]
+        interval = None
         if self.interval:
-            plain["interval"] = [_finite(end) for end in self.interval]
-        own = {name: getattr(self.key, name) for name in ("phase", "metric", "unit", "axes")}
-        where = {name: value for name, value in self.key.where.as_dict().items() if name != "repeat"}
-        return where | own | plain
+            interval = [_finite(end) for end in self.interval]
+        return plain | {
+            "phase": self.key.phase,
+            "metric": self.key.metric,
+            "unit": self.key.unit,
+            "axes": self.key.axes,
+            "n_a": self.n_a,
+            "n_b": self.n_b,
+            "median_a": _finite(self.median_a),
+            "median_b": _finite(self.median_b),
+            "ratio": _finite(self.ratio),
+            "interval": interval,
+            "verdict": self.verdict,
+            "reason": self.reason,
+        }
 
 
 def _finite(value: float | None) -> float | None:
-    return None if value is None or isinf(value) else value
+    if value is None or isinf(value):
+        return None
+    return value
 
 
 @dataclass(frozen=True)
@@ -170,11 +183,16 @@ def compare(
     notes: Iterable[str] = (),
 ) -> Comparison:
     """Compare the rows of the runs B with those of the runs A, each run given by its values."""
-    keys = list(dict.fromkeys(key for run in (*a, *b) for key in run))
-    samples = [(key, _sample(a, b, key)) for key in keys]
-    judged = sum(min(len(x), len(y)) >= MIN_VALUES for _, (x, y, _) in samples)
+    keys = dict.fromkeys(chain.from_iterable((*a, *b)))
+    samples = {key: _sample(a, b, key) for key in keys}
+    judged = 0
+    for values_a, values_b, _ in samples.values():
+        judged += min(len(values_a), len(values_b)) >= MIN_VALUES
+    # Bonferroni: all intervals together hold with the confidence
     tail = (1 - confidence) / 2 / max(1, judged)
-    rows = [_compared(key, x, y, left_out, limit, tail) for key, (x, y, left_out) in samples]
+    rows: list[Compared] = []
+    for key, (values_a, values_b, left_out) in samples.items():
+        rows.append(_compared(key, values_a, values_b, left_out, limit, tail))
     order: tuple[Change, ...] = ("slower", "faster", "same", "not enough data")
     rows.sort(key=lambda row: order.index(row.verdict))
     return Comparison(tuple(rows), limit, confidence, tuple(problems), tuple(notes))
@@ -186,23 +204,38 @@ def _sample(a: Runs, b: Runs, key: RowKey) -> tuple[Floats, Floats, int]:
     If both have enough runs, a value is the median of a run, so that differences between runs count. Otherwise the
     repeats of all runs of a side are taken together.
     """
-    runs_a = [run[key] for run in a if key in run]
-    runs_b = [run[key] for run in b if key in run]
-    left_out = sum(values.left_out for values in (*runs_a, *runs_b))
-    believed_a = [values.believed for values in runs_a if values.believed]
-    believed_b = [values.believed for values in runs_b if values.believed]
-    if min(len(believed_a), len(believed_b)) >= MIN_VALUES:
-        values_a = [float(np.median(values)) for values in believed_a]
-        values_b = [float(np.median(values)) for values in believed_b]
-    else:
-        values_a = list(chain(*believed_a))
-        values_b = list(chain(*believed_b))
-    return np.array(values_a, dtype=np.float64), np.array(values_b, dtype=np.float64), left_out
+    believed_a, left_out_a = _believed(a, key)
+    believed_b, left_out_b = _believed(b, key)
+    has_enough_runs = min(len(believed_a), len(believed_b)) >= MIN_VALUES
+    values_a = _resampled_units(believed_a, has_enough_runs)
+    values_b = _resampled_units(believed_b, has_enough_runs)
+    return values_a, values_b, left_out_a + left_out_b
+
+
+def _believed(runs: Runs, key: RowKey) -> tuple[list[list[float]], int]:
+    """Return the believed values of a row, for each run that has any, and how many of all runs were left out."""
+    believed: list[list[float]] = []
+    left_out = 0
+    for run in runs:
+        values = run.get(key, Values())
+        left_out += values.left_out
+        if values.believed:
+            believed.append(values.believed)
+    return believed, left_out
+
+
+def _resampled_units(by_run: Sequence[Sequence[float]], are_runs: bool) -> Floats:
+    """Return the values that are resampled: the medians of runs, or else all repeats."""
+    if are_runs:
+        return np.array([np.median(values) for values in by_run], dtype=np.float64)
+    return np.array(list(chain.from_iterable(by_run)), dtype=np.float64)
 
 
 def _median(values: Floats) -> float | None:
     """Return the median; None without values."""
-    return float(np.median(values)) if len(values) else None
+    if not len(values):
+        return None
+    return float(np.median(values))
 
 
 def _compared(key: RowKey, a: Floats, b: Floats, left_out: int, limit: float, tail: float) -> Compared:
@@ -232,7 +265,8 @@ def _compared(key: RowKey, a: Floats, b: Floats, left_out: int, limit: float, ta
     is_lower = high < 1 / (1 + limit) and most < -resolution
     if is_higher or is_lower:
         is_better = is_higher == (key.unit in _HIGHER_IS_BETTER)
-        return Compared(*sides, (low, high), "faster" if is_better else "slower")
+        verdict: Change = "faster" if is_better else "slower"
+        return Compared(*sides, (low, high), verdict)
     return Compared(*sides, (low, high), "not enough data", "the interval includes both a change and none")
 
 

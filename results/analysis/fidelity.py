@@ -4,6 +4,7 @@ ok: believe the numbers. degraded: believe the direction, not the last percent. 
 not the fabric. Each measurement interval has a verdict, and the run has the worst of them.
 """
 
+import itertools
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -90,10 +91,14 @@ class Judgement:
 
         Empty if they are not invalid, or if the run itself is a reason too: no load of the machine loses a byte.
         """
-        origins = {finding.limit.origin for finding in self.evidence if finding.verdict == "invalid"}
-        if "run" in origins or "machine" not in origins:
+        invalid = [finding for finding in self.evidence if finding.verdict == "invalid"]
+        origins = {finding.limit.origin for finding in invalid}
+        if "run" in origins:
             return ""
-        return next(finding.text for finding in self.evidence if _is_invalid_by_machine(finding))
+        for finding in invalid:
+            if finding.limit.origin == "machine":
+                return finding.text
+        return ""
 
     def of_row(self, row: Measurement) -> Verdict:
         """Return the verdict of a measurement: of its interval, and of its own deviation from its prediction."""
@@ -131,10 +136,12 @@ def judge(run: Run) -> Judgement:
     missing_records = tuple(_missing_records(run))
     if not recorded:
         nothing = "nothing was recorded that could vouch for this run"
-        unknown: dict[IntervalId, Verdict] = dict.fromkeys((row.interval for row in run.measurements), "invalid")
+        unknown: dict[IntervalId, Verdict] = {row.interval: "invalid" for row in run.measurements}
         return Judgement("invalid", (nothing, *missing_records), (), unknown)
     intervals = _interval_verdicts(run, recorded)
-    rows = {(row.interval, row.phase, row.metric): verdict_of_time(row, deviations) for row, deviations in times}
+    rows: RowVerdicts = {}
+    for row, deviations in times:
+        rows[row.interval, row.phase, row.metric] = verdict_of_time(row, deviations)
 
     # comparisons of fabrics depend on the verdicts of the times that they compare, and are findings too
     slowdowns = _slowdowns(run, rows, intervals)
@@ -145,7 +152,8 @@ def judge(run: Run) -> Judgement:
     if missing_records:
         verdicts.append("degraded")
     reasons = (*_reasons(_displayed(findings, intervals), labels(run)), *missing_records)
-    disturbed = frozenset(finding.interval for finding in findings if _is_invalid_by_machine(finding))
+    invalid_by_machine = filter(_is_invalid_by_machine, findings)
+    disturbed = frozenset(finding.interval for finding in invalid_by_machine)
     return Judgement(worst_verdict(verdicts), reasons, findings, intervals, rows, disturbed)
 
 
@@ -155,7 +163,9 @@ def _recorded_findings(run: Run, times: Iterable[tuple[Measurement, list[Finding
     for load in run.loads:
         yield from load_findings(load)
     for row, deviations in times:
-        yield from (finding for finding in deviations if counts_for_interval(row, finding))
+        for finding in deviations:
+            if counts_for_interval(row, finding):
+                yield finding
     for row in run.measurements:
         if row.metric == CLOCK_UNCERTAINTY:
             yield clock_finding(row)
@@ -178,13 +188,17 @@ def disturbance(run: Run) -> str:
     Empty if they are not invalid, or invalid for another reason too: a lost byte would be lost again, or hidden. The
     same if the run alone loads the machine beyond its limit.
     """
-    invalid = [finding for finding in judge(run).evidence if finding.verdict == "invalid"]
-    if any(finding.limit not in (*_BUSY, BACKGROUND) for finding in invalid):
-        return ""
+    reason = ""
+    for finding in judge(run).evidence:
+        if finding.verdict != "invalid" or finding.limit is BACKGROUND:
+            continue
+        if finding.limit not in _BUSY:
+            return ""
+        reason = reason or finding.text
     loads_by_run = [load.cpu_busy - load.cpu_foreign - load.cpu_stolen for load in run.loads]
     if max(loads_by_run, default=0.0) > CPU_BUSY.invalid:
         return ""
-    return next((finding.text for finding in invalid if finding.limit in _BUSY), "")
+    return reason
 
 
 def repeats(run: Run) -> dict[IntervalId, list[str]]:
@@ -225,8 +239,10 @@ def _derived_verdicts(run: Run, times: Mapping[RowKey, Verdict], compared: Itera
     verdicts: RowVerdicts = {}
     for row in run.measurements:
         if row.metric in FOLLOW_FROM_TIME:
-            of_times = [times.get((row.interval, row.phase, metric), "ok") for metric in TIME_METRICS]
-            verdicts[row.interval, row.phase, row.metric] = worst_verdict(of_times)
+            verdict: Verdict = "ok"
+            for metric in TIME_METRICS:
+                verdict = worst_verdict((verdict, times.get((row.interval, row.phase, metric), "ok")))
+            verdicts[row.interval, row.phase, row.metric] = verdict
     for slowdown in compared:
         key = (slowdown.interval, slowdown.row.phase, SLOWDOWN)
         verdicts[key] = worst_verdict((verdicts.get(key, "ok"), slowdown.verdict))
@@ -239,9 +255,11 @@ def _missing_records(run: Run) -> Iterator[str]:
         yield INTERRUPTED
     elif run.failed:
         yield f"it failed, and only what was measured until then is here: {run.failed}"
-    yield from (f"{fabric}: its links were not calibrated" for fabric in _uncalibrated(run))
+    for fabric in _uncalibrated(run):
+        yield f"{fabric}: its links were not calibrated"
     names = labels(run)
-    yield from (f"{place(interval, names)}: the machine's load was not recorded" for interval in _unwatched(run))
+    for interval in _unwatched(run):
+        yield f"{place(interval, names)}: the machine's load was not recorded"
 
 
 def _uncalibrated(run: Run) -> list[str]:
@@ -252,10 +270,13 @@ def _uncalibrated(run: Run) -> list[str]:
 
 def _unwatched(run: Run) -> list[IntervalId]:
     """Return the intervals with bytes or a predicted time in which the machine's load was not recorded."""
-    watched = {load.interval for load in run.loads}
-    intervals = [check.interval for check in run.bytes]
-    intervals += [row.interval for row in run.measurements if row.unit == "s" and row.predicted]
-    return [interval for interval in dict.fromkeys(intervals) if interval not in watched]
+    intervals = dict.fromkeys(check.interval for check in run.bytes)
+    for row in run.measurements:
+        if row.unit == "s" and row.predicted:
+            intervals[row.interval] = None
+    for load in run.loads:
+        intervals.pop(load.interval, None)
+    return list(intervals)
 
 
 def _interval_verdicts(run: Run, findings: tuple[Finding, ...]) -> dict[IntervalId, Verdict]:
@@ -263,28 +284,33 @@ def _interval_verdicts(run: Run, findings: tuple[Finding, ...]) -> dict[Interval
 
     A fabric that is measured in slow motion is calibrated as often as it is built. A gap in the records degrades.
     """
-    link_findings = [finding for finding in findings if _is_of_links(finding)]
-    by_build = grouped(link_findings, "fabric", "dilation")
-    by_interval = grouped([finding for finding in findings if not _is_of_links(finding)], "interval")
+    by_build = grouped(filter(_is_of_links, findings), "fabric", "dilation")
+    by_interval = grouped(itertools.filterfalse(_is_of_links, findings), "interval")
     dilations = {load.interval: load.dilation for load in run.loads}
     unwatched = _unwatched(run)
     uncalibrated = _uncalibrated(run)
     verdicts: dict[IntervalId, Verdict] = {}
     for interval in _recorded_intervals(run, findings, unwatched):
-        parts: list[Verdict] = [finding.verdict for finding in by_interval.get(interval, ())]
-        if not any(measure.has_fabric_of_its_own(interval) for measure in MEASURED.values()):
+        relevant: list[Finding] = list(by_interval.get(interval, ()))
+        if not _has_fabric_of_its_own(interval):
             build = (interval.fabric, dilations.get(interval, 1.0))
-            parts += [finding.verdict for finding in by_build.get(build, ())]
+            relevant += by_build.get(build, ())
+        verdict = worst_verdict(finding.verdict for finding in relevant)
         if interval in unwatched or interval.fabric in uncalibrated:
-            parts.append("degraded")
-        verdicts[interval] = worst_verdict(parts)
+            verdict = worst_verdict((verdict, "degraded"))
+        verdicts[interval] = verdict
     # what has no records of its own is as good as the interval in which it was measured
-    for interval in dict.fromkeys(measurement.interval for measurement in run.measurements):
-        if interval not in verdicts:
-            watched = _watched_interval(interval, verdicts)
+    for row in run.measurements:
+        if row.interval not in verdicts:
+            watched = _watched_interval(row.interval, verdicts)
             if watched:
-                verdicts[interval] = verdicts[watched]
+                verdicts[row.interval] = verdicts[watched]
     return verdicts
+
+
+def _has_fabric_of_its_own(interval: IntervalId) -> bool:
+    """Return whether a measure built a fabric for an interval alone: the links of the run's fabrics don't count."""
+    return any(measure.has_fabric_of_its_own(interval) for measure in MEASURED.values())
 
 
 def _watched_interval(interval: IntervalId, watched: Container[IntervalId]) -> IntervalId | None:
@@ -305,8 +331,7 @@ def _recorded_intervals(
     run: Run, findings: Iterable[Finding], unwatched: Iterable[IntervalId]
 ) -> dict[IntervalId, None]:
     """Return the intervals that have a verdict of their own, each once."""
-    intervals = [load.interval for load in run.loads]
-    intervals += [check.interval for check in run.bytes]
+    intervals = [record.interval for record in (*run.loads, *run.bytes)]
     for finding in findings:
         if finding.limit is PROCESS_MISSING and not _is_of_links(finding):
             intervals.append(finding.interval)
@@ -322,8 +347,10 @@ def _displayed(findings: Iterable[Finding], verdicts: Mapping[IntervalId, Verdic
 
 def _reasons(findings: Iterable[Finding], names: Mapping[tuple[str, str], str]) -> Iterator[str]:
     """Yield a line for each quantity of a fabric that is off, worst first: its worst interval, and how many others."""
-    groups = grouped([finding for finding in findings if finding.verdict != "ok"], "fabric", "limit").values()
-    worst = [(max(group, key=attrgetter("value")), len(group) - 1) for group in groups]
+    groups = grouped((finding for finding in findings if finding.verdict != "ok"), "fabric", "limit")
+    worst: list[tuple[Finding, int]] = []
+    for group in groups.values():
+        worst.append((max(group, key=attrgetter("value")), len(group) - 1))
     worst.sort(key=lambda item: VERDICTS.index(item[0].verdict), reverse=True)
     for finding, similar in worst:
         line = f"{finding.verdict}: {place(finding.interval, names)}: {finding.text}"

@@ -64,9 +64,11 @@ class Finding(Record):
     @property
     def verdict(self) -> Verdict:
         """Verdict on its value."""
-        value = self.value
-        limit = self.limit
-        return "invalid" if value > limit.invalid else "degraded" if value > limit.degraded else "ok"
+        if self.value > self.limit.invalid:
+            return "invalid"
+        if self.value > self.limit.degraded:
+            return "degraded"
+        return "ok"
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data, with the limit that it exceeds, or else the first one that it could."""
@@ -86,7 +88,9 @@ def link_findings(links: Sequence[LinkCheck]) -> Iterator[Finding]:
     """Yield the link of each class that is furthest off: a collective takes as long as its slowest link."""
 
     def error(link: LinkCheck) -> float:
-        return abs(link.measured_bps / link.expected_bps - 1) if link.expected_bps else 1.0
+        if not link.expected_bps:
+            return 1.0
+        return abs(link.measured_bps / link.expected_bps - 1)
 
     for (fabric, name, dilation), sample in grouped(links, "fabric", "link_class", "dilation").items():
         worst = max(sample, key=error)
@@ -114,13 +118,15 @@ def load_findings(load: Load) -> Iterator[Finding]:
     if load.transfers_faulted:
         yield Finding(where, PAUSE, load.pause_ms, f"the machine paused for {load.pause_ms:.0f} ms")
         return  # links were cut on purpose: what that loses is the result, and not a fault of the emulation
-    retransmitted, dropped = (count / max(1, load.segments) for count in (load.retransmits, load.drops))
+    segments = max(1, load.segments)
     if not load.rerouted:
+        retransmitted = load.retransmits / segments
         text = f"{load.retransmits:,} of {load.segments:,} segments retransmitted ({percent(retransmitted, 2)})"
         yield Finding(where, RETRANSMITS, retransmitted, text)
-        again = load.needless_retransmits / max(1, load.segments)
+        again = load.needless_retransmits / segments
         text = f"TCP sent {load.needless_retransmits:,} of {load.segments:,} segments again, which had arrived"
         yield Finding(where, NEEDLESS, again, f"{text} ({percent(again)})")
+    dropped = load.drops / segments
     text = f"{load.drops:,} packets dropped for {load.segments:,} segments sent ({percent(dropped, 2)})"
     if load.drops_node:
         text += f", most at {load.drops_node}, port {load.drops_interface} ({load.drops_most:,})"
@@ -170,27 +176,50 @@ def time_findings(run: Run) -> Iterator[tuple[Measurement, list[Finding]]]:
             if row.not_compared:
                 yield row, []
             continue
-        name = row.phase or "the whole"
-        deviations = list[Finding]()
-        late = lag_s.get(row.interval, 0.0) / row.value if row.value else math.inf
-        if row.frames is not None:  # what its links' shapers could pass at once was recorded
-            share = max(row.credit_share, late)
-            text = f"idle credit or a late thread may change {name} by {percent(share)}"
-            deviations.append(Finding(row.interval, RESOLUTION, share, text, phase=row.phase))
-            if row.explained_least and row.credit_share < 1:
-                fast = max(0.0, 1 - row.ratio / row.explained_least / (1 - row.credit_share))
-                text = f"{name} took {digits(row.ratio, 4)} of its prediction, which its links do not allow"
-                deviations.append(Finding(row.interval, TOO_FAST, fast, text, phase=row.phase))
+        late_share = math.inf
+        if row.value:
+            late_share = lag_s.get(row.interval, 0.0) / row.value
+        deviations: list[Finding] = []
+        # runs of an earlier version did not record what their links' shapers could pass at once
+        if row.frames is not None:
+            deviations += _resolution_findings(row, row.ratio, late_share)
         if row.explained_least and not is_not_compared(row):
-            most = row.explained_most
             is_coarse = any(finding.verdict != "ok" for finding in deviations)
-            # below resolution it may be as much slower as threads are late; how fast it may be was judged above
-            ratio, least = (row.ratio / (1 + late), 0.0) if is_coarse else (row.ratio, row.explained_least)
-            off = unexplained(ratio, least, most)
-            beyond = f" beyond {digits(most, 4)}" if 1.005 < most < math.inf else ""
-            text = f"{name} took {digits(row.ratio, 4)} of its prediction, unexplained{beyond}"
-            deviations.append(Finding(row.interval, UNEXPLAINED, off, text, phase=row.phase))
+            deviations.append(_unexplained_finding(row, row.ratio, late_share, is_coarse))
         yield row, deviations
+
+
+def _resolution_findings(row: Measurement, ratio: float, late_share: float) -> Iterator[Finding]:
+    """Yield by how much idle credit and late threads may change a time, and how much faster than its links it is.
+
+    `ratio`: measured over predicted. `late_share`: of the time, by which a thread may wake late.
+    """
+    name = row.phase or "the whole"
+    share = max(row.credit_share, late_share)
+    text = f"idle credit or a late thread may change {name} by {percent(share)}"
+    yield Finding(row.interval, RESOLUTION, share, text, phase=row.phase)
+    if row.explained_least and row.credit_share < 1:
+        too_fast = max(0.0, 1 - ratio / row.explained_least / (1 - row.credit_share))
+        text = f"{name} took {digits(ratio, 4)} of its prediction, which its links do not allow"
+        yield Finding(row.interval, TOO_FAST, too_fast, text, phase=row.phase)
+
+
+def _unexplained_finding(row: Measurement, ratio: float, late_share: float, is_coarse: bool) -> Finding:
+    """Return by how much a time is off the ratios to its prediction that the theory explains.
+
+    `is_coarse`: the time is below resolution.
+    """
+    name = row.phase or "the whole"
+    most = row.explained_most
+    if is_coarse:
+        # it may be as much slower as threads are late; how fast it may be is judged by TOO_FAST
+        off = unexplained(ratio / (1 + late_share), 0.0, most)
+    else:
+        off = unexplained(ratio, row.explained_least, most)
+    text = f"{name} took {digits(ratio, 4)} of its prediction, unexplained"
+    if 1.005 < most < math.inf:
+        text += f" beyond {digits(most, 4)}"
+    return Finding(row.interval, UNEXPLAINED, off, text, phase=row.phase)
 
 
 def counts_for_interval(row: Measurement, finding: Finding) -> bool:
@@ -209,7 +238,9 @@ def verdict_of_time(row: Measurement, deviations: Iterable[Finding]) -> Verdict:
         return "degraded"
     if verdicts.get(RESOLUTION, "ok") != "ok":
         return "below resolution"
-    return "not compared" if is_not_compared(row) else "ok"
+    if is_not_compared(row):
+        return "not compared"
+    return "ok"
 
 
 def is_not_compared(row: Measurement) -> bool:

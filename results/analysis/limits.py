@@ -33,7 +33,8 @@ class Limit:
         if math.isinf(value):
             return "never"
         if self.unit == "share":
-            return percent(value, 1 if self.degraded >= 0.01 else 2)
+            places = 1 if self.degraded >= 0.01 else 2
+            return percent(value, places)
         return f"{digits(value, 3)} {self.unit}".strip()
 
 

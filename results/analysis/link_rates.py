@@ -24,7 +24,7 @@ def delivered(flows: Sequence[Flow]) -> list[tuple[int, float]]:
     At most 500 bins and a zero at the end.
     """
     start, end = _times(flows)
-    return _rates(start, end, 8.0 * np.array([f.delivered for f in flows]), _BINS)
+    return _rates(start, end, _bits(flows), _BINS)
 
 
 def link_rates(flows: Sequence[Flow], fabric: FabricSpec) -> Iterator[tuple[str, str, list[tuple[int, float]]]]:
@@ -32,11 +32,13 @@ def link_rates(flows: Sequence[Flow], fabric: FabricSpec) -> Iterator[tuple[str,
 
     Transfers take the paths of the fabric's policy: right where nothing is broken and no scores steer.
     """
-    names = {Gpu(*divmod(number, fabric.rails)).name: number for number in range(fabric.gpus)}
-    flows = [f for f in flows if f.src in names and f.dst in names]  # a record may have been changed
+    numbers = {Gpu(*divmod(number, fabric.rails)).name: number for number in range(fabric.gpus)}
+    # a record may have been changed: its GPUs need not be of this fabric
+    flows = [flow for flow in flows if flow.src in numbers and flow.dst in numbers]
     start, end = _times(flows)
-    bits = 8.0 * np.array([f.delivered for f in flows])
-    src, dst = (np.array([names[getattr(f, which)] for f in flows], dtype=np.int64) for which in ("src", "dst"))
+    bits = _bits(flows)
+    src = np.array([numbers[flow.src] for flow in flows], dtype=np.int64)
+    dst = np.array([numbers[flow.dst] for flow in flows], dtype=np.int64)
     used: dict[str, list[tuple[Numbers, Numbers, npt.NDArray[np.float64]]]] = {}  # GPUs, flows, and the parts of these
     for share, enter, leave in ways(src, dst, fabric.rails, fabric):
         for link, gpus, carries in (
@@ -52,30 +54,40 @@ def link_rates(flows: Sequence[Flow], fabric: FabricSpec) -> Iterator[tuple[str,
     for link, parts in used.items():
         gpus, chosen, shares = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.argsort(gpus, kind="stable")
-        for own in np.split(order, np.flatnonzero(np.diff(gpus[order])) + 1):
-            if len(own):
-                name = Gpu(*divmod(int(gpus[own[0]]), fabric.rails)).name
-                which = chosen[own]
-                yield name, link, _rates(start[which], end[which], bits[which] * shares[own], _LINK_BINS)
+        for places in np.split(order, np.flatnonzero(np.diff(gpus[order])) + 1):
+            if len(places):
+                name = Gpu(*divmod(int(gpus[places[0]]), fabric.rails)).name
+                of_gpu = chosen[places]
+                yield name, link, _rates(start[of_gpu], end[of_gpu], bits[of_gpu] * shares[places], _LINK_BINS)
 
 
 def fabric_specs(run: Run) -> dict[str, FabricSpec]:
     """Return the specification of each fabric of GPUs that was built, by label; none if its plugin isn't loaded."""
-    given = [part for part in run.experiment.fabrics if part.get("kind") != "multi-rail"]
-    found = dict[str, FabricSpec]()
-    for fabric, part in zip(run.fabrics, given, strict=False):
+    gpu_fabrics = [part for part in run.experiment.fabrics if part.get("kind") != "multi-rail"]
+    specs = dict[str, FabricSpec]()
+    for fabric, part in zip(run.fabrics, gpu_fabrics, strict=False):
         with suppress(BadInput):
-            found[fabric.label] = parse_fabric(part)
-    return found
+            specs[fabric.label] = parse_fabric(part)
+    return specs
 
 
 def _times(flows: Sequence[Flow]) -> tuple[Numbers, Numbers]:
-    start, end = (np.array([getattr(f, name) for f in flows], dtype=np.int64) for name in ("start_ns", "end_ns"))
+    start = np.array([flow.start_ns for flow in flows], dtype=np.int64)
+    end = np.array([flow.end_ns for flow in flows], dtype=np.int64)
     return start, end
 
 
+def _bits(flows: Sequence[Flow]) -> npt.NDArray[np.float64]:
+    return 8.0 * np.array([flow.delivered for flow in flows])
+
+
 def _rates(start: Numbers, end: Numbers, bits: npt.NDArray[np.float64], most: int) -> list[tuple[int, float]]:
-    if not len(start) or (begin := int(start.min())) >= (last := int(end.max())):
+    """Return (ns, bit/s) of transfers, in at most so many bins of equal length, and a zero at the end."""
+    if not len(start):
+        return []
+    begin = int(start.min())
+    last = int(end.max())
+    if begin >= last:
         return []
     # bits until each edge: of a transfer the part of its time that has passed
     edges = np.linspace(begin, last, min(most, max(2, len(start))) + 1)
@@ -85,4 +97,6 @@ def _rates(start: Numbers, end: Numbers, bits: npt.NDArray[np.float64], most: in
     slope = np.cumsum(np.concatenate([rate, -rate])[order])
     until = np.concatenate([[0.0], np.cumsum(slope[:-1] * np.diff(at[order]))])
     rates = np.diff(np.interp(edges, at[order], until)) / np.diff(edges) * 1e9
-    return [*zip(edges[:-1].astype(np.int64).tolist(), np.maximum(0.0, rates).tolist(), strict=True), (last, 0.0)]
+    # rounding of the sums can leave slightly less than nothing where no transfer was under way
+    points = list(zip(edges[:-1].astype(np.int64).tolist(), np.maximum(0.0, rates).tolist(), strict=True))
+    return [*points, (last, 0.0)]

@@ -43,36 +43,53 @@ class Figure:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data, for summary.json."""
-        plain = {name: getattr(self, name) for name in ("n", "median", "p95")}
-        return plain | {"median_95": self.median_interval, "p95_95": self.p95_interval}
+        return {
+            "n": self.n,
+            "median": self.median,
+            "p95": self.p95,
+            "median_95": self.median_interval,
+            "p95_95": self.p95_interval,
+        }
 
 
 def figure(values: Iterable[float | None]) -> Figure | None:
     """Return the statistics of the repeats' values, in whatever order; None if there are none."""
-    ordered = np.sort(np.asarray([inf if v is None else v for v in values], dtype=np.float64))
+    ordered = np.sort([inf if value is None else value for value in values])
     n = len(ordered)
     if not n:
         return None
-
-    def known(value: float) -> float | None:
-        return None if value == inf else float(value)
-
-    def middle_95(statistics: npt.NDArray[np.float64]) -> Interval:
-        resampled = np.sort(statistics)
-        tail = int(0.025 * len(resampled))
-        return known(resampled[tail]), known(resampled[-1 - tail])
-
-    rank95 = ceil(0.95 * n) - 1  # of the value that 95% don't exceed: an observed one, since "never" has no mean
-    resampled = ordered[_resample_indices(n)] if n >= MIN_REPEATS_FOR_MEDIAN else None
+    # of the value that 95% don't exceed: an observed one, since "never" has no mean
+    rank95 = ceil(0.95 * n) - 1
+    median_interval: Interval | None = None
+    p95_interval: Interval | None = None
+    if n >= MIN_REPEATS_FOR_MEDIAN:
+        resampled = ordered[_resample_indices(n)]
+        median_interval = _middle_95(np.median(resampled, axis=1))
+        if n >= MIN_REPEATS_FOR_P95:
+            p95_interval = _middle_95(resampled[:, rank95])
     return Figure(
         n=n,
-        median=known(float(np.median(ordered))),
-        p95=known(ordered[rank95]),
-        most=known(ordered[-1]),
-        least=known(ordered[0]),
-        median_interval=None if resampled is None else middle_95(np.median(resampled, axis=1)),
-        p95_interval=None if resampled is None or n < MIN_REPEATS_FOR_P95 else middle_95(resampled[:, rank95]),
+        median=_none_if_never(np.median(ordered)),
+        p95=_none_if_never(ordered[rank95]),
+        most=_none_if_never(ordered[-1]),
+        least=_none_if_never(ordered[0]),
+        median_interval=median_interval,
+        p95_interval=p95_interval,
     )
+
+
+def _middle_95(statistics: npt.NDArray[np.float64]) -> Interval:
+    """Return the interval that holds the middle 95% of a statistic of resamples."""
+    ordered = np.sort(statistics)
+    tail = int(0.025 * len(ordered))
+    return _none_if_never(ordered[tail]), _none_if_never(ordered[-1 - tail])
+
+
+def _none_if_never(value: np.floating[Any]) -> float | None:
+    """Return a statistic; None if it is of values that never came."""
+    if value == inf:
+        return None
+    return float(value)
 
 
 @lru_cache(maxsize=32)
@@ -81,25 +98,33 @@ def _resample_indices(n: int) -> npt.NDArray[np.intp]:
     return np.sort(np.random.default_rng(1).integers(0, n, (4000, n)), axis=1)
 
 
-def median_p95_ms(found: Figure, unit: str = "") -> str:
+def median_p95_ms(statistics: Figure, unit: str = "") -> str:
     """Return `12.3 / 45.6`, median and 95th percentile; `12.3 (n=5)` where the repeats tell nothing of the latter."""
-    if found.median is None:
+    if statistics.median is None:
         return "never"
-    middle = _ms(found.median)
-    p95 = _ms(found.p95)
-    if not found.has_p95:
-        return f"{middle}{unit} (n={found.n})"
-    return f"{middle} / {p95}" + (unit if found.p95 is not None else "")
+    middle = _ms(statistics.median)
+    if not statistics.has_p95:
+        return f"{middle}{unit} (n={statistics.n})"
+    if statistics.p95 is None:
+        return f"{middle} / never"
+    return f"{middle} / {_ms(statistics.p95)}{unit}"
 
 
-def median_and_p95(found: Figure) -> tuple[str, str]:
+def median_and_p95(statistics: Figure) -> tuple[str, str]:
     """Return a cell each, with their intervals; a dash where the repeats tell nothing of the latter."""
+    p95 = NOTHING
+    if statistics.has_p95:
+        p95 = _with_interval(statistics.p95, statistics.p95_interval)
+    return _with_interval(statistics.median, statistics.median_interval), p95
 
-    def cell(value: float | None, interval: Interval | None) -> str:
-        return milliseconds(value) + (f" [{_ms(interval[0])}, {_ms(interval[1])}]" if interval else "")
 
-    p95 = cell(found.p95, found.p95_interval) if found.has_p95 else NOTHING
-    return cell(found.median, found.median_interval), p95
+def _with_interval(value: float | None, interval: Interval | None) -> str:
+    """Return `12.3 ms [11.0, 14.1]`; the value alone without an interval."""
+    text = milliseconds(value)
+    if interval:
+        low, high = interval
+        text += f" [{_ms(low)}, {_ms(high)}]"
+    return text
 
 
 def _ms(ms: float | None) -> str:

@@ -47,16 +47,21 @@ class Analysis:
         """Checks for which the run has records: one that fails makes the exit status 1."""
         run = self.run
         verdict = self.judgement.verdict
-        reasons = self.judgement.reasons
-        early = run.failed or (INTERRUPTED if run.interrupted else "")
-        believable = reasons[0] if verdict == "invalid" else f"verdict {verdict}"
-        found = (
-            *([Check("the run went to its end", False, early)] if early else []),
-            *([Check("the records are complete", False, "; ".join(run.damaged))] if run.damaged else []),
-            Check(BELIEVABLE, verdict != "invalid", believable),
-            *self._checks_of_measures(),
-        )
-        return _without_success(run, found) if run.is_interactive else found
+        checks: list[Check] = []
+        if run.failed:
+            checks.append(Check("the run went to its end", False, run.failed))
+        elif run.interrupted:
+            checks.append(Check("the run went to its end", False, INTERRUPTED))
+        if run.damaged:
+            checks.append(Check("the records are complete", False, "; ".join(run.damaged)))
+        if verdict == "invalid":
+            checks.append(Check(BELIEVABLE, False, self.judgement.reasons[0]))
+        else:
+            checks.append(Check(BELIEVABLE, True, f"verdict {verdict}"))
+        checks += self._checks_of_measures()
+        if run.is_interactive:
+            return _without_success(run, checks)
+        return tuple(checks)
 
     def _checks_of_measures(self) -> Iterator[Check]:
         """Yield the checks of measures: those that targets claim, then the measure's own."""
@@ -67,15 +72,16 @@ class Analysis:
     @cached_property
     def times(self) -> tuple[aggregate.Row, ...]:
         """Rows that are times, each workload's whole iteration first."""
-        works = list(dict.fromkeys(row.work for row in self.rows))
-        timed = (row for row in self.rows if row.metric in aggregate.TIME_METRICS)
-        return tuple(sorted(timed, key=lambda r: (works.index(r.work), aggregate.TIME_METRICS.index(r.metric))))
+        ordered: list[aggregate.Row] = []
+        for rows in aggregate.grouped(self.rows, "work").values():
+            for metric in aggregate.TIME_METRICS:
+                ordered += [row for row in rows if row.metric == metric]
+        return tuple(ordered)
 
     @cached_property
     def shown_outcomes(self) -> dict[str, tuple[Outcome, ...]]:
         """The targets of measures that no section of a measure shows, by the measure's name."""
-        names = [name for name in self.measure_outcomes if not MEASURED[name].shows_targets]
-        return {name: self.measure_outcomes[name] for name in names}
+        return {name: targets for name, targets in self.measure_outcomes.items() if not MEASURED[name].shows_targets}
 
     @cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -91,41 +97,60 @@ def _measure_outcomes(analysis: Analysis) -> dict[str, tuple[Outcome, ...]]:
     """Return the targets of each measure that has any for this run, by its name."""
     outcomes: dict[str, tuple[Outcome, ...]] = {}
     for name, measure in MEASURED.items():
-        of_measure = () if measure.has_recovery_targets else tuple(measure.targets(analysis))
-        if of_measure:
-            outcomes[name] = of_measure
+        # those of recovery are tables of their own, also without samples: `Analysis.outcomes`
+        if measure.has_recovery_targets:
+            continue
+        targets = tuple(measure.targets(analysis))
+        if targets:
+            outcomes[name] = targets
     return outcomes
 
 
 def _without_success(run: Run, checks: Sequence[Check]) -> tuple[Check, ...]:
     """Return the checks of a run that was changed by hand: none passes, since nothing predicts what was measured."""
-    detail = f"interactive: {sum(event.source == LIVE for event in run.events)} changes on the live page"
-    failed = (replace(check, passed=False, detail=f"interactive; {check.detail}") for check in checks)
-    return (Check("the run was not changed by hand", False, detail), *failed)
+    changes = sum(event.source == LIVE for event in run.events)
+    detail = f"interactive: {changes} changes on the live page"
+    failed = [Check("the run was not changed by hand", False, detail)]
+    for check in checks:
+        failed.append(replace(check, passed=False, detail=f"interactive; {check.detail}"))
+    return tuple(failed)
 
 
 def claims(outcomes: Sequence[Outcome]) -> Iterator[Check]:
     """Check the targets that a run must meet on any machine, with the value that is furthest from the limit."""
-    for target in dict.fromkeys(outcome.target for outcome in outcomes if outcome.target.claim):
-        measured = [outcome for outcome in outcomes if outcome.target == target and outcome.samples]
-        if not measured:
+    for target, of_target in aggregate.grouped(outcomes, "target").items():
+        measured = [outcome for outcome in of_target if outcome.samples]
+        if not target.claim or not measured:
             continue
         worst = max(measured, key=lambda outcome: outcome.value or 0.0)
         if target.unit == "probes":
             detail = _probes_lost(measured, worst)
         else:
-            detail = "; ".join(f"{target.text(each.value)} {each.worst.of} ({each.fabric})" for each in measured)
-        limit = next(iter(target.limits.values()))
-        figures = (target.quantity, worst.value, limit, target.unit)
-        yield Check(target.claim, all(outcome.met for outcome in measured), detail, *figures, worst.worst.interval)
+            texts = [f"{target.text(outcome.value)} {outcome.worst.of} ({outcome.fabric})" for outcome in measured]
+            detail = "; ".join(texts)
+        yield Check(
+            name=target.claim,
+            passed=all(outcome.met for outcome in measured),
+            detail=detail,
+            quantity=target.quantity,
+            value=worst.value,
+            limit=next(iter(target.limits.values())),
+            unit=target.unit,
+            interval=worst.worst.interval,
+        )
 
 
 def _probes_lost(outcomes: Sequence[Outcome], worst: Outcome) -> str:
     """Return how many probes a data plane lost while nothing in it was broken, of all faults together."""
-    samples = [sample for outcome in outcomes for sample in outcome.samples]
-    total = sum(sample.value or 0 for sample in samples)
-    pairs = sum(sample.pairs for sample in samples)
-    detail = f"{total:,.0f} probes lost over {len(samples)} faults, of {pairs} probed pairs"
+    faults = 0
+    total = 0.0
+    pairs = 0
+    for outcome in outcomes:
+        for sample in outcome.samples:
+            faults += 1
+            total += sample.value or 0
+            pairs += sample.pairs
+    detail = f"{total:,.0f} probes lost over {faults} faults, of {pairs} probed pairs"
     if total:
         detail += f"; most: {worst.fabric} {worst.worst.of}"
     return detail

@@ -4,11 +4,11 @@ Each measure states its targets beside the functions that measure them.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from railyard.core.records import IntervalId
 from railyard.results import format as fmt
@@ -16,8 +16,6 @@ from railyard.results.analysis import repeats as stats
 from railyard.results.analysis.fidelity import Judgement
 from railyard.results.analysis.repeats import Figure
 from railyard.results.runs.records import Verdict, worst_verdict
-
-_STATISTICS: Final = ("median", "p95", "most", "least")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,25 +39,36 @@ class Target:
     @property
     def limits(self) -> dict[str, float]:
         """Statistic over the repeats -> its limit."""
-        return {name: limit for name in _STATISTICS if (limit := getattr(self, name)) is not None}
+        limits = {"median": self.median, "p95": self.p95, "most": self.most, "least": self.least}
+        return {name: limit for name, limit in limits.items() if limit is not None}
 
-    def missed(self, found: Figure) -> list[str]:
+    def missed(self, figure: Figure) -> list[str]:
         """Return the statistics that don't keep their limits; of few repeats the 95th percentile isn't judged."""
-        values = {name: getattr(found, name) for name in self.limits if name != "p95" or found.has_p95}
-        return [
-            name
-            for name, value in values.items()
-            if value is None or (value < self.limits[name] if name == "least" else value > self.limits[name])
-        ]
+        missed: list[str] = []
+        for name, limit in self.limits.items():
+            if name == "p95" and not figure.has_p95:
+                continue
+            value = getattr(figure, name)
+            if value is None or (value < limit and name == "least") or (value > limit and name != "least"):
+                missed.append(name)
+        return missed
 
     def text(self, value: float | None) -> str:
         """Return a value in its unit as people read it."""
         if value is None:
             return "never"
-        if self.unit == "share":
-            return fmt.percent(value, 1 if value >= 0.005 else 3)
-        shown = {"times": fmt.times, "ms": fmt.milliseconds, "probes": "{:,.0f}\u00a0probes".format}.get(self.unit)
-        return shown(value) if shown else f"{value:,.0f}"
+        match self.unit:
+            case "share" if value < 0.005:
+                return fmt.percent(value, 3)
+            case "share":
+                return fmt.percent(value)
+            case "times":
+                return fmt.times(value)
+            case "ms":
+                return fmt.milliseconds(value)
+            case "probes":
+                return f"{value:,.0f}\u00a0probes"
+        return f"{value:,.0f}"
 
     @property
     def limits_text(self) -> str:
@@ -96,7 +105,9 @@ class Outcome:
     @property
     def name(self) -> str:
         """The quantity, and the target of the fault where there were several."""
-        return f"{self.target.quantity}, {self.part}" if self.part else self.target.quantity
+        if self.part:
+            return f"{self.target.quantity}, {self.part}"
+        return self.target.quantity
 
     @property
     def values(self) -> tuple[float | None, ...]:
@@ -111,29 +122,36 @@ class Outcome:
     @property
     def met(self) -> bool | None:
         """Its result; None where nothing was measured."""
-        return not self.target.missed(self.figure) if self.figure else None
+        if not self.figure:
+            return None
+        return not self.target.missed(self.figure)
 
     @property
     def statistic(self) -> str:
         """The first statistic that misses its limit, or else the first one that has a limit."""
-        return next(iter((self.figure and self.target.missed(self.figure)) or self.target.limits))
+        missed = self.target.missed(self.figure) if self.figure else []
+        return next(iter(missed or self.target.limits))
 
     @property
     def value(self) -> float | None:
         """The value of `statistic`; None where it never came, or nothing was measured."""
-        return getattr(self.figure, self.statistic) if self.figure else None
+        if not self.figure:
+            return None
+        return getattr(self.figure, self.statistic)  # type: ignore[no-any-return]
 
     @property
     def worst(self) -> Sample:
         """The sample that is furthest from the target; one of nothing where nothing was measured."""
-        nothing = Sample(None, "", IntervalId())  # what has a lower limit has one sample
-        return max(self.samples, key=lambda sample: inf if sample.value is None else sample.value, default=nothing)
+        # the largest: what has a lower limit has one sample
+        return max(self.samples, key=_value_or_never, default=Sample(None, "", IntervalId()))
 
     @property
     def text(self) -> str:
         """The measured value: median and 95th percentile (of few repeats the former alone), or the only statistic."""
+        if self.figure is None and self.not_judged:
+            return f"not judged ({self.not_judged}), the machine was disturbed"
         if self.figure is None:
-            return f"not judged ({self.not_judged}), the machine was disturbed" if self.not_judged else fmt.NOTHING
+            return fmt.NOTHING
         if self.target.median is not None and self.figure.has_p95:
             return stats.median_p95_ms(self.figure, "\u00a0ms")
         return self.target.text(getattr(self.figure, next(iter(self.target.limits))))
@@ -141,18 +159,23 @@ class Outcome:
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data, for summary.json: `value` and `limit` are of `statistic`."""
         target = self.target
+        interval = None
+        measured = None
+        if self.figure:
+            interval = self.worst.interval.as_dict()
+            measured = self.figure.as_dict() | {"most": self.figure.most}
         return {
             "quantity": target.quantity,
             "comparison": "at most" if target.least is None else "at least",
             "value": self.value,
             "limit": target.limits[self.statistic],
             "unit": target.unit,
-            "interval": self.worst.interval.as_dict() if self.samples else None,
+            "interval": interval,
             "what": target.quantity,
             "fabric": self.fabric or None,
             "target": self.part or None,
             "limits": target.limits,
-            "measured": {**self.figure.as_dict(), "most": self.figure.most} if self.figure else None,
+            "measured": measured,
             "worst": self.worst.of or None,
             "of": self.worst.of,
             "required": bool(target.claim),
@@ -164,11 +187,18 @@ class Outcome:
         }
 
 
-Found = Iterator[tuple[str, str, Sample]]
+def _value_or_never(sample: Sample) -> float:
+    """Return the value of a sample, to compare it with others: never is later than any time."""
+    if sample.value is None:
+        return inf
+    return sample.value
+
+
+PlacedSamples = Iterable[tuple[str, str, Sample]]
 """Samples with their fabric, and the fault's target where the fabric had several of that kind."""
 
 
-def outcomes_of(target: Target, samples: Found, judgement: Judgement) -> list[Outcome]:
+def outcomes_of(target: Target, samples: PlacedSamples, judgement: Judgement) -> list[Outcome]:
     """Return a target for each fabric, and part of it, on which it was measured; else once, without samples.
 
     Samples of disturbed intervals are not judged; the others have the verdicts of theirs.
@@ -186,15 +216,21 @@ def outcomes_of(target: Target, samples: Found, judgement: Judgement) -> list[Ou
 
 def outcomes_by_fabric(target: Target, samples: Iterable[Sample], judgement: Judgement) -> list[Outcome]:
     """Return a target for each fabric that its samples are of, by the samples' intervals."""
-    placed = [(sample.interval.fabric, "", sample) for sample in samples]
-    return [outcome for outcome in outcomes_of(target, iter(placed), judgement) if outcome.fabric]
+    placed = [(sample.interval.fabric, "", sample) for sample in samples if sample.interval.fabric]
+    if not placed:
+        return []
+    return outcomes_of(target, placed, judgement)
 
 
 def measured_targets(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """Return the targets of which anything was measured: the rows of tables, and those that are counted."""
-    return [o for o in outcomes if o.samples or o.not_judged]
+    return [outcome for outcome in outcomes if outcome.samples or outcome.not_judged]
 
 
 def missed_targets(outcomes: Iterable[Outcome]) -> list[str]:
     """Return the targets that were missed, by name and fabric; those with a claim are checks, and not among them."""
-    return [f"{o.name}, on {o.fabric}" for o in outcomes if o.met is False and not o.target.claim]
+    missed: list[str] = []
+    for outcome in outcomes:
+        if outcome.met is False and not outcome.target.claim:
+            missed.append(f"{outcome.name}, on {outcome.fabric}")
+    return missed

@@ -108,7 +108,8 @@ def markdown(analysis: Analysis) -> bytes:
         f"{passed} of {len(checks)} checks passed, took {fmt.markdown_cell(fmt.seconds(run.duration_s))}.",
         "",
     ]
-    lines += [f"- {fmt.markdown_cell(line)}" for line in (*judgement.reasons, *repeated_lines(analysis))]
+    for line in (*judgement.reasons, *repeated_lines(analysis)):
+        lines.append(f"- {fmt.markdown_cell(line)}")
     lines += ["", "| | check | |", "|---|---|---|"]
     for check in sorted(checks, key=lambda check: check.passed):
         lines.append(f"| {mark[check.passed]} | {fmt.markdown_cell(check.name)} | {fmt.markdown_cell(check.detail)} |")

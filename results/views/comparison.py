@@ -1,7 +1,7 @@
 """A comparison as people read it: table on the terminal, Markdown for a job's summary."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import isinf
 from typing import Final
 
@@ -20,17 +20,23 @@ def _value(name: str) -> Callable[[Compared], str]:
         value = getattr(row, name)
         if value is not None and isinf(value):
             return "never"
-        return fmt.milliseconds(value) if row.key.unit == "ms" and value else fmt.quantity(value, row.key.unit)
+        if value and row.key.unit == "ms":
+            return fmt.milliseconds(value)
+        return fmt.quantity(value, row.key.unit)
 
     return show
 
 
 def _interval(row: Compared) -> str:
-    return "–" if row.interval is None else " to ".join(map(_ratio, row.interval))
+    if row.interval is None:
+        return fmt.NOTHING
+    return " to ".join(map(_ratio, row.interval))
 
 
 def _ratio(value: float | None) -> str:
-    return "∞" if value is not None and isinf(value) else fmt.ratio(value)
+    if value is not None and isinf(value):
+        return "∞"
+    return fmt.ratio(value)
 
 
 COLUMNS: Final = (
@@ -50,7 +56,9 @@ COLUMNS: Final = (
 
 def table(comparison: Comparison, most: int | None = None) -> Table:
     """Return the rows, of which only the first `most`."""
-    rows = comparison.rows if most is None else fmt.rows_with_room(comparison.rows, most)
+    rows: Sequence[Compared] = comparison.rows
+    if most is not None:
+        rows = fmt.rows_with_room(rows, most)
     more = len(comparison.rows) - len(rows)
     return Table(COLUMNS, rows, more=more, elsewhere="with --json").without_empty(("verdict",))
 
@@ -58,7 +66,9 @@ def table(comparison: Comparison, most: int | None = None) -> Table:
 def headline(comparison: Comparison) -> str:
     """Return the result in a line: `regression: ...`, or how many rows have which verdict."""
     counts = ", ".join(f"{n} {verdict}" for verdict, n in comparison.counts.items())
-    return f"{comparison.failure}; {counts}" if comparison.failure else counts
+    if comparison.failure:
+        return f"{comparison.failure}; {counts}"
+    return counts
 
 
 def show(comparison: Comparison, console: Console) -> None:
@@ -67,7 +77,8 @@ def show(comparison: Comparison, console: Console) -> None:
     limit = fmt.percent(comparison.limit)
     confidence = fmt.percent(comparison.confidence, 0)
     console.print(f"a change of {limit} or less is none; intervals at {confidence} for all rows together")
-    for reason, count in Counter(row.reason for row in comparison.rows if row.reason).items():
+    reasons = Counter(filter(None, (row.reason for row in comparison.rows)))
+    for reason, count in reasons.items():
         console.print(f"not enough data: {count} rows: {reason}", highlight=False, soft_wrap=True)
     for line in comparison.notes:
         console.print(f"note: {line}", style="dim", highlight=False, soft_wrap=True)
@@ -81,8 +92,11 @@ def markdown(comparison: Comparison, a: str, b: str) -> bytes:
     whole = table(comparison)
     mark = "❌" if comparison.failure else "✅"
     lines = [f"### {mark} {markdown_cell(b)} against {markdown_cell(a)}", "", markdown_cell(headline(comparison)), ""]
-    lines += [f"- {markdown_cell(line)}" for line in (*comparison.problems, *comparison.notes)]
-    lines += ["", f"| {' | '.join(column.title for column in whole.shown)} |"]
-    lines += ["|" + "|".join("---" if column.is_text else "---:" for column in whole.shown) + "|"]
-    lines += [f"| {' | '.join(map(markdown_cell, cells))} |" for cells in whole.cells]
+    for line in (*comparison.problems, *comparison.notes):
+        lines.append(f"- {markdown_cell(line)}")
+    titles = [column.title for column in whole.shown]
+    rules = ["---" if column.is_text else "---:" for column in whole.shown]
+    lines += ["", f"| {' | '.join(titles)} |", f"|{'|'.join(rules)}|"]
+    for cells in whole.cells:
+        lines.append(f"| {' | '.join(map(markdown_cell, cells))} |")
     return ("\n".join(lines) + "\n").encode()

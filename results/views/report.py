@@ -5,6 +5,7 @@ and its part of summary.json. It is a class in a file of sections/, or of a plug
 """
 
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -51,7 +52,9 @@ class Card:
 
 def spread_text(values: Sequence[float], show: Callable[[float], str]) -> str:
     """Return `4.05 s to 4.12 s, 3 runs`; of one run its spread is not known."""
-    return f"{show(min(values))} to {show(max(values))}, {len(values)} runs" if len(values) > 1 else SPREAD_UNKNOWN
+    if len(values) < 2:
+        return SPREAD_UNKNOWN
+    return f"{show(min(values))} to {show(max(values))}, {len(values)} runs"
 
 
 class Section:
@@ -179,7 +182,9 @@ def render(analysis: Analysis) -> str:
 
 
 def _number_text(number: int | None) -> str:
-    return fmt.NOTHING if number is None else str(number)
+    if number is None:
+        return fmt.NOTHING
+    return str(number)
 
 
 def _fabric_labels(run: Run) -> set[str]:
@@ -231,10 +236,10 @@ def _first_cards(by_section: Sequence[Sequence[Card]]) -> list[Card]:
 
 def _data_files(run: Run) -> list[str]:
     """Return the files of the run's folder that the page links to."""
-    kinds = [kind for kind in record_kinds().values() if kind.file and kind.is_linked and run.rows(kind)]
-    tables_of_transfers_first = sorted(kinds, key=lambda kind: kind.file.endswith(".csv"))
-    named = [kind.file for kind in tables_of_transfers_first]
-    return ["results.csv", *named, "events.jsonl", "spec.yaml", "summary.json", "provenance.json", "timeline.pftrace"]
+    linked = [kind.file for kind in record_kinds().values() if kind.file and kind.is_linked and run.rows(kind)]
+    # tables of transfers, which are not CSV, come first
+    linked.sort(key=lambda file: file.endswith(".csv"))
+    return ["results.csv", *linked, "events.jsonl", "spec.yaml", "summary.json", "provenance.json", "timeline.pftrace"]
 
 
 def summarise(analysis: Analysis) -> dict[str, Any]:
@@ -244,6 +249,9 @@ def summarise(analysis: Analysis) -> dict[str, Any]:
     headline: dict[str, Any] = {}
     for _, section in sections():
         headline |= section.summary(analysis)
+    findings = [finding.as_dict() for finding in judgement.evidence if finding.verdict != "ok"]
+    repeated = [{**interval.as_dict(), "reasons": reasons} for interval, reasons in repeats(run).items()]
+    intervals = [{**interval.as_dict(), "verdict": verdict} for interval, verdict in judgement.intervals.items()]
     return {
         "name": run.name,
         "title": run.name if run.experiment.title is None else run.experiment.title,
@@ -256,9 +264,9 @@ def summarise(analysis: Analysis) -> dict[str, Any]:
         **completeness(run),
         "verdict": judgement.verdict,
         "reasons": list(judgement.reasons),
-        "findings": [f.as_dict() for f in judgement.evidence if f.verdict != "ok"],
-        "repeated": [{**interval.as_dict(), "reasons": reasons} for interval, reasons in repeats(run).items()],
-        "intervals": [{**interval.as_dict(), "verdict": verdict} for interval, verdict in judgement.intervals.items()],
+        "findings": findings,
+        "repeated": repeated,
+        "intervals": intervals,
         "agreement": analysis.agreement.as_dict(),
         "passed": analysis.passed,
         "checks": [check.as_dict() for check in analysis.checks],
@@ -282,11 +290,12 @@ def completeness(run: Run) -> dict[str, Any]:
 
 def repeated_lines(analysis: Analysis) -> list[str]:
     """Return a line for each interval, or fabric's links, measured again since the machine was busy."""
-    return [
-        f"measured again {fmt.how_often(len(reasons))}: {place(interval, analysis.labels)}: "
-        f"{'; '.join(dict.fromkeys(reasons))}; now {_present_verdict(analysis, interval)}"
-        for interval, reasons in repeats(analysis.run).items()
-    ]
+    lines: list[str] = []
+    for interval, reasons in repeats(analysis.run).items():
+        text = f"measured again {fmt.how_often(len(reasons))}: {place(interval, analysis.labels)}"
+        distinct_reasons = "; ".join(dict.fromkeys(reasons))
+        lines.append(f"{text}: {distinct_reasons}; now {_present_verdict(analysis, interval)}")
+    return lines
 
 
 def _present_verdict(analysis: Analysis, interval: IntervalId) -> Verdict:
@@ -308,14 +317,14 @@ def _targets_line(outcomes: Sequence[Outcome], name: str) -> Text:
 
     `name`: what the targets are of, such as `recovery`.
     """
-    met = sum(o.met is True for o in outcomes)
-    missed = [f"{o.name}, on {o.fabric}" for o in outcomes if o.met is False]
-    values = sum(o.not_judged for o in outcomes)
-    unjudged = sum(o.met is None for o in outcomes)
-    line = Text(f"{name} targets met: {met} of {len(outcomes)}")
-    line.append(f"; not: {'; '.join(missed)}" if missed else "", "bold red")
+    counts = Counter(outcome.met for outcome in outcomes)
+    missed = [f"{outcome.name}, on {outcome.fabric}" for outcome in outcomes if outcome.met is False]
+    values = sum(outcome.not_judged for outcome in outcomes)
+    line = Text(f"{name} targets met: {counts[True]} of {len(outcomes)}")
+    if missed:
+        line.append(f"; not: {'; '.join(missed)}", "bold red")
     if values:
-        line.append(f"; not judged: {unjudged} targets, {values} values, the machine was disturbed", "yellow")
+        line.append(f"; not judged: {counts[None]} targets, {values} values, the machine was disturbed", "yellow")
     return line
 
 
@@ -327,8 +336,11 @@ def print_summary(analysis: Analysis, console: Console) -> None:
 
     run = analysis.run
     judgement = analysis.judgement
-    state = " [bold red]interrupted[/]" if run.interrupted else ""
-    state += " [bold red]interactive[/]" if run.is_interactive else ""
+    state = ""
+    if run.interrupted:
+        state += " [bold red]interrupted[/]"
+    if run.is_interactive:
+        state += " [bold red]interactive[/]"
     verdict = f"[bold {_COLOUR[judgement.verdict]}]{judgement.verdict}[/]"
     print_line(f"[bold]{run.name}[/]{state}  fidelity {verdict}  {fmt.seconds(run.duration_s)}")
     reasons = fmt.rows_with_room(judgement.reasons, _MAX_REASONS)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from itertools import chain
 from operator import itemgetter
 from statistics import median
 from typing import Any, Final, cast
@@ -60,14 +61,14 @@ def groups(frame: pd.DataFrame, keys: Sequence[str]) -> Iterator[tuple[tuple[Any
 def rows_of(results: pd.DataFrame, axes: Sequence[str]) -> list[SweepRow]:
     """Return a row for each time of a whole workload, by the axes apart from the seed."""
     times = results[results.metric.isin(TIME_METRICS) & (results.phase.fillna("") == "")]
-    keys = [*(axis for axis in axes if axis != SEED), *_KEYS]
+    shown_axes = [axis for axis in axes if axis != SEED]
     rows = []
-    for values, group in groups(times, keys):
-        value_of = dict(zip(keys, values, strict=True))
+    for values, group in groups(times, [*shown_axes, *_KEYS]):
+        names = map(_text, values[len(shown_axes) :])
         rows.append(
             SweepRow(
-                axes={key: value_of[key] for key in keys if key not in _KEYS},
-                names={key: _text(value_of[key]) for key in _KEYS},
+                axes=dict(zip(shown_axes, values, strict=False)),
+                names=dict(zip(_KEYS, names, strict=True)),
                 values=tuple(group.value),
                 predicted=_median(group.predicted),
                 ratio=_median(group.ratio),
@@ -81,13 +82,17 @@ def rows_of(results: pd.DataFrame, axes: Sequence[str]) -> list[SweepRow]:
 
 def _text(value: object) -> str:
     """Return the text of a cell; "" for one without a value."""
-    return "" if pd.isna(value) else str(value)  # type: ignore[call-overload]
+    if pd.isna(value):  # type: ignore[call-overload]
+        return ""
+    return str(value)
 
 
 def _median(column: "pd.Series[float]") -> float | None:
     """Return the median of the values that are there; None if there are none."""
     values = column.dropna()
-    return float(values.median()) if len(values) else None
+    if values.empty:
+        return None
+    return float(values.median())
 
 
 def _axis_value(axis: str, row: SweepRow) -> str:
@@ -104,7 +109,7 @@ def _quantity(statistic: Callable[[Sequence[float]], float], row: SweepRow) -> s
 
 def table(rows: Sequence[SweepRow]) -> Table:
     """Return the rows as a table."""
-    axes = dict.fromkeys(axis for row in rows for axis in row.axes)
+    axes = dict.fromkeys(chain.from_iterable(row.axes for row in rows))
     columns = [text(axis.rpartition(".")[2], partial(_axis_value, axis)) for axis in axes]
     columns += [text(key, partial(_name, key)) for key in _KEYS[:-1]]
     columns += [
@@ -112,30 +117,43 @@ def table(rows: Sequence[SweepRow]) -> Table:
         Column("min", partial(_quantity, min), str),
         Column("max", partial(_quantity, max), str),
         Column("n", lambda row: len(row.values), str),
-        Column("ratio", lambda row: None if row.verdict == "invalid" else row.ratio, fmt.ratio),
+        Column("ratio", _displayed_ratio, fmt.ratio),
         text("verdict", lambda row: row.verdict),
         text("machines", lambda row: ", ".join(row.machines)),
     ]
     return Table(columns, rows).without_empty(("median", "n", "verdict"))
 
 
+def _displayed_ratio(row: SweepRow) -> float | None:
+    """Return measured over predicted; None if the machine was measured, and not the fabric."""
+    if row.verdict == "invalid":
+        return None
+    return row.ratio
+
+
 def runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
     """Return the runs of a sweep; each that is there is a link to its report."""
-
-    def link(run: Mapping[str, Any]) -> str:
-        place = Markup('<a href="runs/{folder}/report.html">{label}</a>')
-        return str(run["label"]) if run["state"] == MISSING else place.format(**run)
-
-    def took(run: Mapping[str, Any]) -> float | None:
-        return (run["end_ns"] - run["start_ns"]) / 1e9 if "end_ns" in run else None
-
     columns = (
-        text("run", dict, link),
+        text("run", dict, _link),
         text("verdict", itemgetter("state")),
-        Column("took", took, fmt.seconds),
+        Column("took", _took_s, fmt.seconds),
         text("machine", lambda run: run.get("machine", "")),
     )
     return Table(columns, runs)
+
+
+def _link(run: Mapping[str, Any]) -> str:
+    """Return the label of a run, as a link to its report if the run is there."""
+    if run["state"] == MISSING:
+        return str(run["label"])
+    return Markup('<a href="runs/{folder}/report.html">{label}</a>').format(**run)
+
+
+def _took_s(run: Mapping[str, Any]) -> float | None:
+    """Return the duration of a run, s; None if it didn't end."""
+    if "end_ns" not in run:
+        return None
+    return float(run["end_ns"] - run["start_ns"]) / 1e9
 
 
 def summary(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -158,34 +176,43 @@ def machines_table(machines: Sequence[Mapping[str, Any]]) -> Table:
 
 def tables(results: pd.DataFrame, axes: Sequence[str]) -> list[Table]:
     """Return the tables of a sweep's measurements that have rows."""
-    tables = [table(rows_of(results, axes))] if len(results) else []
-    return [each for each in tables if each.rows]
+    if results.empty:
+        return []
+    times = table(rows_of(results, axes))
+    if not times.rows:
+        return []
+    return [times]
 
 
 def figures(results: pd.DataFrame, axes: Sequence[str]) -> list[Figure]:
     """Return the figures of a sweep: its times over its axes, at most `MAX_FIGURES`."""
-    rows = rows_of(results, axes) if len(results) else []
-    axis_figures = sweep_axes.figures_of(list(map(_point, rows)))[: sweep_axes.MAX_FIGURES]
-    return [
-        Figure(figure.title, sweep_axes.plot(figure, f"axes-{number}")) for number, figure in enumerate(axis_figures)
-    ]
+    if results.empty:
+        return []
+    points = list(map(_point, rows_of(results, axes)))
+    drawn: list[Figure] = []
+    for number, figure in enumerate(sweep_axes.figures_of(points)[: sweep_axes.MAX_FIGURES]):
+        drawn.append(Figure(figure.title, sweep_axes.plot(figure, f"axes-{number}")))
+    return drawn
 
 
 def _point(row: SweepRow) -> sweep_axes.AxisPoint:
     names = row.names
     work = ", ".join(filter(None, (names["workload"], names["scene"], names["script"])))
     line = ", ".join(filter(None, (names["fabric"], names["policy"])))
-    rerouted = f", reroute {names['reroute']}" if names["reroute"] else ""
-    title = f"{work}{rerouted}: {names['metric'].replace('_', ' ')}"
+    if names["reroute"]:
+        work += f", reroute {names['reroute']}"
+    title = f"{work}: {names['metric'].replace('_', ' ')}"
     return sweep_axes.AxisPoint(row.axes, title, line, Spread(row.values, row.predicted, row.verdict))
 
 
 def csv_of(results: pd.DataFrame, axes: Sequence[str]) -> str:
     """Return the table of times as CSV, with values in their unit, as they were measured."""
-    if not len(results):
+    if results.empty:
         return ""
-    rows = [_csv_row(row) for row in rows_of(results, axes)]
-    return pd.DataFrame(rows).to_csv(index=False) if rows else ""
+    rows = list(map(_csv_row, rows_of(results, axes)))
+    if not rows:
+        return ""
+    return pd.DataFrame(rows).to_csv(index=False)
 
 
 def _csv_row(row: SweepRow) -> dict[str, Any]:
@@ -220,16 +247,19 @@ def render(
     """
     environment = templates()
     script = Markup(environment.get_template("report.js.j2").render())
+    csv_url = ""
+    if csv:
+        csv_url = f"data:text/csv;charset=utf-8;base64,{b64encode(csv.encode()).decode()}"
     page = environment.get_template("sweep.html.j2").render(
         title=f"Sweep of {name}",
         script=script,
         script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
         figures=drawn,
-        csv_url=f"data:text/csv;charset=utf-8;base64,{b64encode(csv.encode()).decode()}" if csv else "",
+        csv_url=csv_url,
         csv_name=f"{name}.csv",
         summary=summary(runs),
         notes=notes,
-        tables=[each.to_html() for each in shown],
+        tables=[table.to_html() for table in shown],
         machines=machines_table(machines).to_html(),
         runs=runs_table(runs).to_html(),
     )

@@ -55,7 +55,9 @@ class Column:
             return self.show(value)
         if value is None:
             return NOTHING
-        return quantity(value, self.unit) if self.unit else str(value)
+        if self.unit:
+            return quantity(value, self.unit)
+        return str(value)
 
 
 text = partial(Column, is_text=True)  # a left-aligned column
@@ -87,7 +89,10 @@ class Table:
     @cached_property
     def cells(self) -> tuple[tuple[str, ...], ...]:
         """The text of every cell of the shown columns, row by row."""
-        return tuple(tuple(column.cell(row) for column in self.shown) for row in self.rows)
+        rows: list[tuple[str, ...]] = []
+        for row in self.rows:
+            rows.append(tuple(column.cell(row) for column in self.shown))
+        return tuple(rows)
 
     def without_empty(self, kept: Collection[str] = ()) -> "Table":
         """Return it without columns in which no row has anything, apart from those whose title is in `kept`."""
@@ -99,7 +104,11 @@ class Table:
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return a dict a row for JSON: values as they are, by the keys of their columns."""
-        return [{column.key: column.get(row) for column in self.columns if column.key} for row in self.rows]
+        columns = [column for column in self.columns if column.key]
+        rows: list[dict[str, Any]] = []
+        for row in self.rows:
+            rows.append({column.key: column.get(row) for column in columns})
+        return rows
 
     def to_html(self, look: str = "") -> Markup:
         """Return the element for report.html; `look`: its CSS class beside "wide"."""
@@ -132,18 +141,24 @@ class Table:
 
     def to_terminal(self) -> FittingTable:
         """Return it as a table that is split into blocks where the screen is too narrow, so that nothing is cut."""
-        more = f"… {self.more} more {self.elsewhere}" if self.more > 0 else ""
-        caption = "\n".join(filter(None, (self.note, more))) or None
+        notes = [self.note] if self.note else []
+        if self.more > 0:
+            notes.append(f"… {self.more} more {self.elsewhere}")
+        caption = "\n".join(notes) or None
         together: list[str] = []
         terminal_table = FittingTable(
             title=self.title, title_style="bold", title_justify="left", caption=caption, caption_justify="left",
             box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True,
         )  # fmt: skip
         for column in self.shown:
-            if column.on_terminal:
-                look: dict[str, Any] = {"overflow": "fold"} if column.is_text else {"justify": "right", "no_wrap": True}
-                terminal_table.add_column(column.short or column.title, style=column.style, **look)
-                together.append(column.together)
+            if not column.on_terminal:
+                continue
+            title = column.short or column.title
+            if column.is_text:
+                terminal_table.add_column(title, style=column.style, overflow="fold")
+            else:
+                terminal_table.add_column(title, style=column.style, justify="right", no_wrap=True)
+            together.append(column.together)
         terminal_table.together = together
         is_on_terminal = [column.on_terminal for column in self.shown]
         for cells in self.cells:

@@ -15,7 +15,7 @@ from railyard.experiments.measures.faults.records import RECOVERIES
 from railyard.failure.faults import FAULTS, definition_of, fault_kinds
 from railyard.results.analysis.fidelity import Judgement
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.analysis.targets import Found, Outcome, Sample, Target, measured_targets, outcomes_of
+from railyard.results.analysis.targets import Outcome, PlacedSamples, Sample, Target, measured_targets, outcomes_of
 
 MAX_RETURN_MS: Final = 500
 
@@ -89,7 +89,7 @@ def recovery_outcomes(
     rows = [row for row in rows if row.reroute == "on"]
     alone = [(row.fabric, r) for row in sorted(rows, key=lambda row: row.fabric) for r in row.repeats]
     scripts_on = [script for script in scripts if script.reroute == "on"]
-    measured: list[tuple[Target, Found]] = []
+    measured: list[tuple[Target, PlacedSamples]] = []
     for (fault, side), target in first_packet_targets().items():
         measured.append((target, _first_packets(rows, fault, side)))
     measured += [
@@ -105,14 +105,14 @@ def recovery_outcomes(
     return tuple(outcomes)
 
 
-def _lost_probes(alone: Sequence[tuple[str, Recovery]]) -> Found:
+def _lost_probes(alone: Sequence[tuple[str, Recovery]]) -> PlacedSamples:
     """Yield the probes lost to each crash of the controller. `alone`: faults that came alone, with their fabrics."""
     for fabric, recovery in alone:
         if definition_of(recovery.fault).stops_controller:
             yield fabric, "", _sample(recovery.probes_lost, recovery)
 
 
-def _restored(alone: Sequence[tuple[str, Recovery]]) -> Found:
+def _restored(alone: Sequence[tuple[str, Recovery]]) -> PlacedSamples:
     """Yield how long traffic took to come back after each repair, of faults that moved any."""
     for fabric, recovery in alone:
         restored_ms = _restored_ms(recovery)
@@ -120,7 +120,7 @@ def _restored(alone: Sequence[tuple[str, Recovery]]) -> Found:
             yield fabric, "", _sample(restored_ms, recovery)
 
 
-def _lost_on_return(alone: Sequence[tuple[str, Recovery]], scripts: Sequence[ScriptRow]) -> Found:
+def _lost_on_return(alone: Sequence[tuple[str, Recovery]], scripts: Sequence[ScriptRow]) -> PlacedSamples:
     """Yield the probes lost while traffic returned from each fault."""
     for fabric, recovery in alone:
         if stats.traffic_returns(recovery):
@@ -130,7 +130,7 @@ def _lost_on_return(alone: Sequence[tuple[str, Recovery]], scripts: Sequence[Scr
             yield script.fabric, "", _sample(recovery.probes_lost_after_repair, recovery)
 
 
-def _first_packets(rows: Sequence[RecoveryRow], fault: str, side: Side | None) -> Found:
+def _first_packets(rows: Sequence[RecoveryRow], fault: str, side: Side | None) -> PlacedSamples:
     """Yield samples of faults that affected another GPU: of the others there was nothing to recover."""
     for row in rows:
         if row.fault == fault and not row.unaffected:
@@ -152,7 +152,7 @@ def _restored_ms(recovery: Recovery) -> float | None:
     return max(recovery.goodput_after_repair_ms, recovery.primary_path_ms)
 
 
-def _without_controller(scripts: Sequence[ScriptRow], side: Side) -> Found:
+def _without_controller(scripts: Sequence[ScriptRow], side: Side) -> PlacedSamples:
     """Yield samples of faults in scripts while the controller was down, of sides with probed pairs.
 
     Far: ms from its restart, 0 if before that, of faults that were repaired long enough after it. Source: ms from the
