@@ -28,20 +28,37 @@ def digits(value: float, count: int = 4) -> str:
 
 def or_dash(show: Callable[[Any], str]) -> Callable[[Any], str]:
     """Return a function that shows a value like `show`, and None as a dash."""
-    return lambda value: NOTHING if value is None else show(value)
+
+    def show_or_dash(value: Any) -> str:
+        if value is None:
+            return NOTHING
+        return show(value)
+
+    return show_or_dash
+
+
+def _step(value: float, steps: Sequence[tuple[float, str]]) -> tuple[float, str]:
+    """Return the largest unit that a value reaches, with its factor, or else the smallest one."""
+    for step in steps:
+        if abs(value) >= step[0]:
+            return step
+    return steps[-1]
 
 
 def _scaled(value: float, steps: Sequence[tuple[float, str]]) -> str:
-    factor, unit = next((step for step in steps if abs(value) >= step[0]), steps[-1])
-    whole = unit == "B" and value == int(value)
-    return f"{int(value) if whole else digits(value / factor)}{_SPACE}{unit}"
+    factor, unit = _step(value, steps)
+    if unit == "B" and value == int(value):
+        return f"{int(value)}{_SPACE}{unit}"
+    return f"{digits(value / factor)}{_SPACE}{unit}"
 
 
 def seconds(value: float | None) -> str:
     """0.0123 -> `12.30 ms`."""
     if value is None:
         return NOTHING
-    return f"0{_SPACE}s" if value == 0 else _scaled(value, _SECONDS)
+    if value == 0:
+        return f"0{_SPACE}s"
+    return _scaled(value, _SECONDS)
 
 
 size = or_dash(partial(_scaled, steps=_BYTES))  # 1_200_000 bytes -> `1.200 MB`
@@ -52,24 +69,39 @@ times = or_dash("{:.2f}x".format)  # 1.8432 -> `1.84x`
 
 def percent(share: float | None, places: int = 1) -> str:
     """0.0831 -> `8.3%`."""
-    return NOTHING if share is None else f"{share:.{places}%}"
+    if share is None:
+        return NOTHING
+    return f"{share:.{places}%}"
 
 
 def milliseconds(value: float | None) -> str:
     """12.34 -> `12.3 ms`; None is a step that never came before the repair."""
-    return "never" if value is None else f"{value:,.1f}{_SPACE}ms"
+    if value is None:
+        return "never"
+    return f"{value:,.1f}{_SPACE}ms"
 
 
 def quantity(value: float | None, unit: str) -> str:
     """A value of a measurement, by its unit: s, bit/s and B are scaled, a bare ratio gets three decimals."""
     if value is None:
         return NOTHING
-    if unit == "share":  # of any size
-        return f"{digits(value * 100, 2)}%"
-    if unit == "1/s":
-        return f"{digits(value)}/s"
-    known = {"s": seconds, "bit/s": rate, "B": size, "bytes": size, "": ratio, "ratio": ratio, "1": "{:,g}".format}
-    return known[unit](value) if unit in known else f"{digits(value)}{_SPACE}{unit}"
+    match unit:
+        case "s":
+            return seconds(value)
+        case "bit/s":
+            return rate(value)
+        case "B" | "bytes":
+            return size(value)
+        case "" | "ratio":
+            return ratio(value)
+        case "1":
+            return f"{value:,g}"
+        case "share":
+            # of any size, so with two digits instead of two places
+            return f"{digits(value * 100, 2)}%"
+        case "1/s":
+            return f"{digits(value)}/s"
+    return f"{digits(value)}{_SPACE}{unit}"
 
 
 def short(text: str) -> str:
@@ -79,17 +111,23 @@ def short(text: str) -> str:
 
 def deviation(value: float, expected: float) -> str:
     """Return by how much a value is off: 1.02 of 1 -> `+2.00%`; a dash if nothing is expected."""
-    return f"{value / expected - 1:+z.2%}" if expected else NOTHING
+    if not expected:
+        return NOTHING
+    return f"{value / expected - 1:+z.2%}"
 
 
 def change(value: float | None) -> str:
     """A ratio as what it adds: 1.083 -> `+8.3%`, 0.98 -> `-2.0%`."""
-    return NOTHING if value is None else f"{value - 1:+z.1%}"
+    if value is None:
+        return NOTHING
+    return f"{value - 1:+z.1%}"
 
 
 def rows_with_room(rows: Sequence[T], most: int) -> Sequence[T]:
     """Return the first `most` rows, or all if just one more is there: its line is no longer than a note about it."""
-    return rows if len(rows) <= most + 1 else rows[:most]
+    if len(rows) <= most + 1:
+        return rows
+    return rows[:most]
 
 
 def how_often(count: int) -> str:
@@ -100,25 +138,34 @@ def how_often(count: int) -> str:
 def workload_label(interval: IntervalId) -> str:
     """Return what ran: `gpt`, `transfers, d0 90%`, `moe with two-at-once`, `link-down d0g1 (reroute on)`."""
     text = ", ".join(filter(None, (interval.workload, interval.scene)))
-    if text and interval.script:
-        suffix = " (reroute off)" if interval.reroute == "off" else ""
-        return f"{text} with {interval.script}{suffix}"
+    if text and interval.script and interval.reroute == "off":
+        return f"{text} with {interval.script} (reroute off)"
+    if text and (interval.script or interval.part):
+        return f"{text} with {interval.script or interval.part}"
     if text:
-        return f"{text} with {interval.part}" if interval.part else text
+        return text
     faults = ": ".join(filter(None, (interval.script, interval.part)))
-    return f"{faults} (reroute {interval.reroute})" if interval.reroute else faults
+    if interval.reroute:
+        return f"{faults} (reroute {interval.reroute})"
+    return faults
 
 
 def interval_label(interval: IntervalId, fabric: str = "") -> str:
     """Return fabric, what ran and the repeat; the fabric alone if nothing ran. `fabric`: its label beside others."""
     where = fabric or interval.fabric
-    what = workload_label(interval)
-    return f"{where}, {what}, repeat {interval.repeat}" if what else where
+    workload = workload_label(interval)
+    if not workload:
+        return where
+    return f"{where}, {workload}, repeat {interval.repeat}"
 
 
 def xml_text(text: str) -> str:
     """Return a text without characters that XML can't have."""
-    return "".join(c if c.isprintable() or c in "\n\t" else printable(c) for c in text.replace("\u00a0", " "))
+    characters: list[str] = []
+    for character in text.replace("\u00a0", " "):
+        is_allowed = character.isprintable() or character in "\n\t"
+        characters.append(character if is_allowed else printable(character))
+    return "".join(characters)
 
 
 def markdown_cell(text: str) -> str:

@@ -4,10 +4,9 @@ What each file holds, and the columns of tables: docs/results.md.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import asdict, fields
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, Protocol
@@ -66,10 +65,12 @@ def save(run: Run, folder: Path | Writable) -> Analysis:
 
     Return the analysis that it was drawn from. OSError, with the file's name, if something can't be written.
     """
+    if isinstance(folder, Path):
+        with Folder(folder, make=True) as opened:
+            return save(run, opened)
     analysis = Analysis(run)
-    with Folder(folder, make=True) if isinstance(folder, Path) else nullcontext(folder) as opened:
-        drawn = _drawn(analysis, opened if isinstance(opened, Folder) else None)
-        _write(opened, chain(with_manifest(_recorded(run, analysis.judgement)), drawn))
+    _write(folder, with_manifest(_recorded(run, analysis.judgement)))
+    _write(folder, _drawn(analysis, folder if isinstance(folder, Folder) else None))
     return analysis
 
 
@@ -124,7 +125,7 @@ def _recorded(run: Run, judgement: Judgement) -> Iterator[tuple[str, bytes, int 
     """Yield name, content and number of rows."""
     yield "spec.yaml", dump_yaml(run.spec, allow_unicode=True).encode(), None
     yield "provenance.json", rows.to_json(run.provenance), None
-    judged = [judged_row(m, judgement.of_row(m)) for m in run.measurements]
+    judged = [judged_row(row, judgement.of_row(row)) for row in run.measurements]
     yield RESULTS_CSV, rows.to_csv(RESULT_COLUMNS, judged), len(judged)
     for kind in _tables():
         records = run.rows(kind)
@@ -133,11 +134,19 @@ def _recorded(run: Run, judgement: Judgement) -> Iterator[tuple[str, bytes, int 
             yield kind.file, rows.to_parquet(kind.row, judged, types), len(judged)
         elif records or kind.in_every_run:
             yield kind.file, _table(kind, records), len(records)
-    yield "events.jsonl", b"".join(rows.to_json(asdict(e), indent=None) for e in run.events), len(run.events)
-    lists = {kind.name: [rows.to_plain(row) for row in run.rows(kind)] for kind in _lists()}
-    own_fields = ("name", "started_utc", "scale", "duration_s", "interrupted", "failed")
-    run_fields = {name: getattr(run, name) for name in own_fields}
-    run_data = {"format": FORMAT, **run_fields, **lists}
+    events = [rows.to_json(asdict(event), indent=None) for event in run.events]
+    yield "events.jsonl", b"".join(events), len(events)
+    run_data: dict[str, Any] = {
+        "format": FORMAT,
+        "name": run.name,
+        "started_utc": run.started_utc,
+        "scale": run.scale,
+        "duration_s": run.duration_s,
+        "interrupted": run.interrupted,
+        "failed": run.failed,
+    }
+    for kind in _lists():
+        run_data[kind.name] = list(map(rows.to_plain, run.rows(kind)))
     yield "run.json", rows.to_json(run_data, indent=None), None
     for name, data in run.files.items():
         yield name, data, None
@@ -173,9 +182,10 @@ def timeline_of(run: Run, folder: Folder | None) -> Track:
     """Return the timeline of a run, with its links if a live page recorded them in the run's folder."""
     root = timeline(run)
     record = None
-    # a missing or too large file counts as none
-    with suppress(OSError):
-        record = folder.read(LIVE_RECORD, MAX_LIVE_RECORD) if folder else None
+    if folder:
+        # a missing or too large file counts as none
+        with suppress(OSError):
+            record = folder.read(LIVE_RECORD, MAX_LIVE_RECORD)
     add_links(root, record or b"")
     return root
 
@@ -202,8 +212,10 @@ def load(folder: Path | Folder) -> Run:
     """
     path = folder if isinstance(folder, Path) else folder.path
     try:
-        with Folder(folder) if isinstance(folder, Path) else nullcontext(folder) as opened:
-            return journal.read(opened) if journal.is_left(opened) else _load(opened, path)
+        if isinstance(folder, Folder):
+            return _load(folder, path)
+        with Folder(folder) as opened:
+            return _load(opened, path)
     except OSError as error:
         raise BadInput("DIR", str(path), NO_RUN) from error
     except RailyardError as error:
@@ -226,13 +238,18 @@ def open_records(folder: Folder) -> tuple[RecordReader, dict[str, Any]]:
 
 
 def _load(folder: Folder, path: Path) -> Run:
+    if journal.is_left(folder):
+        return journal.read(folder)
     if not folder.has(MANIFEST) and not folder.has("run.json"):
         raise FileNotFoundError(path / "run.json")
     reader, run_data = open_records(folder)
     spec: dict[str, Any] = reader.get("spec.yaml", _spec, {})
     provenance: dict[str, Any] = reader.get("provenance.json", partial(rows.from_json, file="provenance.json"), {})
-    parts: dict[str, list[rows.Plain]] = {kind.name: run_data.pop(kind.name, []) for kind in _lists()}
-    parts |= {kind.name: _rows(reader, kind) for kind in _tables()}
+    parts: dict[str, list[rows.Plain]] = {}
+    for kind in _lists():
+        parts[kind.name] = run_data.pop(kind.name, [])
+    for kind in _tables():
+        parts[kind.name] = _rows(reader, kind)
     parts["events"] = reader.get("events.jsonl", partial(rows.from_json_lines, file="events.jsonl"), [])
     reader.verify_rest()
     verified = reader.is_verified

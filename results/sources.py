@@ -33,20 +33,28 @@ class Source:
     axes: dict[str, Any] = field(default_factory=dict)
 
 
-def load(field: str, given: str) -> list[Source]:
+def load(field: str, name: str) -> list[Source]:
     """Return the runs of a folder or revision, at least one. BadInput, for `field`, if there are none."""
-    with _folder(field, given) as path:
+    with _folder(field, name) as path:
         if _is_run(path):
-            return [Source(given, run_folder.load(path))]
+            return [Source(name, run_folder.load(path))]
         axes = _axes(path)
-        try:
-            parent = path / RUNS if (path / SWEEP_FILE).exists() else path
-            folders = sorted(child for child in parent.iterdir() if child.name[0] != "." and _is_run(child))
-        except OSError:
-            folders = []
-        if not folders:
-            raise BadInput(field, given, _NOTHING)
-        return [Source(child.name, run_folder.load(child), axes.get(child.name, {})) for child in folders]
+        sources: list[Source] = []
+        for child in _run_folders(path):
+            sources.append(Source(child.name, run_folder.load(child), axes.get(child.name, {})))
+        if not sources:
+            raise BadInput(field, name, _NOTHING)
+        return sources
+
+
+def _run_folders(path: Path) -> list[Path]:
+    """Return the folders of runs in a folder, or of a sweep's, by name; none if it can't be read."""
+    try:
+        parent = path / RUNS if (path / SWEEP_FILE).exists() else path
+        children = sorted(parent.iterdir())
+    except OSError:
+        return []
+    return [child for child in children if not child.name.startswith(".") and _is_run(child)]
 
 
 def _is_run(path: Path) -> bool:
@@ -64,30 +72,37 @@ def _axes(path: Path) -> dict[str, dict[str, Any]]:
             content = folder.read(SWEEP_FILE)
     except (OSError, ValueError):
         return {}
+    if not content:
+        return {}
     try:
-        data: Any = parse_yaml(text_of(content, SWEEP_FILE), SWEEP_FILE) if content else {"runs": []}
-        return {str(run["folder"]): {k: v for k, v in run["axes"].items() if k != "seed"} for run in data["runs"]}
+        data: Any = parse_yaml(text_of(content, SWEEP_FILE), SWEEP_FILE)
+        axes: dict[str, dict[str, Any]] = {}
+        for run in data["runs"]:
+            axes[str(run["folder"])] = {key: value for key, value in run["axes"].items() if key != "seed"}
+        return axes
     except (LookupError, TypeError, AttributeError) as error:
         raise BadInput(SWEEP_FILE, str(path), "is no record of a sweep that can be read") from error
 
 
 @contextmanager
-def _folder(field: str, given: str) -> Iterator[Path]:
+def _folder(field: str, name: str) -> Iterator[Path]:
     """Yield the folder; that of a git revision is unpacked, and removed afterwards."""
-    revision, colon, _ = given.partition(":")
-    if not colon or not revision or os.path.exists(given):  # noqa: PTH110 - Path.exists fails if the name is too long
-        yield Path(given)
+    revision, colon, _ = name.partition(":")
+    if not colon or not revision or os.path.exists(name):  # noqa: PTH110 - Path.exists fails if the name is too long
+        yield Path(name)
         return
     try:
-        made = subprocess.run(["git", "archive", "--format=tar", "--", given], capture_output=True, check=False)
+        made = subprocess.run(["git", "archive", "--format=tar", "--", name], capture_output=True, check=False)
     except OSError as error:
         raise MissingRequirement("this machine lacks git, to read a revision", "install it") from error
     if made.returncode:
         why = made.stderr.decode(errors="replace").strip().splitlines() or ["git can't read it"]
-        raise BadInput(field, given, f"is no git revision of a folder: {why[-1].removeprefix('fatal: ')}")
+        raise BadInput(field, name, f"is no git revision of a folder: {why[-1].removeprefix('fatal: ')}")
     with scratch.folder("railyard-compare-") as unpacked:
         with tarfile.open(fileobj=io.BytesIO(made.stdout)) as tar, Folder(unpacked) as folder:
             for member in tar:
-                if file := tar.extractfile(member) if member.isfile() else None:
+                # no links: one could lead out of the folder
+                file = tar.extractfile(member) if member.isfile() else None
+                if file:
                     folder.write(member.name, file.read())
         yield unpacked

@@ -29,8 +29,9 @@ def timeline(run: Run) -> Track:
     for measure in MEASURED.values():
         arrows |= measure.event_arrows(run)
     controller_events = [event for event in events if event.source == CONTROLLER]
+    other_events = [event for event in events if event.source != CONTROLLER]
     _controller(root.child("controller"), root.child("routes"), controller_events, arrows)
-    _events(root, [e for e in events if e.source != CONTROLLER])
+    _events(root, other_events)
     root.child("connectivity checks")
     for measure in MEASURED.values():
         measure.add_tracks(root, run)
@@ -103,12 +104,19 @@ def add_links(root: Track, record: bytes) -> None:
     # links of the fabric, with the bit/s of a thousandth of their rates
     busy_links: list[tuple[Track, float]] = []
     with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        for kind, data in ((line["kind"], line["data"]) for line in map(json.loads, record.splitlines())):
-            if kind == "fabric":
-                label, links = (data["label"], data["links"]) if data else ("", ())
-                fabric_track = root.child("links").child(label)
-                busy_links = [(fabric_track.child(f"{link['a']} – {link['b']}"), link["rate"] / 1000) for link in links]
-            elif kind == "sample":
+        for text in record.splitlines():
+            line = json.loads(text)
+            data = line["data"]
+            if line["kind"] == "fabric":
+                # without data: the fabric was removed
+                fabric = data or {"label": "", "links": ()}
+                links = fabric["links"]
+                fabric_track = root.child("links").child(fabric["label"])
+                busy_links = []
+                for link in links:
+                    busy_links.append((fabric_track.child(f"{link['a']} – {link['b']}"), link["rate"] / 1000))
+            elif line["kind"] == "sample":
+                # IndexError for a time that the 64 bits of a timeline can't hold
                 at_ns = range(2**63)[data["ns"]]
                 samples = zip(*data["links"], strict=True)
                 for (track, unit), (_, out, into, queue, drops) in zip(busy_links, samples, strict=True):

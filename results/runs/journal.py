@@ -9,6 +9,8 @@ import io
 import json
 import os
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -38,7 +40,7 @@ class Journal:
         self._written: dict[str, int] = dict.fromkeys(record_kinds(), 0)  # rows of each kind
         self._replaced: dict[str, list[object]] = {name: [] for name in _REPLACED}  # rows as they were written
         self._files: set[str] = set()
-        self._left = MOST_BYTES
+        self._free_bytes = MOST_BYTES
         self._fd = -1
         try:
             self._fd = folder.open_to_append(NAME)
@@ -60,8 +62,11 @@ class Journal:
             for name in self._run.files.keys() - self._files:
                 self._folder.write(name, self._run.files[name])
             self._files = set(self._run.files)
-            lines = [line for kind in record_kinds().values() for line in self._new_rows(kind)]
-            self._append(b"".join([*lines, _line({"run": state, "files": sorted(self._files)})]))
+            lines: list[bytes] = []
+            for kind in record_kinds().values():
+                lines += self._new_rows(kind)
+            lines.append(_line({"run": state, "files": sorted(self._files)}))
+            self._append(b"".join(lines))
         except OSError as error:
             self._fail(error)
 
@@ -74,10 +79,14 @@ class Journal:
             self._folder.remove(NAME)
 
     def _changed_state(self) -> dict[str, Any]:
-        state = {name: getattr(self._run, name) for name in _STATE}
-        texts = {name: _line(value) for name, value in state.items()}
-        changed = {name: state[name] for name, text in texts.items() if self._state.get(name) != text}
-        self._state = texts
+        changed: dict[str, Any] = {}
+        for name in _STATE:
+            value = getattr(self._run, name)
+            text = _line(value)
+            # a copy as text: the dicts and lists of a run change in place
+            if self._state.get(name) != text:
+                changed[name] = value
+                self._state[name] = text
         return changed
 
     def _new_rows(self, kind: RecordKind[Any]) -> list[bytes]:
@@ -86,14 +95,17 @@ class Journal:
         records = list(self._run.rows(kind))  # other threads add events
         at = self._written[name]
         if name in _REPLACED:
-            before = self._replaced[name]
+            for place, (written, record) in enumerate(zip(self._replaced[name], records, strict=False)):
+                if written is not record:
+                    at = place
+                    break
             self._replaced[name] = records
-            at = next((n for n, (a, b) in enumerate(zip(before, records, strict=False)) if a is not b), at)
         self._written[name] = len(records)
         lines = []
         columns = [f.name for f in fields(row) if f.name != "interval"]
         values = attrgetter(*columns)
-        for interval, group in groupby(records[at:], attrgetter("interval") if issubclass(row, Record) else _none):
+        interval_of = attrgetter("interval") if issubclass(row, Record) else _none
+        for interval, group in groupby(records[at:], interval_of):
             rows = list(map(values, group))
             where = {"interval": interval.as_dict()} if interval else {}
             lines.append(_line({"kind": name, "at": at, **where, "columns": columns, "rows": rows}))
@@ -101,12 +113,13 @@ class Journal:
         return lines
 
     def _append(self, data: bytes) -> None:
-        self._left -= len(data)
-        if self._left < 0:
+        self._free_bytes -= len(data)
+        if self._free_bytes < 0:
             raise OSError(0, f"it would have more than {MOST_BYTES:,} bytes")
-        left = memoryview(data)
-        while left:
-            left = left[os.write(self._fd, left) :]
+        # write may take only a part, as on a disk that is almost full
+        unwritten = memoryview(data)
+        while unwritten:
+            unwritten = unwritten[os.write(self._fd, unwritten) :]
         os.fdatasync(self._fd)
 
     def _fail(self, error: OSError) -> None:
@@ -128,43 +141,46 @@ def _plain(value: object) -> object:
     """Return what JSON doesn't know as plain data: a number of numpy, a dataclass; else its text."""
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
-    return value.item() if hasattr(value, "item") else str(value)
+    if hasattr(value, "item"):
+        return value.item()
+    return str(value)
 
 
 @dataclass
 class _Content:
     """What the lines of a journal set."""
 
-    own: dict[str, Any] = field(default_factory=dict)
+    run_fields: dict[str, Any] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
     rows: dict[str, list[Plain]] = field(default_factory=lambda: {name: [] for name in record_kinds()})
 
     def add(self, line: dict[str, Any], where: str) -> None:
         """Add a line. BadInput if it is none that a journal has."""
         if isinstance(line.get("run"), dict) and isinstance(line.get("files"), list):
-            self.own |= line["run"]
-            self.files = [str(file) for file in line["files"]]
+            self.run_fields |= line["run"]
+            self.files = list(map(str, line["files"]))
         elif not self._has_rows(line):
             raise BadInput(where, str(line)[:40], "is no line of a journal")
         else:
             interval = {key: value for key, value in line.get("interval", {}).items() if key in INTERVAL_FIELDS}
-            columns = [str(column) for column in line["columns"]]
-            rows = [{**interval, **dict(zip(columns, row, strict=True))} for row in line["rows"]]
+            columns = list(map(str, line["columns"]))
+            rows = [interval | dict(zip(columns, row, strict=True)) for row in line["rows"]]
             at = line["at"]
             self.rows[line["kind"]][at : at + len(rows)] = rows
 
     def _has_rows(self, line: dict[str, Any]) -> bool:
         """Return whether a line has rows of a kind of records, for a place that follows those before it."""
-        name, rows, columns, at = (line.get(key) for key in ("kind", "rows", "columns", "at"))
+        name = line.get("kind")
+        at = line.get("at")
+        rows = line.get("rows")
+        columns = line.get("columns")
         if not isinstance(name, str) or name not in self.rows:
             return False
         if not isinstance(at, int) or not 0 <= at <= len(self.rows[name]):
             return False
-        if (
-            not isinstance(rows, list)
-            or not isinstance(columns, list)
-            or not isinstance(line.get("interval", {}), dict)
-        ):
+        if not isinstance(rows, list) or not isinstance(columns, list):
+            return False
+        if not isinstance(line.get("interval", {}), dict):
             return False
         return all(isinstance(row, list) and len(row) == len(columns) for row in rows)
 
@@ -191,29 +207,42 @@ def read(folder: Folder) -> Run:
         except RailyardError as error:
             damaged.append(f"{error}; what follows it is left out")
             break
-    own = {"name": folder.path.absolute().name, "started_utc": "", "spec": {}, "provenance": {}, **content.own}
-    has_ended = own.pop("has_ended", False) is True
     records: dict[str, list[Any]] = {}
     for name, kind in record_kinds().items():
         try:
             records[name] = from_plain(kind.row, content.rows[name], f"{NAME}, {name}")
         except RailyardError as error:
             damaged.append(str(error))
-    files = {}
-    for name in content.files:
-        try:
-            found = folder.read(name, MOST_BYTES)
-        except (OSError, ValueError):
-            found = None
-        if found is None:
-            damaged.append(f"{name} is missing")
-        else:
-            files[name] = found
-    own = {name: own[name] for name in (*_STATE, "duration_s") if name in own}
-    if damaged or not has_ended:
-        own |= {"interrupted": True, "failed": own.get("failed") or (f"{NAME}: {damaged[0]}" if damaged else KILLED)}
-    check_row(own, Run, NAME)
-    run = Run(**own, files=files, damaged=damaged, verified=False)
+    files = _read_files(folder, content.files, damaged)
+    run_fields: dict[str, Any] = {
+        "name": folder.path.absolute().name,
+        "started_utc": "",
+        "spec": {},
+        "provenance": {},
+    }
+    for name in (*_STATE, "duration_s"):
+        if name in content.run_fields:
+            run_fields[name] = content.run_fields[name]
+    if damaged or content.run_fields.get("has_ended") is not True:
+        run_fields["interrupted"] = True
+        reason = f"{NAME}: {damaged[0]}" if damaged else KILLED
+        run_fields["failed"] = run_fields.get("failed") or reason
+    check_row(run_fields, Run, NAME)
+    run = Run(**run_fields, files=files, damaged=damaged, verified=False)
     for name, kind in record_kinds().items():
         run.rows(kind).extend(records.get(name, []))
     return run
+
+
+def _read_files(folder: Folder, names: Iterable[str], damaged: list[str]) -> dict[str, bytes]:
+    """Return the content of files that a journal names, by name; what is missing is added to `damaged`."""
+    files: dict[str, bytes] = {}
+    for name in names:
+        content = None
+        with suppress(OSError, ValueError):
+            content = folder.read(name, MOST_BYTES)
+        if content is None:
+            damaged.append(f"{name} is missing")
+        else:
+            files[name] = content
+    return files

@@ -32,8 +32,9 @@ class Entry:
         rows = "" if self.rows is None else f", with {self.rows:,} rows"
         if len(data) != self.size:
             return f"has {len(data):,} bytes; the manifest has {self.size:,}{rows}"
-        same = _digest(data) == self.sha256
-        return "" if same else f"was changed: its checksum is not that of the manifest{rows}"
+        if _digest(data) != self.sha256:
+            return f"was changed: its checksum is not that of the manifest{rows}"
+        return ""
 
 
 def _digest(data: bytes) -> str:
@@ -58,7 +59,7 @@ class RecordReader:
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._entries: dict[str, Entry] | None = None
-        self._seen: set[str] = set()
+        self._names_read: set[str] = set()
         self.damaged: list[str] = []
         if folder.has(NAME):
             self._entries = self.attempt(lambda: _entries(from_json(self._read(NAME, MOST_BYTES) or b"", NAME)), None)
@@ -79,11 +80,11 @@ class RecordReader:
                 if required:
                     raise RailyardError(f"{name} is missing")
                 return default
-            found = parse(data)
+            content = parse(data)
             entry = (self._entries or {}).get(name)
-            if entry and isinstance(found, list) and entry.rows != len(found):
-                raise RailyardError(f"{name} has {len(found):,} rows; the manifest has {entry.rows}")
-            return found
+            if entry and isinstance(content, list) and entry.rows != len(content):
+                raise RailyardError(f"{name} has {len(content):,} rows; the manifest has {entry.rows}")
+            return content
 
         return self.attempt(read, default)
 
@@ -97,13 +98,16 @@ class RecordReader:
 
     def verify_rest(self) -> None:
         """Verify the files that no `get` asked for."""
-        for name in sorted(set(self._entries or ()) - self._seen):
+        for name in sorted(set(self._entries or ()) - self._names_read):
             self.get(name, lambda data: data, b"")
 
     def _verified(self, name: str) -> bytes | None:
-        self._seen.add(name)
+        self._names_read.add(name)
         entry = (self._entries or {}).get(name)
-        data = self._read(name, min(entry.size, MOST_BYTES) if entry else MOST_BYTES)
+        most_bytes = MOST_BYTES
+        if entry:
+            most_bytes = min(entry.size, MOST_BYTES)
+        data = self._read(name, most_bytes)
         if self._entries is None:
             return data
         if not entry:

@@ -8,7 +8,7 @@ import io
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, fields
 from enum import StrEnum
 from functools import cache
 from types import NoneType, UnionType
@@ -40,18 +40,28 @@ _ARROW: Final = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: p
 
 def columns_of(kind: type) -> dict[str, type]:
     """Return each column with its plain type; `float | None` is float."""
+    columns: dict[str, type] = {}
+    for name, hint in _column_hints(kind).items():
+        columns[name] = get_args(hint)[0] if isinstance(hint, UnionType) else hint
+    return columns
+
+
+def _column_hints(kind: type) -> dict[str, Any]:
+    """Return the type hint of each column: those of the interval first, then the fields of the record."""
     hints = get_type_hints(kind)
-    plain = {f.name: hints[f.name] for f in fields(kind)}
-    if "interval" in plain:
-        del plain["interval"]
-        plain = {**dict.fromkeys(INTERVAL_FIELDS, str), "repeat": int, **plain}
-    return {n: get_args(t)[0] if isinstance(t, UnionType) else t for n, t in plain.items()}
+    columns: dict[str, Any] = {f.name: hints[f.name] for f in fields(kind)}
+    if columns.pop("interval", None):
+        return {**dict.fromkeys(INTERVAL_FIELDS, str), "repeat": int, **columns}
+    return columns
 
 
 def to_plain(row: object, columns: Sequence[str] = ()) -> Plain:
     """Return a record as one flat row, of all `columns` of its kind or of these."""
-    own = getattr(row, "interval", row)
-    return {n: getattr(own if n in INTERVAL_FIELDS else row, n) for n in columns or columns_of(type(row))}
+    interval = getattr(row, "interval", row)
+    plain: Plain = {}
+    for name in columns or columns_of(type(row)):
+        plain[name] = getattr(interval if name in INTERVAL_FIELDS else row, name)
+    return plain
 
 
 def from_plain(kind: type[Row], rows: Iterable[Plain], file: str = "") -> list[Row]:
@@ -59,24 +69,28 @@ def from_plain(kind: type[Row], rows: Iterable[Plain], file: str = "") -> list[R
 
     With `file`, its name for messages, the types of all values are checked. BadInput if one differs.
     """
-    own = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
     if file and not isinstance(rows, list):
         raise BadInput(file, str(rows)[:40], "must be a list")
     state_columns = _states_of(kind)  # type: ignore[arg-type]
-    known: dict[IntervalId, IntervalId] = {}  # one object for each interval, however many rows it has
-    found = []
+    # rows of one interval share one object: a run may have a million of them
+    intervals: dict[IntervalId, IntervalId] = {}
+    records: list[Row] = []
     for number, row in enumerate(rows, 1):
         if file:
             check_row(row, kind, f"{file}, row {number}")
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items() if k in own}
+        values: Plain = {}
+        for name in names.intersection(row):
+            value = row[name]
+            values[name] = tuple(value) if isinstance(value, list) else value
         for name, states in state_columns.items():
             if name in values:
                 values[name] = states(str(values[name]))
-        if "interval" in own:
+        if "interval" in names:
             interval = IntervalId.of(row)
-            values["interval"] = known.setdefault(interval, interval)
-        found.append(kind(**values))
-    return found
+            values["interval"] = intervals.setdefault(interval, interval)
+        records.append(kind(**values))
+    return records
 
 
 @cache
@@ -88,18 +102,20 @@ def _states_of(kind: type) -> dict[str, type[StrEnum]]:
 @cache
 def _allowed_types(kind: type) -> dict[str, tuple[type, ...]]:
     """Return the types that a column of plain data may have; any number is a number."""
-    hints = {f.name: get_type_hints(kind)[f.name] for f in fields(kind)}
-    if hints.pop("interval", None):
-        hints = {**dict.fromkeys(INTERVAL_FIELDS, str), "repeat": int, **hints}
-    plain = {
+    plain: dict[Any, tuple[type, ...]] = {
         int: (int, float),
         float: (int, float),
         tuple: (list, tuple),
         **dict.fromkeys(_states_of(kind).values(), (str,)),
     }
-    parts = {n: get_args(hint) if isinstance(hint, UnionType) else (hint,) for n, hint in hints.items()}
-    origins = {n: [get_origin(part) or part for part in found] for n, found in parts.items()}
-    return {n: tuple(t for origin in found for t in plain.get(origin, (origin,))) for n, found in origins.items()}
+    allowed: dict[str, tuple[type, ...]] = {}
+    for name, hint in _column_hints(kind).items():
+        types: list[type] = []
+        for part in get_args(hint) if isinstance(hint, UnionType) else (hint,):
+            origin = get_origin(part) or part
+            types += plain.get(origin, (origin,))
+        allowed[name] = tuple(types)
+    return allowed
 
 
 def check_row(row: Plain, kind: type, where: str) -> None:
@@ -107,16 +123,24 @@ def check_row(row: Plain, kind: type, where: str) -> None:
     allowed = _allowed_types(kind)
     if not isinstance(row, dict):
         raise BadInput(where, str(row)[:40], f"must be a row of columns: {', '.join(allowed)}")
-    if missing := [f.name for f in fields(kind) if f.name not in {*row, "interval"} and _is_required(f)]:
-        raise BadInput(where, missing[0], "is a column that is missing")
+    for name in _required_columns(kind):
+        if name not in row:
+            raise BadInput(where, name, "is a column that is missing")
     for name, value in row.items():
         if name in allowed and not isinstance(value, allowed[name]):
-            names = " or ".join("empty" if t is NoneType else t.__name__ for t in allowed[name])
-            raise BadInput(f"{where}, column {name}", str(value)[:40], f"must be {names}")
+            names = ["empty" if allowed_type is NoneType else allowed_type.__name__ for allowed_type in allowed[name]]
+            raise BadInput(f"{where}, column {name}", str(value)[:40], f"must be {' or '.join(names)}")
 
 
-def _is_required(column: "Field[Any]") -> bool:
-    return column.default is MISSING and column.default_factory is MISSING
+@cache
+def _required_columns(kind: type) -> tuple[str, ...]:
+    """Return the fields without a default, apart from the interval: each of its fields has one."""
+    required: list[str] = []
+    for column in fields(kind):
+        has_default = column.default is not MISSING or column.default_factory is not MISSING
+        if column.name != "interval" and not has_default:
+            required.append(column.name)
+    return tuple(required)
 
 
 def to_csv(columns: Sequence[str], rows: Sequence[object]) -> bytes:
@@ -124,7 +148,8 @@ def to_csv(columns: Sequence[str], rows: Sequence[object]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(to_plain(row, columns).values() for row in rows)
+    for row in rows:
+        writer.writerow(to_plain(row, columns).values())
     return text.getvalue().encode()
 
 
@@ -135,13 +160,7 @@ def from_csv(data: bytes, file: str, kind: type) -> list[Plain]:
     """
     _refuse_above(2 * len(data) + _CELL_BYTES * (data.count(b",") + data.count(b"\n")), len(data), file)
     types = columns_of(kind)
-
-    def value(kind: type, text: str) -> object:
-        if text == "" and kind is not str:
-            return None
-        return {"True": True, "False": False}[text] if kind is bool else kind(text)
-
-    found: list[Plain] = []
+    rows: list[Plain] = []
     reader = csv.reader(io.StringIO(text_of(data, file), newline=""), strict=True)
     try:
         header = next(reader, [])
@@ -152,16 +171,25 @@ def from_csv(data: bytes, file: str, kind: type) -> list[Plain]:
             if len(cells) != len(header):
                 raise BadInput(where, f"{len(cells)} cells", f"must be {len(header)}, as in the header")
             row: Plain = {}
-            found.append(row)
+            rows.append(row)
             for name, cell in zip(header, cells, strict=True):
                 try:
-                    row[name] = value(types.get(name, str), cell)
+                    row[name] = _cell_value(types.get(name, str), cell)
                 except (ValueError, KeyError, TypeError):
                     expected = f"must be {types[name].__name__}"
                     raise BadInput(f"{where}, column {name}", cell[:40], expected) from None
     except csv.Error as error:
         raise BadInput(f"{file}, line {reader.line_num}", str(error), "is no CSV") from error
-    return found
+    return rows
+
+
+def _cell_value(kind: type, text: str) -> object:
+    """Return the value of a cell; None if it is empty. ValueError or KeyError if its text is of another type."""
+    if text == "" and kind is not str:
+        return None
+    if kind is bool:
+        return {"True": True, "False": False}[text]
+    return kind(text)
 
 
 def from_json(data: bytes, file: str, line: int = 0) -> dict[str, Any]:
@@ -169,19 +197,24 @@ def from_json(data: bytes, file: str, line: int = 0) -> dict[str, Any]:
 
     `line`: its number, if it is a line of the file.
     """
-    if not line:
+    if line:
+        place = f"{file}, line {line}"
+        hook = _with_shared_names
+    else:
         check_memory(data, file)
+        place = file
+        hook = None
     try:
-        found = json.loads(text_of(data, file), object_pairs_hook=_with_shared_names if line else None)
+        content = json.loads(text_of(data, file), object_pairs_hook=hook)
     except json.JSONDecodeError as error:
         where = f"{file}, line {line or error.lineno}, column {error.colno}"
         raise BadInput(where, error.doc[error.pos : error.pos + 20], f"is no JSON: {error.msg}") from error
-    except (RecursionError, ValueError) as error:  # thousands of brackets; thousands of digits
+    except (RecursionError, ValueError) as error:
+        # thousands of brackets exceed the depth of recursion, thousands of digits Python's limit for numbers
         raise BadInput(file, str(error)[:60], "is no JSON that can be read") from error
-    if not isinstance(found, dict):
-        where = f"{file}, line {line}" if line else file
-        raise BadInput(where, str(found)[:40], "must be a JSON object")
-    return found
+    if not isinstance(content, dict):
+        raise BadInput(place, str(content)[:40], "must be a JSON object")
+    return content
 
 
 def from_json_lines(data: bytes, file: str) -> list[Plain]:
@@ -212,8 +245,9 @@ def _with_shared_names(members: list[tuple[str, Any]]) -> Plain:
 
 def to_json(data: object, indent: int | None = 2) -> bytes:
     """A line (or with `indent` a page) of JSON; what JSON doesn't know, such as a path, is written as its text."""
-    compact = (",", ":") if indent is None else None
-    return (json.dumps(data, indent=indent, separators=compact, ensure_ascii=False, default=str) + "\n").encode()
+    separators = (",", ":") if indent is None else None
+    text = json.dumps(data, indent=indent, separators=separators, ensure_ascii=False, default=str)
+    return f"{text}\n".encode()
 
 
 def text_of(data: bytes, file: str) -> str:
@@ -228,34 +262,46 @@ def text_of(data: bytes, file: str) -> str:
 def from_parquet(data: bytes, file: str) -> list[Plain]:
     """Return the rows of a table. BadInput if it is none, or too large: a few bytes can stand for gigabytes of rows."""
     try:
-        columns = pq.ParquetFile(pa.BufferReader(data)).schema_arrow
-        texts = [c.name for c in columns if pa.types.is_string(c.type)]
-        if odd := [
-            c
-            for c in columns
-            if c.name not in texts and not (pa.types.is_primitive(c.type) or pa.types.is_null(c.type))
-        ]:
-            raise BadInput(f"{file}, column {odd[0].name[:40]}", str(odd[0].type)[:40], "is no type of a record")
-        table = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts)
-        rows = table.metadata.num_rows
-        groups = range(table.metadata.num_row_groups)
+        schema = pq.ParquetFile(pa.BufferReader(data)).schema_arrow
+        texts = _text_columns(schema, file)
+        # a dictionary holds each distinct text once, so that a text repeated a million times is measured before it
+        # takes memory
+        parquet = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts)
+        rows = parquet.metadata.num_rows
         if rows > min(MOST_ROWS, _FEW_ROWS + _ROWS_PER_BYTE * len(data)):
             raise BadInput(file, f"{rows} rows", f"must be {MOST_ROWS:,} or less, and fewer in a file as small as this")
-        most = _ROW_BYTES * (rows + _FEW_ROWS)
-        if sum(table.metadata.row_group(group).total_byte_size for group in groups) > most:
+        most_bytes = _ROW_BYTES * (rows + _FEW_ROWS)
+        size_bytes = 0
+        for group in range(parquet.metadata.num_row_groups):
+            size_bytes += parquet.metadata.row_group(group).total_byte_size
+        if size_bytes > most_bytes:
             raise BadInput(file, f"{rows} rows", f"must have {_ROW_BYTES} bytes or fewer each")
-        found = table.read()
-        if sum(_characters(found.column(name)) for name in texts) > most:
+        table = parquet.read()
+        if sum(_text_bytes(table.column(name)) for name in texts) > most_bytes:
             raise BadInput(file, f"{rows} rows", f"must have {_ROW_BYTES} bytes or fewer each")
-        return found.cast(columns).to_pylist()  # type: ignore[no-any-return]
+        return table.cast(schema).to_pylist()  # type: ignore[no-any-return]
     except (pa.ArrowException, ValueError, KeyError, OSError, OverflowError, MemoryError) as error:
         raise BadInput(file, str(error).partition("\n")[0][:60], "is no Parquet file that can be read") from error
 
 
-def _characters(column: "pa.ChunkedArray") -> int:
+def _text_columns(schema: "pa.Schema", file: str) -> list[str]:
+    """Return the columns of text. BadInput if a column is of a type that no record has, such as a list."""
+    texts: list[str] = []
+    for column in schema:
+        if pa.types.is_string(column.type):
+            texts.append(column.name)
+        elif not pa.types.is_primitive(column.type) and not pa.types.is_null(column.type):
+            raise BadInput(f"{file}, column {column.name[:40]}", str(column.type)[:40], "is no type of a record")
+    return texts
+
+
+def _text_bytes(column: "pa.ChunkedArray") -> int:
     """Return the bytes of all texts of a column, of which the distinct ones were read."""
-    lengths = (pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks)
-    return sum(pc.sum(found).as_py() or 0 for found in lengths)
+    size_bytes = 0
+    for chunk in column.chunks:
+        lengths = pc.binary_length(chunk.dictionary).take(chunk.indices)
+        size_bytes += pc.sum(lengths).as_py() or 0
+    return size_bytes
 
 
 def to_parquet(kind: type, rows: Sequence[object], extra: Mapping[str, type] | None = None) -> bytes:

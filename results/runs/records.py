@@ -65,7 +65,9 @@ class Measurement(Record):
     @property
     def ratio(self) -> float | None:
         """Measured over predicted."""
-        return None if not self.predicted else self.value / self.predicted
+        if not self.predicted:
+            return None
+        return self.value / self.predicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +380,8 @@ class Run:
         for kind in record_kinds().values():
             if kind is not EVENTS:
                 del self.rows(kind)[sizes[kind.name] :]
-        for number in range(len(self.events) - 1, sizes["events"] - 1, -1):  # other threads append to them
+        # other threads append to the events meanwhile: from the last one back, no number that is still to come changes
+        for number in range(len(self.events) - 1, sizes["events"] - 1, -1):
             if IntervalId.of(self.events[number].detail) in intervals:
                 del self.events[number]
 

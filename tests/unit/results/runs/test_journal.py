@@ -141,7 +141,7 @@ def test_a_journal_that_cannot_be_written_is_an_event(tmp_path: Path, monkeypatc
     with Folder(tmp_path) as opened:
         found = Journal(run, opened)
         monkeypatch.setattr(journal, "MOST_BYTES", 0)
-        found._left = 0
+        found._free_bytes = 0
         run.events.append(Event(1, "run", "something"))
         found.flush()
         found.flush()
