@@ -1,7 +1,7 @@
 """A fabric, drawn as in Rail-only Fig. 1 and 6: HB domains with their GPUs below, rail switches above, then spines."""
 
 import re
-from itertools import product
+from itertools import chain, product
 from typing import Any, Final
 
 from matplotlib.axes import Axes
@@ -59,9 +59,10 @@ def draw(fabric: FabricRun) -> style.Plot:
             _shared_optical_switches(axes, fabric, width)
         caption = _caption(fabric)
         part = (domains, rails) != (fabric.domains, fabric.rails)
-        note = f"{domains} of {fabric.domains} domains, {rails} of {fabric.rails} rails drawn. " if part else ""
         alt = f"Drawing of the {fabric.label} fabric: {caption}"
-        return style.finish(figure, f"fabric-{fabric.label}", alt, note + caption)
+        if part:
+            caption = f"{domains} of {fabric.domains} domains, {rails} of {fabric.rails} rails drawn. {caption}"
+        return style.finish(figure, f"fabric-{fabric.label}", alt, caption)
 
 
 def _shared_optical_switches(axes: Axes, fabric: FabricRun, width: float) -> None:
@@ -114,9 +115,14 @@ def _rails(axes: Axes, fabric: FabricRun, rails: int, gpus: Points, width: float
     for name, of_rails in places.items():
         centre = (sum(x for _, x in of_rails) / len(of_rails), _Y["rail"])
         for g, _ in of_rails:
-            _cables(axes, [top for (_, rank), top in gpus.items() if rank == g], centre, _colour(g, rails), 0.9)
-        colour = _colour(of_rails[0][0], rails) if len(of_rails) == 1 else style.MUTED
-        label = name if rails * planes <= 10 else name.removeprefix("rail")
+            tops = [top for (_, rank), top in gpus.items() if rank == g]
+            _cables(axes, tops, centre, _colour(g, rails), 0.9)
+        colour = style.MUTED
+        if len(of_rails) == 1:
+            colour = _colour(of_rails[0][0], rails)
+        label = name
+        if rails * planes > 10:
+            label = name.removeprefix("rail")
         _switch(axes, centre, min(pitch * 0.8 / planes, 16), label, colour)
     for i in range(fabric.spines):
         spine = (width * (i + 0.5) / fabric.spines, _Y["spine"])
@@ -131,7 +137,8 @@ def _tiers(fabric: FabricRun) -> list[list[str]]:
     reached = {a for a, _ in fabric.cables if GPU_NAME.fullmatch(a)}
     tiers: list[list[str]] = []
     while True:
-        nearest = {other for ends in fabric.cables for other in ends if reached.intersection(ends)} - reached
+        ends_of_reached = [ends for ends in fabric.cables if reached.intersection(ends)]
+        nearest = set(chain.from_iterable(ends_of_reached)) - reached
         if not nearest:
             return tiers
         tiers.append([name for name in fabric.switches if name in nearest])
@@ -158,13 +165,17 @@ def _graph(axes: Axes, fabric: FabricRun, tiers: list[list[str]], gpus: Points, 
         if all(name in at for name in ends):
             lower, upper = sorted(ends, key=lambda name: at[name][1])
             x, y = at[lower]
-            start = (x, y) if lower in colours else (x, y + _SWITCH_HEIGHT)
+            is_gpu = lower in colours
+            start = (x, y) if is_gpu else (x, y + _SWITCH_HEIGHT)
             _cables(axes, [start], at[upper], colours.get(lower, style.MUTED), 0.9)
     for name, centre, size in boxes:
-        _switch(axes, centre, size, name if size > 6 else "", style.MUTED)
+        # a name is wider than a small box
+        label = name if size > 6 else ""
+        _switch(axes, centre, size, label, style.MUTED)
 
 
-def _kind(fabric: FabricRun) -> FabricKind | None:  # a plugin's may not be loaded
+def _kind(fabric: FabricRun) -> FabricKind | None:
+    """Return the definition of a fabric's kind; None for a plugin's that isn't loaded."""
     if fabric.kind in FABRIC_KINDS:
         return FABRIC_KINDS[fabric.kind]
     return None
@@ -172,12 +183,17 @@ def _kind(fabric: FabricRun) -> FabricKind | None:  # a plugin's may not be load
 
 def _planes(fabric: FabricRun) -> int:
     kind = _kind(fabric)
-    return kind.planes if kind else 1
+    if kind is None:
+        return 1
+    return kind.planes
 
 
 def _layers(fabric: FabricRun) -> tuple[str, ...]:
-    """Those with optical switches. Runs of a time when one was for all domains don't say: there each has its name."""
-    return fabric.optics or tuple(layer for layer, (name, _) in _OPTICS.items() if name in fabric.switches)
+    """Return the layers with optical switches."""
+    if fabric.optics:
+        return fabric.optics
+    # runs of a time when an optical switch was for all domains don't record it: there each has its name
+    return tuple(layer for layer, (name, _) in _OPTICS.items() if name in fabric.switches)
 
 
 def _domain_optical_switches(axes: Axes, gpus: Points, domains: int, width: float) -> Points:
@@ -193,7 +209,8 @@ def _domain_optical_switches(axes: Axes, gpus: Points, domains: int, width: floa
     rails = _rail_count(gpus)
     for (_, rank), top in gpus.items():
         _cables(axes, [top], (top[0], _Y["domain_optics"]), _colour(rank, rails), 0.9)
-    return {gpu: (x, _Y["domain_optics"] + _OPTICAL_SWITCH_HEIGHT) for gpu, (x, _) in gpus.items()}
+    top_y = _Y["domain_optics"] + _OPTICAL_SWITCH_HEIGHT
+    return {gpu: (x, top_y) for gpu, (x, _) in gpus.items()}
 
 
 def _rail_count(gpus: Points) -> int:
@@ -201,8 +218,11 @@ def _rail_count(gpus: Points) -> int:
 
 
 def _cables(axes: Axes, ends: list[Point], centre: Point, colour: str, width: float) -> None:
-    thin = width if len(ends) <= 8 else width / 2
-    axes.add_collection(LineCollection([[end, centre] for end in ends], colors=colour, linewidths=thin, alpha=0.75))
+    # many cables would run together into a patch of colour
+    if len(ends) > 8:
+        width /= 2
+    lines = [[end, centre] for end in ends]
+    axes.add_collection(LineCollection(lines, colors=colour, linewidths=width, alpha=0.75))
 
 
 def _switch(axes: Axes, centre: Point, width: float, name: str, colour: str) -> None:

@@ -142,22 +142,22 @@ def top_legend(figure: Figure, handles: Sequence[Any]) -> None:
 
 def colours(names: Sequence[str]) -> dict[str, str]:
     """A colour for each fabric, the same in every figure."""
-    return {name: SERIES[i % len(SERIES)] for i, name in enumerate(names)}
+    return dict(zip(names, cycle(SERIES), strict=False))
 
 
 def hatches(names: Sequence[str]) -> dict[str, str]:
     """Return a hatch for each fabric, a second channel beside its colour."""
-    return {name: HATCHES[i % len(HATCHES)] for i, name in enumerate(names)}
+    return dict(zip(names, cycle(HATCHES), strict=False))
 
 
 def markers(names: Sequence[str]) -> dict[str, str]:
     """Return a marker for each fabric, a second channel beside its colour."""
-    return {name: MARKERS[i % len(MARKERS)] for i, name in enumerate(names)}
+    return dict(zip(names, cycle(MARKERS), strict=False))
 
 
 def dashes(names: Sequence[str]) -> dict[str, Any]:
     """Return a line style for each line, a second channel beside its colour."""
-    return {name: DASHES[i % len(DASHES)] for i, name in enumerate(names)}
+    return dict(zip(names, cycle(DASHES), strict=False))
 
 
 def quiet(axes: Axes, grid: Literal["", "x", "y"] = "", **properties: Any) -> None:
@@ -170,12 +170,16 @@ def quiet(axes: Axes, grid: Literal["", "x", "y"] = "", **properties: Any) -> No
 
 def seconds_tick(value: float, _: float = 0) -> str:
     """Return the label of a tick in seconds."""
-    return short(seconds(value)) if value else "0"
+    if not value:
+        return "0"
+    return short(seconds(value))
 
 
 def rate_tick(value: float, _: float = 0) -> str:
     """Return the label of a tick in bit/s."""
-    return short(rate(value)) if value else "0"
+    if not value:
+        return "0"
+    return short(rate(value))
 
 
 def log2_ticks(axes: Axes, ticks: Sequence[int]) -> None:

@@ -22,7 +22,9 @@ _MANY: Final = 12  # coordinates above which a path is a curve and not a shape
 
 def mark(artists: Artist | Iterable[Artist], series: str = "", *tips: str) -> None:
     """Name the series of artists, which the page's legend can hide, and their tooltips: of each marker, or of all."""
-    for artist in [artists] if isinstance(artists, Artist) else artists:
+    if isinstance(artists, Artist):
+        artists = [artists]
+    for artist in artists:
         artist.set_gid(_MARK + json.dumps([series, *tips]))
 
 
@@ -33,7 +35,8 @@ def compact(text: str, prefix: str, root: dict[str, str]) -> str:
     ids = {name: f"{prefix}-{number}" for number, name in enumerate(sorted(used))}
     box = svg.attrib["viewBox"]
     svg.attrib.clear()
-    smallest = min((float(size) for size in re.findall(r"font-size: ([\d.]+)px", text)), default=_LEGIBLE_PX)
+    font_sizes = map(float, re.findall(r"font-size: ([\d.]+)px", text))
+    smallest = min(font_sizes, default=_LEGIBLE_PX)
     width = f"min-width:{float(box.split()[2]) * _LEGIBLE_PX / smallest:.0f}px"
     svg.attrib.update({**root, "stroke-linejoin": "round", "viewBox": box, "style": width})
     _tidy(svg, ids, decimals=1)
@@ -90,8 +93,11 @@ def _share_style(group: ET.Element) -> None:
 
 
 def _attributes(element: ET.Element, ids: dict[str, str], decimals: int) -> None:
-    if target := element.attrib.pop(_XLINK, ""):
-        element.set("href", f"#{ids[target[1:]]}" if target.startswith("#") else target)
+    target = element.attrib.pop(_XLINK, "")
+    if target.startswith("#"):
+        element.set("href", f"#{ids[target[1:]]}")
+    elif target:
+        element.set("href", target)
     for name, value in list(element.attrib.items()):
         if name == "style":
             element.set("style", _short_style(value, ids))
@@ -124,9 +130,11 @@ def _name_marks(group: ET.Element, series: str, *tips: str) -> None:
     """Give a group its series and a title, or its markers a title each."""
     if series:
         group.set("data-series", series)
+    elements = [group]
     marks = list(group.iter("use"))
-    several = len(tips) > 1 and len(tips) == len(marks)
-    for element, tip in zip(marks if several else [group], tips, strict=False):
+    if len(tips) > 1 and len(tips) == len(marks):
+        elements = marks
+    for element, tip in zip(elements, tips, strict=False):
         title = ET.Element("title")
         title.text = tip
         element.insert(0, title)
@@ -134,8 +142,11 @@ def _name_marks(group: ET.Element, series: str, *tips: str) -> None:
 
 def _number(value: float, decimals: int) -> str:
     text = f"{value:.{decimals}f}"
-    text = text.rstrip("0").rstrip(".") if "." in text else text
-    return "0" if text in ("-0", "") else re.sub(r"^(-?)0\.", r"\1.", text)
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
+    if text in ("-0", ""):
+        return "0"
+    return re.sub(r"^(-?)0\.", r"\1.", text)
 
 
 def path_data(data: str, decimals: int = 1) -> str:
@@ -164,7 +175,10 @@ def _relative_steps(parts: Sequence[tuple[str, Sequence[float]]], unit: float) -
             x = start_x
             y = start_y
             continue
-        moved = [value - (y if n % 2 else x) for n, value in enumerate(at)]
+        moved = list(at)
+        for place in range(0, len(at), 2):
+            moved[place] -= x
+            moved[place + 1] -= y
         x = at[-2]
         y = at[-1]
         _append(steps, command.lower(), moved)
@@ -194,8 +208,14 @@ def _append(steps: list[tuple[str, list[int]]], command: str, moved: Sequence[in
         steps.append((command, list(moved)))
     elif 0 not in moved:
         steps.append(("l", list(moved)))
-    elif any(moved) or last == "M":  # a point of a line cap is one of no length
-        command, by = ("v", moved[1]) if not moved[0] else ("h", moved[0])
+    # a point of a line cap is a line of no length
+    elif any(moved) or last == "M":
+        dx, dy = moved
+        if dx:
+            command = "h"
+        else:
+            command = "v"
+        by = dx or dy
         if last == command and before[0] * by > 0:
             steps[-1] = (command, [before[0] + by])
         else:

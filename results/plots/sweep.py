@@ -5,8 +5,8 @@ predicted; a point is a measured median, its bar from the least to the most of t
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import product
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, product
 from math import ceil
 from typing import Any, Final, NamedTuple
 
@@ -107,10 +107,14 @@ def _sweeps(named: Iterable[Named]) -> Iterable[tuple[str, str, Sequence[Place]]
 
 def _swept_trait(members: Sequence[Mapping[str, Any]]) -> str:
     """Return the one trait in which members differ, if it is a number for each; else "". Domains x rails are one."""
-    keys = {key for traits in members for key in traits}
+    keys = set(chain.from_iterable(members))
     # `name` is a title, and nothing that a sweep varies
     keys.discard("name")
-    differing = {key for key in keys if len({repr(traits.get(key)) for traits in members}) > 1}
+    differing: set[str] = set()
+    for key in keys:
+        values = {repr(traits.get(key)) for traits in members}
+        if len(values) > 1:
+            differing.add(key)
     if differing == _SIZE:
         trait = "rails"
     elif len(differing) == 1:
@@ -124,7 +128,9 @@ def _swept_trait(members: Sequence[Mapping[str, Any]]) -> str:
 
 def _tick(traits: Mapping[str, Any], trait: str) -> str:
     value = traits[trait]
-    text = f"{value:g}" if isinstance(value, int | float) else str(value)
+    text = str(value)
+    if isinstance(value, int | float):
+        text = f"{value:g}"
     if trait in _SIZE:
         # where domains and rails both vary, the axis shows rails alone
         text += f"\n({traits['domains']} x {traits['rails']})"
@@ -132,7 +138,9 @@ def _tick(traits: Mapping[str, Any], trait: str) -> str:
 
 
 def _curve(title: str, axis: str, lines: Mapping[str, Sequence[PlaceAndCell]], timed: Timed) -> Curve:
-    cells = {cell for line in lines.values() for _, cell in line}
+    cells: set[tuple[str, str]] = set()
+    for line in lines.values():
+        cells.update(cell for _, cell in line)
     phases = dict.fromkeys(phase for fabric, workload, phase in timed if (fabric, workload) in cells)
     shown: dict[str, dict[str, list[tuple[Place, Spread]]]] = {}
     # sorting by truth is stable: it puts the whole, whose phase is "", first
@@ -143,15 +151,18 @@ def _curve(title: str, axis: str, lines: Mapping[str, Sequence[PlaceAndCell]], t
     return Curve(title, axis, shown)
 
 
-def _lines_of(curve: Curve) -> Iterator[tuple[str, Sequence[tuple[Place, Spread]]]]:
-    """Yield name and points of each line of each phase."""
+def _spreads_of(curve: Curve) -> list[Spread]:
+    """Return the times of all points of all phases."""
+    spreads: list[Spread] = []
     for lines in curve.phases.values():
-        yield from lines.items()
+        for points in lines.values():
+            spreads += [spread for _, spread in points]
+    return spreads
 
 
 def covers(curves: Iterable[Curve], timed: Timed) -> bool:
     """Return True if the curves show all of these times, so that no other drawing is needed."""
-    drawn = sum(len(points) for curve in curves for _, points in _lines_of(curve))
+    drawn = sum(len(_spreads_of(curve)) for curve in curves)
     return drawn == len(timed)
 
 
@@ -165,8 +176,10 @@ def draw(figure: Any, curve: Curve) -> None:
     first, *phases = curve.phases
     below = ceil(len(phases) / _ACROSS)
     grid = figure.add_gridspec(1 + below, _ACROSS, height_ratios=[1.5] + [1.0] * below)
-    looks = looks_of(name for name, _ in _lines_of(curve))
-    places = {place.x: place.tick for points in _whole(curve).values() for place, _ in points}
+    looks = looks_of(chain.from_iterable(curve.phases.values()))
+    places: dict[float, str] = {}
+    for points in _whole(curve).values():
+        places.update((place.x, place.tick) for place, _ in points)
     axes = figure.add_subplot(grid[0, :])
     draw_panel(axes, curve.phases[first], looks, places)
     axes.set(title=f"{curve.title}: {first or 'iteration'}", xlabel=curve.axis)
@@ -175,8 +188,7 @@ def draw(figure: Any, curve: Curve) -> None:
         axes = figure.add_subplot(grid[1 + row, column])
         draw_panel(axes, curve.phases[phase], looks, places)
         axes.set(title=phase, xlabel=curve.axis)
-    spreads = [spread for _, points in _lines_of(curve) for _, spread in points]
-    draw_legend(figure, looks, spreads)
+    draw_legend(figure, looks, _spreads_of(curve))
 
 
 def looks_of(names: Iterable[str]) -> Looks:
@@ -190,10 +202,9 @@ def looks_of(names: Iterable[str]) -> Looks:
 
 def draw_legend(figure: Any, looks: Looks, spreads: Sequence[Spread], *more: Line2D) -> None:
     """Draw the key of the lines, and of what is predicted and measured, above the figure; then `more` keys."""
-    keys = [
-        Line2D([], [], color=colour, lw=2, marker=marker, ls=dash, label=name)
-        for name, (colour, marker, dash) in looks.items()
-    ]
+    keys: list[Line2D] = []
+    for name, (colour, marker, dash) in looks.items():
+        keys.append(Line2D([], [], color=colour, lw=2, marker=marker, ls=dash, label=name))
     if any(s.predicted is not None for s in spreads):
         keys.append(Line2D([], [], color=plots.INK, label="line: predicted"))
     if any(s.values for s in spreads):
@@ -244,16 +255,20 @@ def _draw_measurement(axes: Axes, name: str, place: Place, spread: Spread, colou
     most = max(spread.values)
     mark(axes.plot([place.x] * 2, [least, most], color=colour, marker="_", ms=7, lw=1.2), name)
     dots = axes.plot([place.x], [spread.median], marker, ms=5.5, mfc=plots.PAPER, mec=colour)
-    ends = f", {fmt.seconds(least)} to {fmt.seconds(most)}" if len(spread.values) > 1 else ""
-    mark(dots, name, f"{place.name}: {fmt.seconds(spread.median)}{ends}")
+    tip = f"{place.name}: {fmt.seconds(spread.median)}"
+    if len(spread.values) > 1:
+        tip += f", {fmt.seconds(least)} to {fmt.seconds(most)}"
+    mark(dots, name, tip)
 
 
 def plot(curve: Curve, name: str) -> plots.Plot:
     """The curve for the report."""
     with plots.drawing(height(curve)) as figure:
         draw(figure, curve)
-        alt_parts = []
+        alt_parts: list[str] = []
         for line, points in _whole(curve).items():
-            times = (f"{p.name} {fmt.seconds(s.median)}, predicted {fmt.seconds(s.predicted)}" for p, s in points)
+            times: list[str] = []
+            for place, spread in points:
+                times.append(f"{place.name} {fmt.seconds(spread.median)}, predicted {fmt.seconds(spread.predicted)}")
             alt_parts.append(f"{line}: {', '.join(times)}")
         return plots.finish(figure, name, f"{curve.title} over {curve.axis}. {'; '.join(alt_parts)}")

@@ -7,6 +7,7 @@ to the most. A cross marks a point of which a value is degraded or invalid.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import ceil
 from typing import Any, Final
 
@@ -77,8 +78,10 @@ def figures_of(points: Sequence[AxisPoint]) -> tuple[AxisFigure, ...]:
     ticks = _ticks(points, x, together)
     figures = []
     for title, group in _by_title(points, split[1:]).items():
-        panels = _panels(group, split[0]) if split else (Panel("", tuple(group)),)
-        figures.append(AxisFigure(title, x, ticks, panels))
+        panels = [Panel("", tuple(group))]
+        if split:
+            panels = _panels(group, split[0])
+        figures.append(AxisFigure(title, x, ticks, tuple(panels)))
     return tuple(figures)
 
 
@@ -87,7 +90,7 @@ def _axis_below(points: Sequence[AxisPoint], varying: Sequence[str]) -> str:
     for axis in varying:
         if _positions(_values(points, axis)) is not None:
             return axis
-    return varying[0] if varying else FABRIC
+    return next(iter(varying), FABRIC)
 
 
 def _by_title(points: Sequence[AxisPoint], axes: Sequence[str]) -> dict[str, list[AxisPoint]]:
@@ -100,7 +103,7 @@ def _by_title(points: Sequence[AxisPoint], axes: Sequence[str]) -> dict[str, lis
 
 
 def _axes_of(points: Sequence[AxisPoint]) -> list[str]:
-    return list(dict.fromkeys(axis for point in points for axis in point.axes))
+    return list(dict.fromkeys(chain.from_iterable(point.axes for point in points)))
 
 
 def _values(points: Sequence[AxisPoint], axis: str) -> list[str]:
@@ -124,22 +127,24 @@ def _positions(values: Sequence[str]) -> list[float] | None:
 
 
 def _ticks(points: Sequence[AxisPoint], x: str, together: Sequence[str]) -> dict[str, tuple[float, str]]:
+    """Return the position and the text of each value of the axis `x`. `together`: the axes that are zipped with it."""
     values = _values(points, x)
-    positions = _positions(values)
-    if positions is None:
-        positions = [float(number) for number in range(len(values))]
+    positions = _positions(values) or list(map(float, range(len(values))))
     texts: dict[str, str] = {}
     for point in points:
-        value = str(point.axes[x])
-        texts[value] = "\n".join([value, *(f"{short(axis)} {point.axes[axis]}" for axis in together)])
+        lines = [str(point.axes[x])]
+        for axis in together:
+            lines.append(f"{short(axis)} {point.axes[axis]}")
+        texts[str(point.axes[x])] = "\n".join(lines)
     return {value: (position, texts[value]) for value, position in zip(values, positions, strict=True)}
 
 
-def _panels(points: Sequence[AxisPoint], axis: str) -> tuple[Panel, ...]:
+def _panels(points: Sequence[AxisPoint], axis: str) -> list[Panel]:
+    """Return a panel for each value of an axis."""
     groups = defaultdict[str, list[AxisPoint]](list)
     for point in points:
         groups[str(point.axes[axis])].append(point)
-    return tuple(Panel(f"{short(axis)} {value}", tuple(group)) for value, group in groups.items())
+    return [Panel(f"{short(axis)} {value}", tuple(group)) for value, group in groups.items()]
 
 
 def short(axis: str) -> str:
@@ -152,11 +157,13 @@ def plot(figure: AxisFigure, name: str) -> plots.Plot:
     panels = figure.panels[:MAX_PANELS]
     rows = ceil(len(panels) / _ACROSS)
     across = min(len(panels), _ACROSS)
-    points = [point for panel in panels for point in panel.points]
+    points = list(chain.from_iterable(panel.points for panel in panels))
     looks = looks_of(point.line for point in points)
     places = dict(figure.ticks.values())
     spreads = [point.spread for point in points]
-    top = 1.12 * max(max(*spread.values, spread.predicted or 0) for spread in spreads)
+    top = 0.0
+    for spread in spreads:
+        top = max(top, 1.12 * max(spread.values), 1.12 * (spread.predicted or 0.0))
     with plots.drawing(1.0 + _PANEL_IN * rows) as drawing:
         grid = drawing.subplots(rows, across, squeeze=False, sharey=True)
         for axes in grid.flat[len(panels) :]:
@@ -171,14 +178,20 @@ def plot(figure: AxisFigure, name: str) -> plots.Plot:
             axes.set_ylim(0, top)
         draw_legend(drawing, looks, spreads, *_keys_of_crosses(spreads))
         more = len(figure.panels) - len(panels)
-        caption = f"{more} more values are in the table alone." if more else ""
+        caption = ""
+        if more:
+            caption = f"{more} more values are in the table alone."
         return plots.finish(drawing, name, f"{figure.title} over {short(figure.x)}. {_alt(panels, figure.x)}", caption)
 
 
 def _lines(figure: AxisFigure, panel: Panel, names: Iterable[str]) -> dict[str, list[tuple[Place, Spread]]]:
     """Return the lines of these names that have points in a panel."""
-    lines = {name: _line(figure, panel, name) for name in names}
-    return {name: line for name, line in lines.items() if line}
+    lines: dict[str, list[tuple[Place, Spread]]] = {}
+    for name in names:
+        line = _line(figure, panel, name)
+        if line:
+            lines[name] = line
+    return lines
 
 
 def _keys_of_crosses(spreads: Sequence[Spread]) -> list[Line2D]:
@@ -208,12 +221,13 @@ def _mark_verdicts(axes: Axes, points: Sequence[tuple[Place, Spread]]) -> None:
 
 
 def _alt(panels: Sequence[Panel], x: str) -> str:
-    parts = []
+    """Return what the figure shows in words: each panel's title, and its times."""
+    texts: list[str] = []
     for panel in panels:
-        times = [
-            f"{point.line} at {point.axes[x]}: {fmt.seconds(point.spread.median)}, "
-            f"predicted {fmt.seconds(point.spread.predicted)}"
-            for point in panel.points
-        ]
-        parts.append("; ".join(filter(None, [panel.title, *times])))
-    return ". ".join(parts)
+        parts = [panel.title] if panel.title else []
+        for point in panel.points:
+            median = fmt.seconds(point.spread.median)
+            predicted = fmt.seconds(point.spread.predicted)
+            parts.append(f"{point.line} at {point.axes[x]}: {median}, predicted {predicted}")
+        texts.append("; ".join(parts))
+    return ". ".join(texts)

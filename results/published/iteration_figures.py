@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import matplotlib.figure
 
 from railyard.results.plots.style import BLUE, ORANGE, quiet
-from railyard.results.published.catalogue import Claim, Figure
+from railyard.results.published.catalogue import Cell, Claim, Figure
 from railyard.results.theory.iteration.fit import leave_model_out_s, measured, predicted_s
 from railyard.results.theory.iteration.iteration_time import A100, Job, Recipe, make_cluster
 from railyard.results.theory.iteration.search import Best, Rules, best_strategy
@@ -115,27 +115,32 @@ class Bar(NamedTuple):
 
 def table_figure(table: str, title: str, source: str, bars: Sequence[Bar]) -> Figure:
     """Return the rows of one table of measured.csv, beside each of `bars`."""
-    rows = [row for row in measured() if row.table == table]
-    use = ["fitted" if row.fitted else "held out" for row in rows]
-    predicted = [predicted_s(row) for row in rows]
-    errors = [100 * (s / row.seconds - 1) for s, row in zip(predicted, rows, strict=True)]
-    left_out = [100 * (leave_model_out_s(row) / row.seconds - 1) for row in rows]
-    held_out = fmean(abs(error) for error, row in zip(errors, rows, strict=True) if not row.fitted)
+    labels: list[str] = []
+    cells: list[tuple[Cell, ...]] = []
+    uses: list[str] = []
+    errors: list[float] = []
+    left_out: list[float] = []
+    for row in measured():
+        if row.table != table:
+            continue
+        seconds = predicted_s(row)
+        uses.append("fitted" if row.fitted else "held out")
+        errors.append(100 * (seconds / row.seconds - 1))
+        left_out.append(100 * (leave_model_out_s(row) / row.seconds - 1))
+        labels.append(f"{row.model}, {row.mode}")
+        cells.append((row.model, row.mode, row.seconds, seconds, errors[-1], uses[-1], left_out[-1]))
+    held_out = fmean(abs(error) for error, use in zip(errors, uses, strict=True) if use == "held out")
     claims: list[Claim] = []
     for bar in bars:
         claims += _claims(bar, "error", errors, "")
     for bar in bars:
         claims += _claims(bar, "error, every shape left out of its own fit", left_out, LEFT_OUT)
-    computed = zip(rows, predicted, errors, use, left_out, strict=True)
     return Figure(
         title=title,
         source=source,
         columns=("model", "mode", "published_s", "predicted_s", "error_pct", "rows_use", "left_out_error_pct"),
-        rows=[
-            (row.model, row.mode, row.seconds, s, error, used, left_out_s)
-            for row, s, error, used, left_out_s in computed
-        ],
-        draw=lambda drawn: _draw(drawn, [f"{row.model}, {row.mode}" for row in rows], use, errors),
+        rows=cells,
+        draw=lambda drawn: _draw(drawn, labels, uses, errors),
         claims=tuple(claims),
         notes=(f"mean error of the rows held out: {held_out:.1f}%", *TABLE_NOTES),
     )
@@ -154,7 +159,7 @@ def _claims(bar: Bar, name: str, errors: Sequence[float], reason: str) -> Iterat
 def _draw(drawn: matplotlib.figure.Figure, labels: Sequence[str], uses: list[str], errors: list[float]) -> None:
     axes = drawn.subplots()
     for use, colour in (("fitted", BLUE), ("held out", ORANGE)):
-        at = [i for i, each in enumerate(uses) if each == use]
+        at = [place for place, use_of_row in enumerate(uses) if use_of_row == use]
         axes.barh(at, [errors[i] for i in at], color=colour, label=use, height=0.6)
     axes.axvline(0, color="grey", linewidth=0.8)
     axes.set_yticks(range(len(labels)), labels)

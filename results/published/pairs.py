@@ -27,25 +27,27 @@ _RAMP: Final = ("#a9cfe8", "#6aaed6", "#2070b4", "#083471")
 def rows(count: str, traffic: Traffic) -> list[tuple[Cell, ...]]:
     """Return a row for each kind and place that has any traffic; `share_pct` is of all bytes."""
     whole = sum(traffic.volumes.values())
-    parts = [(kind, where, traffic.at(kind, where)) for kind, where in product(traffic.pairs, SCOPES)]
-    return [
-        (count, kind, where, pairs.count, pairs.total, *pairs.bytes_range, 100 * pairs.total / whole)
-        for kind, where, pairs in parts
-        if pairs.count
-    ]
+    cells: list[tuple[Cell, ...]] = []
+    for kind, where in product(traffic.pairs, SCOPES):
+        pairs = traffic.at(kind, where)
+        if pairs.count:
+            share_pct = 100 * pairs.total / whole
+            cells.append((count, kind, where, pairs.count, pairs.total, *pairs.bytes_range, share_pct))
+    return cells
 
 
 def volume_bars(axes: Axes, volumes: Mapping[str, Mapping[K, float]], colours: Mapping[K, str]) -> None:
     """Shares by kind, a bar for each name, with its whole volume."""
     names = list(volumes)
+    totals = {name: sum(by_kind.values()) for name, by_kind in volumes.items()}
     bar_starts = np.zeros(len(names))
     for kind, colour in colours.items():
-        shares = np.array([volumes[n].get(kind, 0.0) / sum(volumes[n].values()) for n in names])
+        shares = np.array([volumes[name].get(kind, 0.0) / totals[name] for name in names])
         bars = axes.barh(range(len(names)), 100 * shares, left=100 * bar_starts, height=0.6, color=colour, label=kind)
         labels = [percent(share) if share >= _LABELLED else "" for share in shares]
         axes.bar_label(bars, labels, label_type="center", fontsize=8, color=style.ink_on(colour))
         bar_starts += shares
-    axes.set_yticks(range(len(names)), [f"{n}, {size(sum(volumes[n].values()))}" for n in names])
+    axes.set_yticks(range(len(names)), [f"{name}, {size(total)}" for name, total in totals.items()])
     axes.invert_yaxis()
     axes.set(xlim=(0, 100), xlabel="share of all bytes, %")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(colours), fontsize=8)
@@ -56,8 +58,10 @@ def heatmap(axes: Axes, matrix: NDArray[np.float64], rails: int, title: str) -> 
     """Bytes, sender down, receiver across; HB domains of `rails` GPUs in orange, pairs of one rail on pink lines."""
     gpus = len(matrix)
     # pairs of one rail lie on diagonals, `rails` apart: thin, so that the bytes are seen
-    apart = [sign * o for o in range(rails, gpus, rails) for sign in (1, -1)]
-    lines = [[(max(o, 0), max(-o, 0)), (gpus - 1 + min(o, 0), gpus - 1 - max(o, 0))] for o in apart]
+    lines: list[list[tuple[int, int]]] = []
+    for offset in range(rails, gpus, rails):
+        lines.append([(offset, 0), (gpus - 1, gpus - 1 - offset)])
+        lines.append([(0, offset), (gpus - 1 - offset, gpus - 1)])
     axes.add_collection(LineCollection(lines, colors=style.PINK, linewidths=0.4, zorder=2))
     for first in range(0, gpus, rails):
         box = Rectangle((first - 0.5,) * 2, rails, rails, fill=False, edgecolor=style.ORANGE, linewidth=1.2, zorder=2)

@@ -91,14 +91,21 @@ def _draws(
         if has_paths:
             # a flow has the same path in every stage
             draw = rng.random((gpus, gpus))
-            yield plane, [(sizes, _hashed(routes, draw[sizes.src, sizes.dst])) for sizes, routes in stages]
+            hashed_stages: list[RoutedStage] = []
+            for sizes, routes in stages:
+                hashed_stages.append((sizes, _hashed(routes, draw[sizes.src, sizes.dst])))
+            yield plane, hashed_stages
         else:
             yield plane, stages
 
 
 def is_multipath(routes: Sequence[Way]) -> bool:
     """Return whether any pair has several paths, of which a hash chooses one for each flow."""
-    return any(bool(((way.share > 0) & (way.share < 1)).any()) for way in routes)
+    for way in routes:
+        is_part = (way.share > 0) & (way.share < 1)
+        if is_part.any():
+            return True
+    return False
 
 
 def _hashed(routes: Sequence[Way], draw: NDArray[np.float64]) -> list[Way]:
@@ -107,7 +114,10 @@ def _hashed(routes: Sequence[Way], draw: NDArray[np.float64]) -> list[Way]:
     # shares may add up to slightly less
     upper[-1] = np.maximum(upper[-1], 1.0)
     chosen = (draw >= upper).sum(axis=0)
-    return [way._replace(share=(chosen == number).astype(np.float64)) for number, way in enumerate(routes)]
+    ways_taken: list[Way] = []
+    for number, way in enumerate(routes):
+        ways_taken.append(way._replace(share=(chosen == number).astype(np.float64)))
+    return ways_taken
 
 
 def _bound_s(
@@ -120,10 +130,10 @@ def _bound_s(
 ) -> float:
     """Return the bound for pairs on these planes, by (source, destination); `rate` in bytes/s by kind of link."""
     count = {"hb": x * y, "rail": x * y * planes, "uplinks": x}
-    port_bytes = {(link, way): np.zeros(count[link]) for link in count for way in ("out", "in")}
+    port_bytes = _no_bytes(count)
     gpu_s = np.zeros(x * y)
     for (src, dst, size), routes in stages:
-        own_bytes = {(link, way): np.zeros(count[link]) for link in ("hb", "rail") for way in ("out", "in")}
+        own_bytes = _no_bytes({link: count[link] for link in ("hb", "rail")})
         hashed = plane[src, dst]
         for share, enter, leave in routes:
             near = src != enter
@@ -148,9 +158,20 @@ def _bound_s(
                 (own_bytes, "rail", "in", rail_in, ~far & rail),
             ):
                 sums[link, way] += np.bincount(ports[chosen], part[chosen], count[link])
-        gpu_s += np.max([(n / rate[link]).reshape(x * y, -1).max(1) for (link, _), n in own_bytes.items()], axis=0)
-    port_s = [float((sums / rate[link]).max(initial=0)) for (link, _), sums in port_bytes.items()]
-    return max(*port_s, float(gpu_s.max(initial=0)))
+        # a stage takes as long as the slowest of a GPU's own ports: planes of a rail are ports of their own
+        stage_s = np.zeros(x * y)
+        for (link, _), sent in own_bytes.items():
+            stage_s = np.maximum(stage_s, (sent / rate[link]).reshape(x * y, -1).max(1))
+        gpu_s += stage_s
+    bound_s = float(gpu_s.max(initial=0))
+    for (link, _), sent in port_bytes.items():
+        bound_s = max(bound_s, float((sent / rate[link]).max(initial=0)))
+    return bound_s
+
+
+def _no_bytes(counts: Mapping[str, int]) -> dict[tuple[str, str], NDArray[np.float64]]:
+    """Return zeros for each kind of link, out and in: one for each of its ports, of which there are `counts`."""
+    return {(link, way): np.zeros(counts[link]) for link, way in product(counts, ("out", "in"))}
 
 
 class LeafFlows(NamedTuple):
@@ -196,8 +217,10 @@ def _even_uplinks_s(flows: LeafFlows, rates: Rates, graph: FabricGraph) -> float
     for near, far in np.argwhere(sent).tolist():
         for link, share in graph.shares(graph.leaves[near], graph.leaves[far]).items():
             loads[link] += share * float(sent[near, far])
-    seconds = (load / (graph.uplinks[frozenset(link)] * rates.rail) for link, load in loads.items())
-    return max(seconds, default=0.0)
+    busiest_s = 0.0
+    for link, load in loads.items():
+        busiest_s = max(busiest_s, load / (graph.uplinks[frozenset(link)] * rates.rail))
+    return busiest_s
 
 
 def _hashed_uplinks_s(flows: LeafFlows, rates: Rates, graph: FabricGraph) -> Iterator[float]:
@@ -233,7 +256,9 @@ def _hashed_uplinks_s(flows: LeafFlows, rates: Rates, graph: FabricGraph) -> Ite
 def _next_switches(graph: FabricGraph, number: Mapping[str, int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return how many next switches lead from a switch to a leaf, and their numbers, by the numbers of both."""
     by_switch = graph.next_switches()
-    most = max(len(options) for by_leaf in by_switch.values() for options in by_leaf.values())
+    most = 0
+    for by_leaf in by_switch.values():
+        most = max(most, *map(len, by_leaf.values()))
     counts = np.zeros((len(number), len(graph.leaves)), np.int64)
     following = np.zeros((*counts.shape, most), np.int64)
     for name, by_leaf in by_switch.items():

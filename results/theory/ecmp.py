@@ -32,19 +32,25 @@ def imbalance(loads: NDArray[Any]) -> float:
 
     `loads`: bytes, a row for each rail switch and direction, a column for each uplink.
     """
-    mean = float(loads.mean(axis=1).max(initial=0.0)) if loads.size else 0.0
-    return float(loads.max()) / mean if mean else 1.0
+    if not loads.any():
+        return 1.0
+    return float(loads.max()) / float(loads.mean(axis=1).max())
 
 
 def is_hashed(fabric: FabricSpec) -> bool:
     """Return whether rail switches have several uplinks and a hash decides which of them a flow takes."""
+    if fabric.spine_count < 2:
+        return False
     other_gpus = fabric.domains * (fabric.rails - 1)
-    return fabric.spine_count > 1 and any(len(fabric.uplinks(rank)) < other_gpus for rank in range(fabric.rails))
+    fewest_uplinks = min(len(fabric.uplinks(rank)) for rank in range(fabric.rails))
+    return fewest_uplinks < other_gpus
 
 
 def has_choice(fabric: FabricSpec) -> bool:
     """Return whether switches have several ways to a GPU, from which a hash or the policy chooses one for each flow."""
-    return fabric.graph.is_hashed if fabric.definition.is_graph else fabric.spine_count > 1
+    if fabric.definition.is_graph:
+        return fabric.graph.is_hashed
+    return fabric.spine_count > 1
 
 
 def hashes(flows: int, uplinks: int) -> Iterator[Numbers]:
@@ -67,33 +73,52 @@ def uplink_imbalance(
     """
     uplinks = fabric.spine_count
     gpus = x * y
-    parts = [(sizes, way, way.enter % x != way.leave % x) for sizes, ways in routed for way in ways]
-    keys = np.concatenate([np.empty(0, np.int64), *((n.src * gpus + n.dst)[crosses] for n, _, crosses in parts)])
-    # a pair is one flow, however many stages use it
-    pairs, part = np.unique(keys, return_inverse=True)
+    pairs, sizes = _flows_over_spines(routed, x, gpus)
     if not len(pairs) or uplinks < 2:
         return None
-    sizes = np.bincount(part, np.concatenate([(way.share * n.bytes)[crosses] for n, way, crosses in parts]))
+    if spread == "even":
+        return 1.0
+    if isinstance(spread, float):
+        return spread
     policy = FORWARDING_POLICIES[fabric.chosen_policy]
     shape = Fabric(fabric.kind, y, x)
     distinct_pairs, entry = np.unique(pairs // gpus % x * gpus + pairs % gpus, return_inverse=True)
-    assigned = [policy.uplink(n // gpus, Gpu(*divmod(n % gpus, x)), shape) for n in distinct_pairs.tolist()]
-    # on the same switches; on others
+    assigned = [policy.uplink(pair // gpus, Gpu(*divmod(pair % gpus, x)), shape) for pair in distinct_pairs.tolist()]
+    # groups in other domains use the same switches, groups on other rails use others
     groups = max(1, fabric.domains // y)
     columns = max(1, fabric.rails // x)
-    src = np.concatenate([pairs // gpus % x + x * column for column in range(columns)] * groups)
-    dst = np.concatenate([pairs % gpus % x + x * column for column in range(columns)] * groups)
+    first_rails = np.repeat(x * np.arange(columns), len(pairs))
+    src = np.tile(np.tile(pairs // gpus % x, columns) + first_rails, groups)
+    dst = np.tile(np.tile(pairs % gpus % x, columns) + first_rails, groups)
     switches = 2 * x * columns
-    each = np.tile(sizes, groups * columns)
+    flow_bytes = np.tile(sizes, groups * columns)
     ends = np.concatenate([src, dst + x * columns]) * uplinks
-    both = np.tile(each, 2)
+    bytes_at_ends = np.tile(flow_bytes, 2)
 
-    def of(chosen: Numbers) -> float:
-        loads = np.bincount(ends + np.tile(chosen, 2), both, switches * uplinks)
+    def imbalance_of(chosen: Numbers) -> float:
+        """Return the imbalance with these uplinks, one for each flow."""
+        loads = np.bincount(ends + np.tile(chosen, 2), bytes_at_ends, switches * uplinks)
         return imbalance(loads.reshape(switches, uplinks))
 
-    if spread == "even" or isinstance(spread, float):
-        return 1.0 if spread == "even" else spread
     if None not in assigned:
-        return of(np.tile(np.array(assigned, dtype=np.int64)[entry] % uplinks, groups * columns))
-    return fmean(map(of, hashes(len(each), uplinks)))
+        return imbalance_of(np.tile(np.array(assigned, dtype=np.int64)[entry] % uplinks, groups * columns))
+    return fmean(map(imbalance_of, hashes(len(flow_bytes), uplinks)))
+
+
+def _flows_over_spines(
+    routed: Sequence[tuple[Sizes, Sequence[Way]]], x: int, gpus: int
+) -> tuple[Numbers, NDArray[np.float64]]:
+    """Return the pairs whose bytes cross spines, as sender times `gpus` plus receiver, and the bytes of each.
+
+    A pair is one flow, however many stages use it.
+    """
+    keys = [np.empty(0, np.int64)]
+    sizes = [np.empty(0)]
+    for stage, ways in routed:
+        for way in ways:
+            crosses = way.enter % x != way.leave % x
+            keys.append((stage.src * gpus + stage.dst)[crosses])
+            sizes.append((way.share * stage.bytes)[crosses])
+    pairs, place = np.unique(np.concatenate(keys), return_inverse=True)
+    weights = np.concatenate(sizes)
+    return pairs, np.bincount(place, weights, len(pairs)).astype(np.float64)

@@ -59,7 +59,9 @@ def hash_choices(phase: Phase, schedule: Schedule, fabric: FabricSpec) -> str:
         routes = ways(sizes.src, sizes.dst, schedule.rails, fabric)
         if is_multipath(routes):
             most = max(most, len(routes))
-    return f"{most} paths" if most > 1 else ""
+    if most == 1:
+        return ""
+    return f"{most} paths"
 
 
 def equation(phase: Phase, rates: Rates, fabric: FabricSpec, choices: str = "") -> str:
@@ -276,11 +278,16 @@ def share_uplinks(schedule: Schedule, fabric: FabricSpec) -> dict[str, str]:
     crosses = np.zeros(len(pairs), dtype=bool)
     for way in ways(*np.divmod(pairs, schedule.gpus), rails, fabric):
         crosses |= (way.share > 0) & (way.enter % rails != way.leave % rails)
-    used = [schedule.phases[number] for number in np.unique(columns.phase[sent[crosses[place]]]).tolist()]
-    names = list(dict.fromkeys(p.name for p in used))
-    if len({(p.collective or p.name, p.x, p.y, p.shares) for p in used}) < 2:
+    numbers = np.unique(columns.phase[sent[crosses[place]]])
+    used = [schedule.phases[number] for number in numbers.tolist()]
+    if len({(phase.collective or phase.name, phase.x, phase.y, phase.shares) for phase in used}) < 2:
         return {}
-    return {name: ", ".join(other for other in names if other != name) for name in (*names, WHOLE)}
+    names = list(dict.fromkeys(phase.name for phase in used))
+    other_phases: dict[str, str] = {}
+    for name in names:
+        other_phases[name] = ", ".join(other for other in names if other != name)
+    other_phases[WHOLE] = ", ".join(names)
+    return other_phases
 
 
 class PathSeconds(NamedTuple):
@@ -345,21 +352,31 @@ def _by_stage(schedule: Schedule, stage_s: Callable[[Sizes, int], float]) -> dic
                 seconds += stage_s(_merged_sizes(stage), steps)
         return seconds
 
-    return _with_whole(schedule, {phase.name: run_s(phase) for phase in dict.fromkeys(schedule.phases)}, run_s)
+    seconds_of_phases = {phase.name: run_s(phase) for phase in dict.fromkeys(schedule.phases)}
+    if schedule.iteration is not None:
+        seconds_of_phases[WHOLE] = _whole_s(schedule.iteration, run_s)
+    return seconds_of_phases
 
 
-def _with_whole(schedule: Schedule, each: dict[str, float], run_s: Callable[[Phase], float]) -> dict[str, float]:
-    """Add the whole iteration to the seconds of each phase: as often as Eq. 6-11 count what the network does."""
-    if (iteration := schedule.iteration) is None:
-        return each
+def _whole_s(iteration: Iteration, run_s: Callable[[Phase], float]) -> float:
+    """Return the seconds of the whole iteration: as often as Eq. 6-11 count what the network does in each phase.
+
+    `run_s`: seconds of one run of a phase.
+    """
+
+    def all_runs_s(phases: Sequence[Phase]) -> float:
+        return sum(phase.repeats * run_s(phase) for phase in phases)
+
     m = iteration.micro_batches
     p = iteration.stages
     v = iteration.virtual_stages
-    collectives_s = sum(phase.repeats * run_s(phase) for phase in iteration.each_micro_batch)
-    boundary_s = run_s(iteration.boundary) if iteration.boundary else 0.0
-    network_s = equations.last_stage_network_s(m, collectives_s, v, boundary_s, 1.0)
+    boundary_s = 0.0
+    if iteration.boundary:
+        boundary_s = run_s(iteration.boundary)
+    # seconds take the place of bytes, so rates are 1
+    network_s = equations.last_stage_network_s(m, all_runs_s(iteration.each_micro_batch), v, boundary_s, 1.0)
     bubble_s = equations.bubble_network_s(boundary_s, p, 1, 1.0, 1.0)
-    return {**each, WHOLE: bubble_s + network_s + sum(phase.repeats * run_s(phase) for phase in iteration.sync)}
+    return bubble_s + network_s + all_runs_s(iteration.sync)
 
 
 @dataclass(slots=True)

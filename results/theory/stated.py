@@ -18,7 +18,7 @@ from railyard.topologies.prediction import WHOLE, NotCompared, Stated
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Numbers, Sizes
 from railyard.workloads.matrix.traffic_matrix import ways
-from railyard.workloads.schedule import Phase, Program, Rates, Schedule
+from railyard.workloads.schedule import Iteration, Phase, Program, Rates, Schedule
 
 POINT_TO_POINT: Final = "point-to-point"
 COMPUTES: Final = "computes between its transfers, which no bound of bytes counts"
@@ -42,7 +42,9 @@ def stated(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> dict[str, St
         if prediction is not None:
             by_phase[phase.name] = prediction
     whole = schedule.stated.get(WHOLE) or _of_whole(schedule, by_phase)
-    return by_phase if whole is None else {**by_phase, WHOLE: whole}
+    if whole is not None:
+        by_phase[WHOLE] = whole
+    return by_phase
 
 
 def _of_definitions(phase: Phase, schedule: Schedule, rates: Rates, fabric: FabricSpec) -> Stated | None:
@@ -72,12 +74,18 @@ def phase_pairs(phase: Phase, schedule: Schedule) -> Iterator[Sizes]:
         grid = Program(schedule.gpus // schedule.rails, schedule.rails).grid
         part = tuple(row[: phase.x] for row in grid[: phase.y])
         for stage in ALGORITHMS[phase.collective].stages(phase, part):
-            yield from (transport.sizes() for transport in stage)
+            for transport in stage:
+                yield transport.sizes()
         return
     columns = schedule.columns
-    first = next(number for number, other in enumerate(schedule.phases) if other.name == phase.name)
-    sent = np.flatnonzero(~columns.is_compute & (columns.phase == first))
+    first_run = _runs_of(phase.name, schedule)[0]
+    sent = np.flatnonzero(~columns.is_compute & (columns.phase == first_run))
     yield Sizes(columns.src[sent], columns.dst[sent], columns.bytes[sent].astype(np.float64))
+
+
+def _runs_of(name: str, schedule: Schedule) -> list[int]:
+    """Return the numbers of the phases of this name, of which each is a run."""
+    return [number for number, phase in enumerate(schedule.phases) if phase.name == name]
 
 
 @lru_cache(maxsize=8)  # repeats have the same schedule
@@ -89,7 +97,7 @@ def _hashed_phases(schedule: Schedule, fabric: FabricSpec) -> frozenset[str]:
     columns = schedule.columns
     names = set[str]()
     for name in dict.fromkeys(phase.name for phase in schedule.phases):
-        numbers = [number for number, phase in enumerate(schedule.phases) if phase.name == name]
+        numbers = _runs_of(name, schedule)
         phase = schedule.phases[numbers[0]]
         # cables of a graph are counted in whole groups
         if not phase.collective or fabric.definition.is_graph:
@@ -98,8 +106,8 @@ def _hashed_phases(schedule: Schedule, fabric: FabricSpec) -> frozenset[str]:
         pairs = np.unique(columns.src[sent] * schedule.gpus + columns.dst[sent])
         if not _are_hashed(*np.divmod(pairs, schedule.gpus), schedule.rails, fabric):
             continue
-        formula_pairs = [sizes[:2] for sizes in phase_pairs(phase, schedule)]
-        is_counted = any(_are_hashed(src, dst, schedule.rails, fabric) for src, dst in formula_pairs)
+        group = phase_pairs(phase, schedule)
+        is_counted = any(_are_hashed(sizes.src, sizes.dst, schedule.rails, fabric) for sizes in group)
         if phase.collective == POINT_TO_POINT or not is_counted:
             names.add(name)
     return frozenset(names)
@@ -112,20 +120,36 @@ def _are_hashed(src: Numbers, dst: Numbers, rails: int, fabric: FabricSpec) -> b
         return True
     if not has_choice(fabric):
         return False
-    return any(bool(((way.share > 0) & (way.enter % rails != way.leave % rails)).any()) for way in routes)
+    for way in routes:
+        crosses_spines = (way.share > 0) & (way.enter % rails != way.leave % rails)
+        if crosses_spines.any():
+            return True
+    return False
 
 
 def _of_whole(schedule: Schedule, by_phase: dict[str, Stated]) -> Stated | None:
     """Return why a whole is not compared; None if it has a formula, or is a single step with that of its phase."""
     if schedule.iteration is not None:
-        iteration = schedule.iteration
-        parts = [*iteration.each_micro_batch, *iteration.sync]
-        parts += [iteration.boundary] if iteration.boundary else []
-        reasons = ((part.name, by_phase.get(part.name)) for part in parts)
-        return next((NotCompared(f"{name} {r.reason}") for name, r in reasons if isinstance(r, NotCompared)), None)
+        return _of_iteration(schedule.iteration, by_phase)
     if _has_several_steps(schedule):
-        return NotCompared(COMPUTES if schedule.columns.is_compute.any() else SEVERAL_STEPS)
-    return by_phase.get(schedule.phases[0].name) if schedule.phases else None
+        if schedule.columns.is_compute.any():
+            return NotCompared(COMPUTES)
+        return NotCompared(SEVERAL_STEPS)
+    if not schedule.phases:
+        return None
+    return by_phase.get(schedule.phases[0].name)
+
+
+def _of_iteration(iteration: Iteration, by_phase: dict[str, Stated]) -> Stated | None:
+    """Return why an iteration is not compared: for the reason of its first phase that isn't; None if all are."""
+    parts = [*iteration.each_micro_batch, *iteration.sync]
+    if iteration.boundary:
+        parts.append(iteration.boundary)
+    for part in parts:
+        prediction = by_phase.get(part.name)
+        if isinstance(prediction, NotCompared):
+            return NotCompared(f"{part.name} {prediction.reason}")
+    return None
 
 
 def _has_several_steps(schedule: Schedule) -> bool:

@@ -20,7 +20,10 @@ LARGE = 65_536
 
 def figure() -> Figure:
     """Both designs at three radices."""
-    networks = [network for radix in RADICES for design in _networks(radix, SCALES) for network in design]
+    networks: list[Network] = []
+    for radix in RADICES:
+        wide, narrow = _networks(radix, SCALES)
+        networks += wide + narrow
     return Figure(
         title="What a network costs and draws, against scale",
         source="Spine-free Fig. 1",
@@ -78,11 +81,10 @@ def _claims() -> tuple[Claim, ...]:
     pairs = [table2.pair(row) for row in table2.printed()]
     cost = [both.cost_saving_pct for both in pairs]
     power = [both.power_saving_pct for both in pairs]
-    largest = [both for both in pairs if both.wide.gpus == LARGE]
-    money = [both.saved_usd / 1e6 for both in largest]
     watts = [both.saved_w / 1e6 for both in pairs]
-    fewest = min(both.saved_usd / 1e6 for both in pairs)
-    of_large = f"over the rows of 65,536 GPUs; over all six the least is {fewest:.1f}"
+    all_money = [both.saved_usd / 1e6 for both in pairs]
+    money = [both.saved_usd / 1e6 for both in pairs if both.wide.gpus == LARGE]
+    of_large = f"over the rows of 65,536 GPUs; over all six the least is {min(all_money):.1f}"
     kilo = "{:.2f} in units of 1,024 kW, as the paper seems to have divided"
     return (
         *at_scale,
@@ -113,8 +115,10 @@ def _draw(drawn: matplotlib.figure.Figure) -> None:
         # where radices cost the same, the thinner line shows on the wider
         for width, colour, radix in zip((4.5, 2.5, 1.2), SERIES, RADICES, strict=False):
             for style, networks in zip(("-", "--"), _networks(radix, scales), strict=True):
-                curve = [(n.gpus, value(n)) for n in networks]
-                axes.plot(*zip(*curve, strict=True), style, color=colour, linewidth=width, label=f"radix {radix}")
+                gpus = [network.gpus for network in networks]
+                axes.plot(
+                    gpus, list(map(value, networks)), style, color=colour, linewidth=width, label=f"radix {radix}"
+                )
         axes.plot(list(points), list(points.values()), "kx", label="stated")
         axes.set_xticks([0, 16_384, 32_768, 49_152, 65_536], ["0", "16,384", "32,768", "49,152", "65,536"])
         quiet(axes, "y", xlabel="GPUs", ylabel=label, ylim=(0, None))

@@ -26,17 +26,18 @@ def figure() -> Figure:
     for reading in OTHERS:
         seconds = _times(reading, (8, 256, GPUS), (256, 4096))
         rows += _rows(reading, seconds)
-        notes.append(listed(reading.name, (_relative_pct(seconds, *point) for point in PUBLISHED)))
+        notes.append(listed(reading.name, [_relative_pct(seconds, *point) for point in PUBLISHED]))
+    claims: list[Claim] = []
+    for (k, batch), stated in PUBLISHED.items():
+        name = f"K={k}, batch {batch:,}: of the ideal's speed"
+        claims.append(Claim(name, stated, _relative_pct(times, k, batch), "%", within=3.0))
     return Figure(
         title="Batch size: GPT-1T on 32,768 GPUs",
         source="Rail-only Fig. 10",
         columns=("reading", "domain_gpus", "batch", "iteration_s", "relative_pct"),
         rows=rows,
         draw=lambda drawn: _draw(drawn, times),
-        claims=tuple(
-            Claim(f"K={k}, batch {b:,}: of the ideal's speed", stated, _relative_pct(times, k, b), "%", within=3.0)
-            for (k, b), stated in PUBLISHED.items()
-        ),
+        claims=tuple(claims),
         notes=(*NOTES, *notes),
         inches=(10.0, 4.6),
     )
@@ -57,7 +58,9 @@ def _rows(reading: Reading, times: Times) -> list[tuple[str | int | float, ...]]
 def _draw(drawn: matplotlib.figure.Figure, times: Times) -> None:
     left_axes, right_axes = drawn.subplots(1, 2)
     for colour, k in zip(SERIES, SIZES, strict=False):
-        label = f"K = {k:,}" + (", ideal" if k == GPUS else "")
+        label = f"K = {k:,}"
+        if k == GPUS:
+            label += ", ideal"
         left_axes.plot(BATCHES, [times[k, b] for b in BATCHES], ".-", color=colour, label=label)
         right_axes.plot(BATCHES, [_relative_pct(times, k, b) for b in BATCHES], ".-", color=colour)
     for axes in (left_axes, right_axes):

@@ -9,7 +9,7 @@ import matplotlib.figure
 import numpy as np
 
 from railyard.results.plots import style
-from railyard.results.published.catalogue import Claim, Figure
+from railyard.results.published.catalogue import Cell, Claim, Figure
 from railyard.results.published.pairs import COLUMNS, heatmap, legend, rows, volume_bars
 from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.matrix.pair_traffic import Pairs, Traffic, Uniform, gpt_traffic
@@ -38,11 +38,14 @@ def figure() -> Figure:
         gradients = traffic.pairs["DP"].scaled(bits // 16)
         counts[f"t={tensor}, {bits} bits"] = replace(traffic, pairs={**traffic.pairs, "DP": gradients})
     ours = next(iter(counts.values()))
+    table: list[tuple[Cell, ...]] = []
+    for count, traffic in counts.items():
+        table += rows(count, traffic)
     return Figure(
         title="Traffic of GPT-1T on 16 DGX GH200",
         source="Rail-only Fig. 4",
         columns=COLUMNS,
-        rows=[row for count, traffic in counts.items() for row in rows(count, traffic)],
+        rows=table,
         draw=partial(_draw, traffic=ours, counts=counts),
         claims=_claims(ours, counts),
         notes=(
@@ -60,11 +63,15 @@ def layout(tensor: int) -> Layout:
     p = Parallelism(tensor=tensor, pipeline=pipeline, data=DATA, micro_batch=1, global_batch=BATCH)
     # half the replicas, laid out on half of each two domains' worth, and then the same again beside them
     half = p.model_copy(update={"data": DATA // 2, "global_batch": BATCH // 2})
-    first_half = hierarchical(half, DOMAINS // 2, rails).gpus
-    domain = first_half // rails
-    local = first_half % rails
-    first, second = ((2 * domain + side) * rails + local for side in (0, 1))
-    ranks = [int(gpu) for stage in range(pipeline) for part in (first, second) for gpu in part[stage].ravel()]
+    gpus = hierarchical(half, DOMAINS // 2, rails).gpus
+    domain = gpus // rails
+    local = gpus % rails
+    second_half = (2 * domain + 1) * rails + local
+    first_half = 2 * domain * rails + local
+    ranks: list[int] = []
+    for stage in range(pipeline):
+        ranks += first_half[stage].ravel().tolist()
+        ranks += second_half[stage].ravel().tolist()
     return layout_from_ranks(p, DOMAINS, rails, ranks)
 
 

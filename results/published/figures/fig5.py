@@ -35,18 +35,20 @@ def figure() -> Figure:
         "32-bit gradients": counted(static, 2 * FP16_BYTES),
     }
     share_pct = {name: 100 * volumes["EP"] / sum(volumes.values()) for name, volumes in counts.items()}
-    shares_text = "; ".join(f"{name}: {share:.1f}%" for name, share in list(share_pct.items())[1:])
-    others_rows: list[tuple[str | float | None, ...]] = [  # without pairs: only the volumes differ
-        (name, kind, "all", None, volume, None, None, 100 * volume / sum(counts[name].values()))
-        for name in list(counts)[1:]
-        for kind, volume in counts[name].items()
-    ]
+    other_counts = [name for name in counts if name != OURS]
+    table = rows(OURS, traffic)
+    # without pairs: only the volumes differ
+    for name in other_counts:
+        total = sum(counts[name].values())
+        for kind, volume in counts[name].items():
+            table.append((name, kind, "all", None, volume, None, None, 100 * volume / total))
+    shares_text = "; ".join(f"{name}: {share_pct[name]:.1f}%" for name in other_counts)
     note = f"the paper doesn't give its count of the AllReduce; {shares_text}"
     return Figure(
         title="Traffic of MoE-1.3B with 128 experts on 16 DGX A100",
         source="Rail-only Fig. 5",
         columns=COLUMNS,
-        rows=[*rows(OURS, traffic), *others_rows],
+        rows=table,
         draw=partial(_draw, traffic=traffic, counts=counts),
         claims=(Claim("all-to-all, of the total", 27, share_pct[OURS], "%", within=0.5, note=note),),
         notes=(

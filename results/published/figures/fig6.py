@@ -1,32 +1,35 @@
 """Switches by layer of both designs (Rail-only Fig. 1 and 6)."""
 
+from collections.abc import Iterator
+
 import matplotlib.figure
 from matplotlib.patches import Patch
 
 from railyard.results.plots.style import PAPER, SERIES, quiet
-from railyard.results.published.catalogue import Claim, Figure
+from railyard.results.published.catalogue import Cell, Claim, Figure
 from railyard.results.published.figures import table2
 from railyard.results.theory.clos import Network
 
 
 def figure() -> Figure:
     """A row for each layer of each network."""
-    pairs = [table2.pair(row) for row in table2.printed()]
-    networks = [network for both in pairs for network in (both.wide, both.narrow)]
-    claims = []
-    for wide, narrow in (both for both in pairs if both.wide.radix == 64):
-        claim_text = f"{wide.gpus:,} GPUs, radix 64, switches of rail-only to those of rail-optimized"
-        note = f"the text's three quarters aren't Table II's {narrow.switches:,} of {wide.switches:,}"
-        claims.append(Claim(claim_text, 75, 100 * narrow.switches / wide.switches, "%", within=0.5, note=note))
+    networks: list[Network] = []
+    rows: list[tuple[Cell, ...]] = []
+    claims: list[Claim] = []
+    for row in table2.printed():
+        wide, narrow = table2.pair(row)
+        for network in (wide, narrow):
+            networks.append(network)
+            rows += _rows(network)
+        if wide.radix == 64:
+            claim_text = f"{wide.gpus:,} GPUs, radix 64, switches of rail-only to those of rail-optimized"
+            note = f"the text's three quarters aren't Table II's {narrow.switches:,} of {wide.switches:,}"
+            claims.append(Claim(claim_text, 75, 100 * narrow.switches / wide.switches, "%", within=0.5, note=note))
     return Figure(
         title="Switches by layer of both designs",
         source="Rail-only Fig. 1 and 6",
         columns=("gpus", "radix", "design", "tier", "layer", "switches", "transceivers_below"),
-        rows=[
-            (net.gpus, net.radix, net.design, tier, name, switches, 2 * net.gpus)
-            for net in networks
-            for tier, (name, switches) in enumerate(zip(_names(net), net.layers, strict=True), start=1)
-        ],
+        rows=rows,
         draw=lambda drawn: _draw(drawn, networks),
         claims=tuple(claims),
         notes=(
@@ -37,9 +40,20 @@ def figure() -> Figure:
     )
 
 
+def _rows(network: Network) -> Iterator[tuple[Cell, ...]]:
+    """Yield a row for each layer of a network, from the GPUs up."""
+    for tier, (name, switches) in enumerate(zip(_names(network), network.layers, strict=True), start=1):
+        yield network.gpus, network.radix, network.design, tier, name, switches, 2 * network.gpus
+
+
 def _names(network: Network) -> list[str]:
     """Rail switches next to the GPUs, spines at the top, and what is between them."""
-    return ["rail", *(["aggregation"] if network.tiers == 3 else []), *(["spine"] if network.tiers > 1 else [])]
+    names = ["rail"]
+    if network.tiers == 3:
+        names.append("aggregation")
+    if network.tiers > 1:
+        names.append("spine")
+    return names
 
 
 def _draw(drawn: matplotlib.figure.Figure, networks: list[Network]) -> None:
@@ -57,7 +71,9 @@ def _draw(drawn: matplotlib.figure.Figure, networks: list[Network]) -> None:
                 middle = bar_start + switches / 2
                 axes.annotate(f"{switches:,}", (middle, place), ha="center", va="center", color=PAPER, fontsize=8)
             bar_start += switches
-        tiers = "1 tier" if network.tiers == 1 else f"{network.tiers} tiers"
+        tiers = f"{network.tiers} tiers"
+        if network.tiers == 1:
+            tiers = "1 tier"
         axes.annotate(
             f"{bar_start:,} in {tiers}", (bar_start, place), xytext=(5, 0), textcoords="offset points", va="center"
         )

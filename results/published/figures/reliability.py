@@ -30,9 +30,14 @@ def figure() -> Figure:
     """A row for each number, of both designs of every cluster."""
     components = model.read_components()
     # the same seed, so both designs have the same failures at their GPUs where their first tiers are alike
-    networks = [network for cluster in CLUSTERS for network in model.both(*cluster)]
-    cases = [(network, model.simulate(network, components, YEARS, SEED)) for network in networks]
-    pairs = zip(cases[::2], cases[1::2], strict=True)
+    cases: list[Case] = []
+    rows: list[tuple[Cell, ...]] = []
+    claims: list[Claim] = []
+    for cluster in CLUSTERS:
+        wide, narrow = [(wiring, model.simulate(wiring, components, YEARS, SEED)) for wiring in model.both(*cluster)]
+        cases += [wide, narrow]
+        rows += [*_rows(wide), *_rows(narrow)]
+        claims += _claims(wide, narrow)
     net = model.both(*LLAMA3)[0].network
     optics = components.transceiver
     a_year = components.switch.failures_per_year * net.switches + optics.failures_per_year * net.transceivers
@@ -46,9 +51,8 @@ def figure() -> Figure:
         "as three tiers of radix 64 with an optical link a tier for every GPU, which isn't known",
     )
     gpus = CLUSTERS[0][0]
-    of_gpus = (components.gpu, components.hbm)
-    failures = gpus * sum(c.failures_per_year for c in of_gpus)
-    ppm = 1e6 * sum(c.unavailable for c in of_gpus)
+    failures = gpus * (components.gpu.failures_per_year + components.hbm.failures_per_year)
+    ppm = 1e6 * (components.gpu.unavailable + components.hbm.unavailable)
     notes = (
         "low to high: 95% confidence interval of the mean; year_p5, year_p95: of single years. first_order: rate x "
         f"repair time, each component out alone. {YEARS} simulated years.",
@@ -63,9 +67,9 @@ def figure() -> Figure:
         title="Failures of the network",
         source="Rail-only section IV-C, computed",
         columns=COLUMNS,
-        rows=[row for case in cases for row in _rows(case)],
+        rows=rows,
         draw=lambda drawn: _draw(drawn, cases),
-        claims=(llama3, *(claim for wide, narrow in pairs for claim in _claims(wide, narrow))),
+        claims=(llama3, *claims),
         notes=notes,
         inches=(12.0, 5.0),
     )
@@ -82,19 +86,22 @@ def _rows(case: Case) -> Iterator[tuple[Cell, ...]]:
         ("GPU-time lost", "ppm", estimates.lost, 1e6),
         ("lost, rerouted", "ppm", estimates.lost_rerouted, 1e6),
     )
-    for label, unit, e, scale in named:
-        yield (net.gpus, wiring.domain_gpus, net.radix, net.design, label, unit, *(scale * n for n in e))
+    for label, unit, estimate, scale in named:
+        numbers = [scale * number for number in estimate]
+        yield (net.gpus, wiring.domain_gpus, net.radix, net.design, label, unit, *numbers)
 
 
 def _claims(wide: Case, narrow: Case) -> Iterator[Claim]:
     """IV-C: identical on switches and links; fewer switches, so fewer points of failure."""
-    (wide_wiring, wide_found), (narrow_wiring, narrow_found) = wide, narrow
+    wide_wiring, wide_estimates = wide
+    narrow_wiring, narrow_estimates = narrow
     wiring_text = f"K = {wide_wiring.domain_gpus}, radix {wide_wiring.network.radix}"
-    same = 100 * narrow_found.lost.first_order / wide_found.lost.first_order
-    fewer = 100 * narrow_found.network_failures.first_order / wide_found.network_failures.first_order
+    same = 100 * narrow_estimates.lost.first_order / wide_estimates.lost.first_order
+    fewer = 100 * narrow_estimates.network_failures.first_order / wide_estimates.network_failures.first_order
     yield Claim(f"{wiring_text}: GPU-time lost, rail-only to rail-optimized", 100, same, "%", within=0.1)
-    as_tall = narrow_wiring.network.tiers == wide_wiring.network.tiers
-    note = "as many tiers, so as much equipment: nothing is gained" if as_tall else ""
+    note = ""
+    if narrow_wiring.network.tiers == wide_wiring.network.tiers:
+        note = "as many tiers, so as much equipment: nothing is gained"
     yield Claim(
         f"{wiring_text}: network failures, rail-only to rail-optimized", 100, fewer, "%", bound="at most", note=note
     )
@@ -122,15 +129,12 @@ def _draw_failures(axes: Axes, cases: list[Case], places: list[float]) -> None:
     for name, colour, counts in (("switches", BLUE, switches), ("transceivers", ORANGE, optics), ("NICs", GREY, nics)):
         axes.barh(places, counts, left=base, color=colour, label=name, height=0.8)
         base = base + counts
-    axes.plot(
-        [estimate.access_failures.mean for estimate in estimates],
-        places,
-        "k|",
-        markersize=18,
-        label="cut GPUs off",
-    )
-    nets = [(wiring.domain_gpus, wiring.network) for wiring, _ in cases]
-    axes.set_yticks(places, [f"K = {k}, radix {net.radix}, {net.design}" for k, net in nets], fontsize=8)
+    cut_off = [estimate.access_failures.mean for estimate in estimates]
+    axes.plot(cut_off, places, "k|", markersize=18, label="cut GPUs off")
+    labels: list[str] = []
+    for wiring, _ in cases:
+        labels.append(f"K = {wiring.domain_gpus}, radix {wiring.network.radix}, {wiring.network.design}")
+    axes.set_yticks(places, labels, fontsize=8)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.12), ncols=4, fontsize=8)
 
 

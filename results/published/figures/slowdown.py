@@ -6,7 +6,7 @@ from typing import Final
 import matplotlib.figure
 
 from railyard.results.plots import style
-from railyard.results.published.catalogue import Claim, Figure
+from railyard.results.published.catalogue import Cell, Claim, Figure
 from railyard.topologies.platforms import PLATFORMS, Platform
 from railyard.workloads.collectives.all_to_all_two_phase import forwarding_share
 
@@ -17,7 +17,8 @@ CLAIMED_PCT: Final = {"a100": 8.2, "h100": 11.2}
 
 def figure() -> Figure:
     """Every platform, with x = 8 as in the paper, and with all GPUs of its HB domain."""
-    (x, y), claims = PAPER, []
+    x, y = PAPER
+    claims: list[Claim] = []
     for name, published in CLAIMED_PCT.items():
         platform = PLATFORMS[name]
         rates = f"{platform.rail_bps / 1e9:g} over {platform.hb_bps / 1e9:g} Gbit/s"
@@ -27,15 +28,17 @@ def figure() -> Figure:
         ours = _slowdown_pct(platform, x, y)
         claims.append(Claim(f"{name}: C_S/C_F", published, 100 / platform.ratio, "%", 0.05, note=divided))
         claims.append(Claim(label, published, ours, "%", 0.05, note=square))
+    rows: list[tuple[Cell, ...]] = []
+    for platform in PLATFORMS.values():
+        # both are 8 on a DGX
+        for gpus, domains in product(dict.fromkeys((x, platform.domain_gpus)), DOMAINS):
+            slowdown_pct = _slowdown_pct(platform, gpus, domains)
+            rows.append((platform.name, gpus, domains, slowdown_pct, 100 / platform.ratio))
     return Figure(
         title="What forwarding adds to an all-to-all on rail-only",
         source="Rail-only section IV-B, Eq. 2 and 3",
         columns=("platform", "x", "y", "slowdown_pct", "cs_over_cf_pct"),
-        rows=[
-            (platform.name, x, y, _slowdown_pct(platform, x, y), 100 / platform.ratio)
-            for platform in PLATFORMS.values()
-            for x, y in product(dict.fromkeys((PAPER[0], platform.domain_gpus)), DOMAINS)
-        ],
+        rows=rows,
         draw=_draw,
         claims=tuple(claims),
         notes=(
@@ -60,7 +63,8 @@ def _draw(drawn: matplotlib.figure.Figure) -> None:
         # names of platforms whose lines are one, by x and C_F/C_S
         alike: dict[tuple[int, float], list[str]] = {}
         for platform in PLATFORMS.values():
-            alike.setdefault((platform.domain_gpus if all_gpus else PAPER[0], platform.ratio), []).append(platform.name)
+            x = platform.domain_gpus if all_gpus else PAPER[0]
+            alike.setdefault((x, platform.ratio), []).append(platform.name)
         for colour, ((x, ratio), names) in zip(style.SERIES, alike.items(), strict=False):
             heights = [100 * forwarding_share(x, y, ratio, 1.0) for y in DOMAINS]
             label = f"{', '.join(names)}: x = {x}, C_F/C_S = {ratio:g}"

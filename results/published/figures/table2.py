@@ -51,15 +51,20 @@ def figure() -> Figure:
     rows = list[tuple[Cell, ...]]()
     claims = list[Claim]()
     pairs = list[Pair]()
+    fitting: list[set[int]] = []
     for row in printed():
-        pairs.append(both := pair(row))
-        (wide, narrow), fits = both, fitting_domains(row)
+        both = pair(row)
+        wide, narrow = both
+        fits = fitting_domains(row)
+        pairs.append(both)
+        fitting.append(set(fits))
         saved = (both.cost_saving_pct, both.power_saving_pct, f"{fits[0]}-{fits[-1]}")
-        for net, saved_pct in ((wide, (None, None, None)), (narrow, saved)):
-            counts = (net.switches, net.transceivers, net.cost_usd(), net.power_w())
-            rows.append((row.gpus, row.radix, net.design, *counts, *saved_pct))
+        rows.append((*_counts(wide), None, None, None))
+        rows.append((*_counts(narrow), *saved))
         at = f"{row.gpus:,} GPUs, radix {row.radix}"
-        halves = "printed without its half" if both.power_saving_pct % 1 == 0.5 else ""
+        halves = ""
+        if both.power_saving_pct % 1 == 0.5:
+            halves = "printed without its half"
         claims += [
             Claim(f"{at}, rail-optimized", row.switches_rail_optimized, wide.switches, "switches"),
             Claim(f"{at}, rail-only", row.switches_rail_only, narrow.switches, "switches"),
@@ -68,14 +73,13 @@ def figure() -> Figure:
             Claim(f"{at}, cost saved", row.cost_saving_pct, both.cost_saving_pct, "%", within=0.5),
             Claim(f"{at}, power saved", row.power_saving_pct, both.power_saving_pct, "%", within=0.5, note=halves),
         ]
-    common = set.intersection(*(set(fitting_domains(row)) for row in printed()))
-    shared = next(row for row in printed() if (row.gpus, row.radix) == (32_768, 256))
+    common = ", ".join(map(str, sorted(set.intersection(*fitting))))
+    (shared,) = [both.narrow for both in pairs if (both.narrow.gpus, both.narrow.radix) == (32_768, 256)]
     rail = rail_only(shared.gpus // DOMAIN, 1, shared.radix)
     notes = (
-        f"The paper doesn't state K. Powers of two that give all rows: {', '.join(map(str, sorted(common)))}; those of "
-        "each row are in k_that_fits.",
+        f"The paper doesn't state K. Powers of two that give all rows: {common}; those of each row are in k_that_fits.",
         f"Rails share switches: at {shared.gpus:,} GPUs and radix {shared.radix} two rails of {rail.gpus} are on each "
-        f"of {shared.switches_rail_only}. On switches of their own they would take {DOMAIN * rail.switches}.",
+        f"of {shared.switches}. On switches of their own they would take {DOMAIN * rail.switches}.",
         "A switch is paid with all its ports: 694 USD and 18 W a port; 199 USD and 9 W a transceiver (400 Gbps).",
     )
     return Figure(
@@ -90,6 +94,12 @@ def figure() -> Figure:
     )
 
 
+def _counts(network: Network) -> tuple[Cell, ...]:
+    """Return the first cells of a network's row: its size and design, its parts, cost and power."""
+    parts = (network.switches, network.transceivers)
+    return network.gpus, network.radix, network.design, *parts, network.cost_usd(), network.power_w()
+
+
 def printed() -> list[Any]:
     """Return the rows of Table II as printed, with the columns of its file; savings in whole percent."""
     return list(pd.read_csv(PRINTED, comment="#").itertuples(index=False))
@@ -102,16 +112,19 @@ def pair(row: Any, domain: int = DOMAIN) -> Pair:
 
 def fitting_domains(row: Any) -> tuple[int, ...]:
     """The powers of two K that give the row's rail-only switches and transceivers."""
-    candidates = ((2**i, rail_only(row.gpus, 2**i, row.radix)) for i in range(row.gpus.bit_length()))
-    counts = (row.switches_rail_only, row.transceivers_rail_only)
-    return tuple(k for k, network in candidates if (network.switches, network.transceivers) == counts)
+    fitting: list[int] = []
+    for exponent in range(row.gpus.bit_length()):
+        network = rail_only(row.gpus, 2**exponent, row.radix)
+        if (network.switches, network.transceivers) == (row.switches_rail_only, row.transceivers_rail_only):
+            fitting.append(2**exponent)
+    return tuple(fitting)
 
 
 def _draw(drawn: matplotlib.figure.Figure, pairs: list[Pair]) -> None:
     names = [f"{both.wide.gpus:,}\nradix {both.wide.radix}" for both in pairs]
     for axes, power in zip(drawn.subplots(1, 2), (False, True), strict=True):
         for offset, colour, narrow in ((-0.2, BLUE, False), (0.2, ORANGE, True)):
-            networks = [both.narrow if narrow else both.wide for both in pairs]
+            networks = [both.narrow for both in pairs] if narrow else [both.wide for both in pairs]
             values: list[float] = []
             for network in networks:
                 amount = network.power_w() if power else network.cost_usd()

@@ -37,7 +37,9 @@ class Measured:
     @property
     def mode(self) -> str:
         """Recomputation and sequence parallelism, as tables name them."""
-        return "selective + SP" if self.recipe.sequence_parallel else self.recipe.recompute
+        if self.recipe.sequence_parallel:
+            return "selective + SP"
+        return self.recipe.recompute
 
 
 @cache
@@ -48,7 +50,9 @@ def measured() -> tuple[Measured, ...]:
     for row in csv.DictReader(ROWS.read_text().splitlines()[1:]):
         batch = GptModel.load(row["model"]).training.global_batch
         recipe = Recipe(batch, cast(Recompute, row["recompute"]), row["sequence_parallel"] == "yes")
-        hfu = float(row["hfu_pct"]) if row["hfu_pct"] else None
+        hfu = None
+        if row["hfu_pct"]:
+            hfu = float(row["hfu_pct"])
         rows.append(Measured(row["table"], row["model"], recipe, float(row["seconds"]), hfu, row["use"] == "fit"))
     return tuple(rows)
 
@@ -81,13 +85,14 @@ def fitted_constants(rows: Sequence[Measured]) -> Constants:
         job, strategy = as_job(row)
         parts = theory.compute_parts(job, strategy)
         network_s = float(theory.iteration_time(job, strategy).network_s[0])
-        columns.append([float(part[0]) / row.seconds for part in (parts.matmul_s, parts.pass_s, parts.memory_s)])
+        parts_s = np.array([parts.matmul_s[0], parts.pass_s[0], parts.memory_s[0]])
+        columns.append(parts_s / row.seconds)
         targets.append(1 - network_s / row.seconds)
     matrix = np.array(columns)
     # seconds for one FLOP are far smaller than the others
     scale = np.linalg.norm(matrix, axis=0)
     solved, *_ = np.linalg.lstsq(matrix / scale, np.array(targets), rcond=None)
-    slowness, overhead, memory = (float(x) for x in solved / scale)
+    slowness, overhead, memory = (solved / scale).tolist()
     return replace(
         theory.A100, matmul_efficiency=1 / slowness, memory_efficiency=1 / memory, overhead_flops=overhead / slowness
     )
@@ -96,14 +101,16 @@ def fitted_constants(rows: Sequence[Measured]) -> Constants:
 def leave_model_out_s(row: Measured) -> float:
     """Return the seconds with constants fitted on all published rows, in both tables, of other shapes."""
 
-    def shape(row: Measured) -> tuple[int, int]:
-        model = GptModel.load(row.model)
-        return model.layers, model.hidden
-
-    other_models = [r for r in measured() if shape(r) != shape(row)]
+    other_models = [other for other in measured() if _shape(other) != _shape(row)]
     job, strategy = as_job(row)
     cluster = replace(job.cluster, constants=fitted_constants(other_models))
     return float(theory.iteration_time(replace(job, cluster=cluster), strategy).total_s[0])
+
+
+def _shape(row: Measured) -> tuple[int, int]:
+    """Return the layers and the hidden size of a row's model."""
+    model = GptModel.load(row.model)
+    return model.layers, model.hidden
 
 
 def main() -> None:
@@ -113,7 +120,8 @@ def main() -> None:
     print(f"memory_efficiency={constants.memory_efficiency:.4f}")
     print(f"overhead_flops={constants.overhead_flops:.3e}")
     for row in measured():
-        error, left_out = (100 * (s / row.seconds - 1) for s in (predicted_s(row), leave_model_out_s(row)))
+        error = 100 * (predicted_s(row) / row.seconds - 1)
+        left_out = 100 * (leave_model_out_s(row) / row.seconds - 1)
         use = "fitted" if row.fitted else "held out"
         print(f"{row.table:12}{row.model:12}{row.mode:16}{use:9}{error:+6.1f}%  left out {left_out:+6.1f}%")
 

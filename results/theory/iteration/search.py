@@ -65,8 +65,11 @@ class Weighed:
 @cache
 def divisors(n: int) -> tuple[int, ...]:
     """Return all divisors, rising."""
-    small = [i for i in range(1, int(n**0.5) + 1) if n % i == 0]
-    return tuple(sorted({*small, *(n // i for i in small)}))
+    in_pairs: set[int] = set()
+    for divisor in range(1, int(n**0.5) + 1):
+        if n % divisor == 0:
+            in_pairs |= {divisor, n // divisor}
+    return tuple(sorted(in_pairs))
 
 
 def best_strategy(job: Job, rules: Rules | None = None) -> Best:

@@ -104,8 +104,10 @@ class Wiring:
         domain, rank = np.divmod(np.arange(net.gpus), k)
         if net.tiers > 1:
             return np.asarray((rank * domains + domain) // (net.radix // 2))
-        rails_each = net.radix // domains if net.design == "rail-only" else k
-        return np.asarray(rank // rails_each)
+        if net.design != "rail-only":
+            return np.asarray(rank // k)
+        rails_of_switch = net.radix // domains
+        return np.asarray(rank // rails_of_switch)
 
 
 def both(gpus: int, domain_gpus: int, radix: int) -> tuple[Wiring, Wiring]:
@@ -194,20 +196,19 @@ def simulate(wiring: Wiring, components: Components, years: int, seed: int) -> R
     # two transceivers a link, one at each end
     changes = _changes([_spread(switches, wiring), (transceiver // 2, starts, ends), nics])
     by_domain = _by_domain(changes, wiring)
-    lost = (
-        _estimate(
-            _lost_a_year(by_domain, wiring, components.rail_time_share, rerouted, years),
-            first_order_lost(wiring, components, rerouted),
-        )
-        for rerouted in (False, True)
-    )
+
+    def lost(rerouted: bool) -> Estimate:
+        yearly = _lost_a_year(by_domain, wiring, components.rail_time_share, rerouted, years)
+        return _estimate(yearly, first_order_lost(wiring, components, rerouted))
+
     expected = [kind.failures_per_year * count for kind, count in zip(kinds, counts, strict=True)]
     return Reliability(
         _estimate(begun[0] + upper[0], expected[0]),
         _estimate(begun[1] + upper[1], expected[1]),
         _estimate(np.sum(begun, 0) + np.sum(upper, 0), sum(expected)),
         _estimate(np.sum(begun, 0), sum(expected) - sum(above)),
-        *lost,
+        lost(rerouted=False),
+        lost(rerouted=True),
     )
 
 
@@ -260,5 +261,5 @@ def _lost_a_year(
 def _estimate(yearly: npt.NDArray[np.floating] | npt.NDArray[np.integer], first_order: float) -> Estimate:
     mean = float(np.mean(yearly))
     half = 1.96 * float(np.std(yearly, ddof=1)) / len(yearly) ** 0.5
-    p5, p95 = (float(p) for p in np.percentile(yearly, (5, 95)))
+    p5, p95 = np.percentile(yearly, (5, 95)).tolist()
     return Estimate(mean, mean - half, mean + half, first_order, p5, p95)
