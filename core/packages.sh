@@ -25,12 +25,12 @@ missing_packages() { # missing_packages EXTRA...
     local pair extra
     for extra in "$@"; do
         case $extra in
-        gloo | torchft | labs | cluster) ;; # Python packages only
+        cluster | gloo | labs | record | torchft) ;; # Python packages only
         mininet) programs+=(ovs-testcontroller:openvswitch-testcontroller telnet:telnet) ;;
         mpi) programs+=(mpirun:openmpi-bin) ;;
         browser) programs+=(chromium:chromium) ;;
         sshd) programs+=(sshd:openssh-server ssh-keygen:openssh-client) ;;
-        *) echo "error: EXTRA: '$extra' is not known: allowed are browser, cluster, gloo, labs, mininet, mpi, sshd, torchft" >&2 && return 2 ;;
+        *) echo "error: EXTRA: '$extra' is not known: allowed are browser, cluster, gloo, labs, mininet, mpi, record, sshd, torchft" >&2 && return 2 ;;
         esac
     done
     for pair in "${programs[@]}"; do

@@ -21,7 +21,7 @@ def command(
     extras: Annotated[
         list[str],
         typer.Argument(
-            metavar="[gloo] [mininet] [mpi] [torchft]",
+            metavar="[gloo] [mininet] [mpi] [record] [torchft]",
             default_factory=list,
             show_default=False,
             help="Engines to compare with, training programs, and the default controller of stock Mininet, too.",

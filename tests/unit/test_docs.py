@@ -143,6 +143,7 @@ def example_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory of the examples: what they read is there, and they write nothing elsewhere."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(ROOT / "tests" / "traces" / "ddp.json", "trace.json")
+    shutil.copytree(ROOT / "tests" / "recordings", "recordings")
     for name in ("docs", "tests"):
         Path(name).symlink_to(ROOT / name)
     return tmp_path

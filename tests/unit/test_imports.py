@@ -158,7 +158,7 @@ def test_the_kernel_imports_no_extension() -> None:
 
 def test_every_path_of_an_extension_exists() -> None:
     paths = extension_paths()
-    assert len(set(paths.values())) == 9
+    assert len(set(paths.values())) == 10
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
@@ -183,7 +183,9 @@ def test_no_folder_has_too_many_files() -> None:
 
 
 def test_no_module_changes_the_search_path() -> None:
+    """But for one that runs a user's script, whose own folder comes first there."""
     files = [*modules().values(), ROOT / "run_experiment.py", *(ROOT / "benchmarks").glob("*.py")]
+    files.remove(modules()["railyard.workloads.recording.child"])
     assert [str(path) for path in files if re.search(r"sys\.path(\.\w+\(| *\+?=)", path.read_text())] == []
 
 

@@ -61,7 +61,7 @@ def test_unknown_extra_is_bad_input(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["install", "mpich"]) == 2
     message = capfd.readouterr().err
     assert message.startswith("error: EXTRA: 'mpich' ")
-    assert message.endswith("browser, cluster, gloo, labs, mininet, mpi, sshd, torchft\n")
+    assert message.endswith("browser, cluster, gloo, labs, mininet, mpi, record, sshd, torchft\n")
 
 
 def test_bootstrap_and_install_share_one_list() -> None:

@@ -147,6 +147,8 @@ class TraceFormat(ABC):
 
     rank_suffixes: ClassVar[tuple[str, ...]] = ()
     """Suffixes of the files, NAME.<rank>.<suffix>, of a trace with a file for each rank."""
+    folder_file: ClassVar[str] = ""
+    """Name of the file for all ranks in a folder that is a trace of this format."""
     takes_groups: ClassVar[bool] = False  # whether process groups may be defined in a file of their own
 
     @abstractmethod
@@ -262,6 +264,10 @@ def read_files(path: str, field: str) -> Files:
     """
     requested = Path(path)
     try:
+        file_of_folder = _file_of_folder(requested)
+        if file_of_folder is not None:
+            content = read_input(file_of_folder, field, MAX_BYTES)
+            return Files(trace_name(path), (file_of_folder.name,), (content,), shared=True)
         if requested.is_file() and not _ranked(requested.name):
             content = read_input(requested, field, MAX_BYTES)
             return Files(requested.stem, (requested.name,), (content,), shared=True)
@@ -278,6 +284,17 @@ def read_files(path: str, field: str) -> Files:
     contents = tuple(read_input(file, field, MAX_BYTES) for file in files)
     names = tuple(file.name for file in files)
     return Files(stem or files[0].parent.resolve().name, names, contents, shared=False)
+
+
+def _file_of_folder(folder: Path) -> Path | None:
+    """Return the file for all ranks in a folder that is a trace of itself, or of such a path; None for any other."""
+    for name in TRACE_FORMATS:
+        file_name = TRACE_FORMATS[name].folder_file
+        if file_name and folder.name == file_name and folder.is_file():
+            return folder
+        if file_name and (folder / file_name).is_file():
+            return folder / file_name
+    return None
 
 
 def _traces_at(requested: Path) -> dict[tuple[str | None, str], dict[int, Path]]:
@@ -350,8 +367,13 @@ def is_trace_prefix(stem: str) -> bool:
 
 
 def trace_name(path: str) -> str:
-    """Return the name of a trace by its path alone: without folder, rank and suffix."""
+    """Return the name of a trace by its path alone: without folder, rank and suffix.
+
+    A file that stands for its folder has the folder's name.
+    """
     name = Path(path).name
+    if any(name and name == TRACE_FORMATS[each].folder_file for each in TRACE_FORMATS):
+        return Path(path).resolve().parent.name
     match = _ranked(name)
     stem = match["stem"] if match else Path(name).stem
     return stem or Path(path).resolve().parent.name

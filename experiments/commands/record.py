@@ -1,0 +1,212 @@
+"""`record`: run a training script without GPUs, and write what its ranks would send as a trace.
+
+The script is run unmodified on the CPU by a few of its ranks (`railyard.workloads.recording`, docs/recording.md).
+"""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+
+from railyard.core.errors import BadInput
+from railyard.core.installation import RUN
+from railyard.core.safe_files import Folder
+from railyard.core.terminal import FittingTable
+from railyard.core.units import format_size, parse_time
+from railyard.experiments import options
+from railyard.topologies.platforms import PLATFORMS
+from railyard.workloads.recording.chakra_files import chakra_files, reason_against
+from railyard.workloads.recording.command_line import TrainingCommand, parse_command
+from railyard.workloads.recording.launcher import Recording, Request, record
+from railyard.workloads.recording.trace_file import CommunicatorTotal, notes, totals, trace_data
+from railyard.workloads.traces.common import MAX_BYTES
+from railyard.workloads.traces.formats.recorded import FILE, encode
+
+PURPOSE = "Compute and check, without packets"
+CONTEXT_SETTINGS: Final = {"allow_interspersed_args": False, "ignore_unknown_options": False}
+CHAKRA: Final = "chakra"
+EXPERIMENT: Final = "replay.yaml"
+NEXT_COMMANDS: Final = {
+    "lint": "which traffic needs to change rails, and of whom",
+    "predict": "how long it takes on both fabrics by the formulas",
+    "run": "replay it on packets, scaled to 5 s",
+}
+"""The next commands to type, with what each answers."""
+SHOWN_RANKS: Final = 8
+
+
+def command(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="-- COMMAND...", help="python train.py ARGS, python -m MODULE, or torchrun ..."),
+    ],
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            "--ranks",
+            min=2,
+            max=65_536,
+            show_default=False,
+            help="Ranks of the job. Default: as torchrun says.",
+        ),
+    ] = None,
+    only: Annotated[
+        str,
+        typer.Option(
+            "--only", metavar="R,...|all", show_default=False, help="Run these ranks. Default: as few as suffice."
+        ),
+    ] = "",
+    platform: Annotated[
+        str,
+        typer.Option(
+            "--platform",
+            metavar="NAME",
+            help="Platform that the job is for: it says how many GPUs a node has.",
+            autocompletion=options.completion(options.platform_names),
+        ),
+    ] = "h100",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", show_default=False, help="Folder of the trace. Default: recordings/SCRIPT-RANKS."
+        ),
+    ] = None,
+    steps: Annotated[
+        int, typer.Option("--steps", min=0, max=1000, help="Optimizer steps to run; 0: to the script's end.")
+    ] = 4,
+    whole: Annotated[bool, typer.Option("--whole", help="Keep all operations, not one steady iteration.")] = False,
+    limit: Annotated[str, typer.Option("--limit", metavar="TIME", help="Give up after this time.")] = "10min",
+    show: Annotated[bool, typer.Option("--show", help="Print what the script prints.")] = False,
+) -> int:
+    """Run a training script without GPUs, and write the traffic of one iteration of all its ranks as a trace."""
+    training = parse_command(words)
+    request = make_request(training, ranks, only, platform, steps, whole, limit)
+    folder = out or Path("recordings") / f"{Path(training.name).stem}-{request.ranks}"
+    progress = options.console(stderr=True)
+
+    def report(line: str) -> None:
+        progress.print(f"{training.name}: {line}", highlight=False, soft_wrap=True)
+
+    def show_line(rank: int, line: str) -> None:
+        if show:
+            print(f"rank {rank}: {line}", file=sys.stderr)
+
+    recording = record(request, report, show_line)
+    write(folder, recording)
+    print_recording(folder, recording, options.console())
+    return 0
+
+
+def make_request(
+    training: TrainingCommand, ranks: int | None, only: str, platform: str, steps: int, whole: bool, limit: str
+) -> Request:
+    """Return what to record. BadInput for an option that can't be."""
+    count = ranks or training.ranks
+    if count is None:
+        raise BadInput("--ranks", "", "is missing: how many ranks has the job?")
+    if count < 2:
+        raise BadInput("--ranks", count, "has no other rank to send to: 2 or more are needed")
+    if platform not in PLATFORMS:
+        raise BadInput("--platform", platform, f"is not known: allowed are {', '.join(PLATFORMS)}")
+    per_node = training.ranks_per_node or PLATFORMS[platform].domain_gpus
+    try:
+        limit_s = parse_time(limit)
+    except ValueError as error:
+        raise BadInput("--limit", limit, str(error)) from error
+    return Request(training, count, min(per_node, count), platform, parse_ranks(only, count), steps, whole, limit_s)
+
+
+def parse_ranks(only: str, count: int) -> tuple[int, ...] | None:
+    """Return the ranks of `--only`; None without it. BadInput for one that the job doesn't have."""
+    if not only:
+        return None
+    if only == "all":
+        return tuple(range(count))
+    chosen: set[int] = set()
+    for word in only.split(","):
+        text = word.strip()
+        if not (text.isascii() and text.isdigit()) or int(text) >= count:
+            raise BadInput("--only", only, f"must be all, or ranks from 0 to {count - 1}, such as 0,8")
+        chosen.add(int(text))
+    return tuple(sorted(chosen))
+
+
+def write(folder: Path, recording: Recording) -> None:
+    """Write the trace, Chakra's files if it can be such, and an experiment that replays it."""
+    data = trace_data(recording)
+    content = encode(data)
+    if len(content) > MAX_BYTES:
+        allowed = f"makes a trace of {len(content):,} bytes, of which {MAX_BYTES:,} can be read: record fewer ranks"
+        raise BadInput("--ranks", recording.request.ranks, allowed)
+    try:
+        with Folder(folder, make=True) as opened:
+            if opened.names() and not opened.has(FILE):
+                raise BadInput("--out", str(folder), "is there already and no recording: choose another folder")
+            opened.write(FILE, content)
+            opened.write(EXPERIMENT, experiment_text(folder.name, recording.request).encode())
+            opened.remove_tree(CHAKRA)
+            if not reason_against(data):
+                for name, text in chakra_files(folder.name, data).items():
+                    opened.write(f"{CHAKRA}/{name}", text)
+    except OSError as error:
+        raise BadInput("--out", str(folder), f"can't be written: {error.strerror or error}") from error
+
+
+def experiment_text(name: str, request: Request) -> str:
+    """Return an experiment that replays the trace on both kinds of fabrics, with a rank for each GPU."""
+    domains = -(-request.ranks // request.ranks_per_node)
+    shape = f"domains: {domains}, rails: {request.ranks_per_node}, platform: {request.platform}"
+    return f"""# Replays the recording in this folder; written by record.
+name: {json.dumps(name)}
+fabrics:
+  - {{kind: rail-only, {shape}}}
+  - {{kind: rail-optimized, {shape}}}
+workloads:
+  - {{kind: trace, path: {FILE}, duration: 5s}}
+"""
+
+
+def print_recording(folder: Path, recording: Recording, console: Console) -> None:
+    """Print how the trace was made, its communicators, and what to type next."""
+    request = recording.request
+    kept = "everything"
+    if recording.iteration is not None:
+        kept = f"step {recording.iteration.last} of {recording.iteration.steps}, which repeats the one before"
+    run = ", ".join(map(str, sorted(recording.programs)[:SHOWN_RANKS]))
+    more = ", ..." if len(recording.programs) > SHOWN_RANKS else ""
+    console.print(
+        f"[bold]{request.command.name}[/]: {request.ranks} ranks, of which {len(recording.programs)} were run "
+        f"({run}{more}); kept is {kept}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(communicator_table(totals(recording)))
+    flops = [operation["flops"] for operation in recording.programs[min(recording.programs)] if "flops" in operation]
+    console.print(f"computing of rank {min(recording.programs)}: {sum(flops):,} FLOPs", highlight=False)
+    for note in notes(recording):
+        console.print(f"note: {note}", highlight=False, soft_wrap=True)
+    reason = reason_against(trace_data(recording))
+    chakra = f"{reason}, so there are no files for it" if reason else f"for Chakra in {folder / CHAKRA}"
+    console.print(f"trace: {folder / FILE}; {chakra}", highlight=False, soft_wrap=True)
+    experiment = shlex.quote(str(folder / EXPERIMENT))
+    for command_name, purpose in NEXT_COMMANDS.items():
+        console.print(f"  {RUN} {command_name} {experiment}  # {purpose}", highlight=False, soft_wrap=True)
+
+
+def communicator_table(communicators: list[CommunicatorTotal]) -> FittingTable:
+    """Return a row for each kind of operation of each communicator, of the rank that sends most."""
+    table = options.plain_table(
+        "communicator", "groups", "ranks", "operation", "times", "bytes", "size", right=("times", "bytes", "size")
+    )
+    for communicator in communicators:
+        first = communicator.groups[0]
+        ranks = ", ".join(map(str, first[:SHOWN_RANKS])) + (", ..." if len(first) > SHOWN_RANKS else "")
+        cells = [communicator.name, f"{len(communicator.groups)} of {len(first)}", ranks]
+        for op, (count, size) in communicator.operations.items():
+            table.add_row(*cells, op, f"{count:,}", f"{size:,}", format_size(size))
+            cells = ["", "", ""]
+    return table

@@ -1,0 +1,197 @@
+"""The process that runs ranks: it imports PyTorch once, and forks for each rank that the recorder asks for.
+
+Started by launcher.py as `python -m railyard.workloads.recording.child DESCRIPTOR`, in the interpreter of the user's
+script. It needs nothing but Python and PyTorch. The recorder asks over a socket, and sends with each rank's number the
+rank's own connection and the file descriptor for its output. When the recorder is killed, the kernel kills this process
+and its ranks (PR_SET_PDEATHSIG); they have no files.
+"""
+
+import ctypes
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import traceback
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from railyard.workloads.recording.recorder import Recorder
+
+PR_SET_PDEATHSIG: Final = 1
+MAX_MESSAGE: Final = 65_536
+REAP_S: Final = 0.1
+
+
+def main(arguments: list[str]) -> None:
+    """Import PyTorch, then serve the recorder until it is gone."""
+    die_with_parent()
+    control = socket.socket(fileno=int(arguments[0]))
+    job = json.loads(control.recv(MAX_MESSAGE))
+    # the checkout's folders (core, results, ...) must not hide modules of the script
+    sys.path = [folder for folder in sys.path if folder not in (job["project"], "")]
+    try:
+        import torch
+
+        # what scripts import themselves, or PyTorch at some call: once, not once for each rank. torch._dynamo must look
+        # at the functions of torch.cuda before they are replaced.
+        import torch._dynamo
+        import torch.distributed
+        import torch.distributed.tensor
+    except ImportError as error:
+        control.send(json.dumps({"kind": "unusable", "error": str(error)}).encode())
+        return
+    torch.set_num_threads(1)
+    control.send(json.dumps({"kind": "ready", "torch": torch.__version__}).encode())
+    control.settimeout(REAP_S)
+    rank_of_process: dict[int, int] = {}
+    while True:
+        reap(control, rank_of_process)
+        try:
+            text, descriptors, _, _ = socket.recv_fds(control, MAX_MESSAGE, 2)
+        except TimeoutError:
+            continue
+        if not text:
+            return
+        rank = json.loads(text)["rank"]
+        process = os.fork()
+        if process == 0:
+            control.close()
+            run_rank(rank, job, *descriptors)
+        rank_of_process[process] = rank
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def reap(control: socket.socket, rank_of_process: dict[int, int]) -> None:
+    """Tell the recorder which ranks have ended, and how."""
+    for process in [*rank_of_process]:
+        ended, status = os.waitpid(process, os.WNOHANG)
+        if ended:
+            rank = rank_of_process.pop(process)
+            message = {"kind": "exit", "rank": rank, "status": os.waitstatus_to_exitcode(status)}
+            control.send(json.dumps(message).encode())
+
+
+def die_with_parent() -> None:
+    """Let the kernel kill this process with the one that started it, and so each process that is forked from it."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def run_rank(rank: int, job: dict[str, Any], connection_descriptor: int, output_descriptor: int) -> None:
+    """Run the script as one rank in a process of its own, and end that process."""
+    from railyard.workloads.recording.exchange import Exchange
+    from railyard.workloads.recording.recorder import Recorder
+
+    die_with_parent()
+    os.register_at_fork(after_in_child=die_with_parent)
+    os.dup2(output_descriptor, 1)
+    os.dup2(output_descriptor, 2)
+    exchange = Exchange(socket.socket(fileno=connection_descriptor))
+    recorder = Recorder(rank, job["ranks"])
+    try:
+        run_script(job, recorder, exchange)
+    except SystemExit as error:
+        if error.code not in (None, 0):
+            exchange.tell("failed", error=f"SystemExit: {error.code}", where=script_line(error, job))
+            os._exit(1)
+    except BaseException as error:
+        traceback.print_exc()
+        description = f"{type(error).__name__}: {error}"
+        exchange.tell("failed", error=description, where=script_line(error, job), name=type(error).__name__)
+        flush()
+        os._exit(1)
+    end(recorder, exchange)
+
+
+def run_script(job: dict[str, Any], recorder: "Recorder", exchange: Any) -> None:
+    """Run the script with everything replaced."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+    from railyard.workloads.recording import devices
+    from railyard.workloads.recording.computing import FlopCounter
+    from railyard.workloads.recording.initialization import Initialization
+
+    rank = recorder.rank
+    local_ranks = job["ranks_per_node"]
+    local_rank = rank % local_ranks
+    os.environ.update(environment(rank, job))
+    sys.argv = [job["script"], *job["arguments"]]
+    register_optimizer_step_pre_hook(lambda *_: recorder.wait_for_all())
+
+    def after_step(optimizer: Any, *_: Any) -> None:
+        steps = recorder.end_step(id(optimizer))
+        if recorder.is_open:
+            exchange.tell("progress", steps=steps, operations=len(recorder.operations))
+        if job["steps"] and steps >= job["steps"]:
+            end(recorder, exchange)
+
+    register_optimizer_step_post_hook(after_step)
+    with ExitStack() as stack:
+        Initialization(recorder, exchange).install()
+        devices.install(stack, recorder, local_ranks, local_rank)
+        stack.enter_context(FlopCounter(recorder))
+        if job["is_module"]:
+            sys.path.insert(0, str(Path.cwd()))
+            runpy.run_module(job["script"], run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(job["script"]).resolve().parent))
+            runpy.run_path(job["script"], run_name="__main__")
+
+
+def environment(rank: int, job: dict[str, Any]) -> dict[str, str]:
+    """Return the variables that torchrun sets for a rank."""
+    per_node = job["ranks_per_node"]
+    nodes = -(-job["ranks"] // per_node)
+    variables = {
+        "RANK": rank,
+        "WORLD_SIZE": job["ranks"],
+        "LOCAL_RANK": rank % per_node,
+        "LOCAL_WORLD_SIZE": per_node,
+        "GROUP_RANK": rank // per_node,
+        "GROUP_WORLD_SIZE": nodes,
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": job["ranks"],
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": 29500,
+        "TORCHELASTIC_RESTART_COUNT": 0,
+        "TORCHELASTIC_MAX_RESTARTS": 0,
+        "TORCHELASTIC_RUN_ID": "record",
+    }
+    return {name: str(value) for name, value in variables.items()}
+
+
+def script_line(error: BaseException, job: dict[str, Any]) -> str:
+    """Return the last line of the user's own code that an error came through: `train.py:33`."""
+    frames = traceback.extract_tb(error.__traceback__)
+    folder = str(Path.cwd()) if job["is_module"] else str(Path(job["script"]).resolve().parent)
+    for frame in reversed(frames):
+        path = str(Path(frame.filename).resolve())
+        if path.startswith(folder) and "site-packages" not in path and "/workloads/recording/" not in path:
+            return f"{Path(frame.filename).name}:{frame.lineno}"
+    return ""
+
+
+def end(recorder: "Recorder", exchange: Any) -> None:
+    """Send the recording, and end the process at once: what the script would do after its last step isn't wanted."""
+    record = recorder.close()
+    exchange.tell("done", json.dumps(record).encode(), rank=recorder.rank)
+    flush()
+    os._exit(0)
+
+
+def flush() -> None:
+    """Write what the script has printed."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            continue
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,149 @@
+"""GPUs that aren't there: calls of torch.cuda are answered, and tensors of device "cuda" live on the CPU.
+
+`SHIMS` names everything that is replaced, as docs/recording.md lists it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any, Final
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from railyard.workloads.recording import streams
+from railyard.workloads.recording.recorder import Recorder
+
+GPU_NAME: Final = "NVIDIA H100 80GB HBM3"
+GPU_MEMORY: Final = 80 << 30
+CAPABILITY: Final = (9, 0)
+CPU: Final = torch.device("cpu")
+CUDA: Final = torch.device("cuda")
+
+
+def install(stack: ExitStack, recorder: Recorder, gpus: int, local_rank: int) -> None:
+    """Replace everything for one rank. `gpus`: of its node."""
+    _replace_cuda(recorder, gpus, local_rank)
+    _replace_accelerator(local_rank)
+    _replace_elsewhere()
+    stack.enter_context(CpuTensors())
+
+
+def cpu_device(value: Any) -> Any:
+    """Return the CPU in place of a CUDA device, in any of the forms that a device is written in."""
+    if isinstance(value, str) and value.partition(":")[0] == "cuda":
+        return "cpu"
+    if isinstance(value, torch.device) and value.type == "cuda":
+        return CPU
+    return value
+
+
+class CpuTensors(TorchFunctionMode):
+    """Every call of PyTorch is made with the CPU in place of a CUDA device."""
+
+    def __torch_function__(
+        self, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call the function; `cuda` and `pin_memory` of a tensor return it as it is."""
+        name = getattr(function, "__name__", "")
+        if name in ("cuda", "pin_memory"):
+            return args[0]
+        options = {key: cpu_device(value) for key, value in (kwargs or {}).items() if key != "pin_memory"}
+        return function(*[cpu_device(argument) for argument in args], **options)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+def _constant(value: Any) -> Callable[..., Any]:
+    return lambda *_, **__: value
+
+
+def _replace_cuda(recorder: Recorder, gpus: int, local_rank: int) -> None:
+    """Answer for a GPU of the size of an H100 with 80 GB, all of it free."""
+    properties = SimpleNamespace(
+        name=GPU_NAME, total_memory=GPU_MEMORY, major=CAPABILITY[0], minor=CAPABILITY[1], multi_processor_count=132
+    )
+    current = [local_rank]
+
+    def set_device(device: Any) -> None:
+        index = torch.device(device).index if not isinstance(device, int) else device
+        if index is not None:
+            current[0] = index
+
+    replaced: dict[str, Any] = {
+        "is_available": _constant(True),
+        "is_initialized": _constant(True),
+        "is_bf16_supported": _constant(True),
+        "is_current_stream_capturing": _constant(False),
+        "device_count": _constant(gpus),
+        "current_device": lambda: current[0],
+        "set_device": set_device,
+        "get_device_properties": _constant(properties),
+        "get_device_name": _constant(GPU_NAME),
+        "get_device_capability": _constant(CAPABILITY),
+        "mem_get_info": _constant((GPU_MEMORY, GPU_MEMORY)),
+        "memory_stats": lambda *_: {},
+        "get_rng_state": lambda *_: torch.get_rng_state(),
+    }
+    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
+        replaced[name] = _constant(0)
+    for name in (
+        "init", "_lazy_init", "empty_cache", "ipc_collect", "manual_seed", "manual_seed_all", "set_rng_state",
+        "reset_peak_memory_stats", "reset_max_memory_allocated", "set_per_process_memory_fraction",
+    ):  # fmt: skip
+        replaced[name] = _nothing
+    for name, value in {**replaced, **streams.replacements(recorder)}.items():
+        setattr(torch.cuda, name, value)
+
+
+def _replace_accelerator(local_rank: int) -> None:
+    """Let torch.accelerator and PyTorch's own look-ups of a device module answer with CUDA."""
+    accelerator = torch.accelerator
+    accelerator.is_available = _constant(True)
+    accelerator.current_accelerator = _constant(CUDA)
+    accelerator.device_count = lambda: torch.cuda.device_count()
+    accelerator.current_device_index = lambda: torch.cuda.current_device()
+    accelerator.set_device_index = lambda device: torch.cuda.set_device(device)
+    accelerator.current_stream = lambda *_: torch.cuda.current_stream()
+    accelerator.set_stream = lambda stream: torch.cuda.set_stream(stream)
+    accelerator.synchronize = lambda *_: torch.cuda.synchronize()
+    torch._utils._get_available_device_type = _constant("cuda")
+    torch._utils._get_device_module = _constant(torch.cuda)
+
+
+def _replace_elsewhere() -> None:
+    """Replace what else is bound to CUDA, or compiles for it."""
+    torch.compile = lambda model=None, *_, **__: model if model is not None else (lambda function: function)
+    torch.Tensor.cuda = lambda tensor, *_, **__: tensor
+    torch.nn.Module.cuda = lambda module, *_: module
+    autocast = torch.amp.autocast_mode.autocast
+    make_autocast = autocast.__init__
+
+    def init_autocast(self: Any, device_type: str = "cuda", *arguments: Any, **options: Any) -> None:
+        make_autocast(self, cpu_device(device_type), *arguments, **options)
+
+    autocast.__init__ = init_autocast
+    parallel = torch.nn.parallel.DistributedDataParallel
+    make_parallel = parallel.__init__
+
+    def init_parallel(
+        self: Any, module: Any, device_ids: Any = None, output_device: Any = None, *arguments: Any, **options: Any
+    ) -> None:
+        make_parallel(self, module, None, None, *arguments, **options)
+
+    parallel.__init__ = init_parallel
+
+
+SHIMS: Final = (
+    "torch.cuda: device counts and properties of 80 GB H100s; memory and random-number calls do nothing",
+    "torch.cuda.Stream and Event: order operations in the recording, and do nothing else",
+    'device "cuda" of any call of PyTorch: the CPU; Tensor.cuda, Module.cuda and pin_memory: as they are',
+    "torch.accelerator: answers with CUDA",
+    "torch.autocast of cuda: that of the CPU",
+    "torch.compile: returns the model as it is",
+    "DistributedDataParallel: device_ids and output_device are left out",
+    "torch.distributed: init_process_group, new_group, split_group and get_backend",
+)
+"""Everything that is replaced, in words."""
