@@ -9,6 +9,7 @@ from railyard.core.errors import BadInput
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, line_rate_duration_s
+from railyard.workloads.models.catalogue import GptModel
 from railyard.workloads.schedule import Phase
 from railyard.workloads.spec import build, parse_workload
 from tests.unit.workloads.messages import CheckMessages
@@ -110,11 +111,6 @@ def test_given_bytes_are_the_data_of_the_main_collective() -> None:
         assert data_of(schedule.phases)[name] == 1_000_000
 
 
-def test_the_same_spec_gives_the_same_schedule() -> None:
-    spec = parse_workload({"kind": "gpt", "compute": 0.3})
-    assert build(spec, ONLY, RAIL, HB) == build(spec, ONLY, RAIL, HB)
-
-
 def test_a_typical_iteration_stays_small() -> None:
     """16 GPUs: t = 4, p = 2, d = 2, four micro-batches; each rank keeps the published job's ten layers."""
     schedule, scale, *_ = build(parse_workload({"kind": "gpt"}), ONLY, RAIL, HB)
@@ -166,3 +162,13 @@ def test_a_collective_is_projected_with_its_own_bytes() -> None:
     assert scale.time_factor == pytest.approx(25e9 / (RAIL / 8 * payload_fraction(9000)))
     assert scale.real is None
     assert schedule.phases[0].data_bytes == 16_000_000
+
+
+def test_the_record_of_the_full_size_keeps_as_much_computing() -> None:
+    """A scale's `real` is what full-size projections start from."""
+    spec = parse_workload({"kind": "gpt", "compute": 0.25})
+    _, scale, *_ = build(spec, ONLY, RAIL, HB)
+    assert scale.real is not None
+    assert (scale.real.stages, scale.real.micro_batches, scale.real.virtual_stages) == (8, 48, 2)
+    per_stage = 10 * GptModel.load("gpt-145.6b").layer_flops(2) / 8 / (312e12 * 0.5)
+    assert scale.real.compute_s == pytest.approx(0.25 * per_stage)

@@ -31,7 +31,7 @@ SHARP_EYED = Timeouts(heartbeat_s=0.01, missed_heartbeats=6, stall_s=0.4, join_s
 
 
 def all_collectives(group: Group, number: int, length: int) -> None:
-    """One of each, compared bit for bit with what it has to be."""
+    """Do each collective, and compare its result bit for bit with what it has to be."""
     ranks = sum(range(1, group.size + 1))
     array = np.arange(length) * (group.rank + 1) + number
     group.allreduce(array)
@@ -40,11 +40,31 @@ def all_collectives(group: Group, number: int, length: int) -> None:
     part = length // 8
     gathered = group.all_gather(np.full(part, group.rank + number))
     np.testing.assert_array_equal(gathered, np.repeat(np.arange(group.size) + number, part))
-    mine = group.reduce_scatter(np.arange(part * group.size))
-    np.testing.assert_array_equal(mine, np.arange(part * group.rank, part * (group.rank + 1)) * group.size)
-    reported_migrations = np.full(part, group.rank)
-    group.broadcast(reported_migrations, number % group.size)
-    assert (reported_migrations == number % group.size).all()
+    scattered = group.reduce_scatter(np.arange(part * group.size))
+    np.testing.assert_array_equal(scattered, np.arange(part * group.rank, part * (group.rank + 1)) * group.size)
+    copied = np.full(part, group.rank)
+    group.broadcast(copied, number % group.size)
+    assert (copied == number % group.size).all()
+
+
+def rounds_until(group: Group, is_done: Callable[[], object]) -> None:
+    """Do collectives, as many on every rank: rank 0 decides when it is enough."""
+    verdict = np.zeros(1, np.int32)
+    while not verdict[0]:
+        all_collectives(group, 1, 800)
+        verdict[0] = group.rank == 0 and bool(is_done())
+        group.broadcast(verdict, 0)
+
+
+def while_all_wait(steps: threading.Barrier, change: Callable[[], object]) -> None:
+    """Make a change once, when no rank is in an operation."""
+    if steps.wait() == 0:
+        change()
+    steps.wait()
+
+
+def planned_rails(group: Group) -> list[int]:
+    return sorted({part.rail for part in group.policy.plan(1000, 8)})
 
 
 @pytest.mark.parametrize("seed", range(14))
@@ -95,96 +115,55 @@ def test_work_of_a_cut_nic_moves_and_the_rail_returns(kinds: str, nic: tuple[int
     net = Net()
     steps = threading.Barrier(3, timeout=30)
 
-    def body(group: Group) -> tuple[int, list[int], list[int]]:
-        def rounds(is_done: Callable[[], object]) -> None:
-            """The same number on every rank: rank 0 says when it's enough."""
-            while True:
-                all_collectives(group, 1, 800)
-                verdict = np.array([group.rank == 0 and bool(is_done())]).astype(np.int32)
-                group.broadcast(verdict, 0)
-                if verdict[0]:
-                    return
+    def cut() -> None:
+        net.gone.update({nic} if gone else ())
+        net.cut.add(nic)
 
-        rounds(lambda: True)
-        if steps.wait() == 0:
-            net.gone.update({nic} if gone else ())
-            net.cut.add(nic)
-        steps.wait()
-        rounds(lambda: group.migrations)
+    def repair() -> None:
+        net.gone.clear()
+        net.cut.clear()
+
+    def body(group: Group) -> tuple[int, list[int], list[int]]:
+        rounds_until(group, lambda: True)
+        while_all_wait(steps, cut)
+        rounds_until(group, lambda: group.migrations)
         time.sleep(0.1)  # between operations too the rail is called for, by another thread
         without = group.live_rails
-        if steps.wait() == 0:
-            net.gone.clear()
-            net.cut.clear()
-        steps.wait()
-        rounds(lambda: 0 in group.live_rails)
-        rounds(lambda: True)
-        used = sorted({part.rail for part in group.policy.plan(1000, 8)})
-        return len(group.migrations), without, used
+        while_all_wait(steps, repair)
+        rounds_until(group, lambda: 0 in group.live_rails)
+        rounds_until(group, lambda: True)
+        return len(group.migrations), without, planned_rails(group)
 
     assert on_all(kinds, 3, body, timeouts=SHARP_EYED, net=net) == [(1, [1], [0, 1])] * 3
 
 
-def test_new_policy_leaves_out_dead_rails_until_their_return() -> None:
+def test_new_policy_and_report_leave_out_dead_rails_until_their_return() -> None:
     net = Net()
     steps = threading.Barrier(3, timeout=30)
+    requested = Operations("allreduce", "int32", 4, count=1, seed=1)
 
-    def body(group: Group) -> list[list[int]]:
-        def until(is_done: Callable[[], object]) -> None:
-            verdict = np.zeros(1, np.int32)
-            while not verdict[0]:
-                all_collectives(group, 1, 800)
-                verdict[0] = group.rank == 0 and bool(is_done())
-                group.broadcast(verdict, 0)
+    def body(group: Group) -> tuple[list[list[int]], list[Any]]:
+        reports = []
 
         def used(policy: str) -> list[int]:
             group.set_policy(policy)
             all_collectives(group, 1, 800)
-            return sorted({part.rail for part in group.policy.plan(1000, 8)})
+            return planned_rails(group)
 
-        if steps.wait() == 0:
-            net.cut.add((0, 1))
-        steps.wait()
-        until(lambda: group.migrations)
-        while_dead = [used("mrib"), used("single:tcp0")]
-        if steps.wait() == 0:
-            net.cut.clear()
-        steps.wait()
-        until(lambda: 0 in group.live_rails)
-        return [*while_dead, used("equal"), used("mrib"), used("single:tcp0")]
+        reports.append(run_operations(group, requested))
+        while_all_wait(steps, lambda: net.cut.add((0, 1)))
+        rounds_until(group, lambda: group.migrations)
+        reports.append(run_operations(group, requested))
+        rails = [used("mrib"), used("single:tcp0")]
+        while_all_wait(steps, net.cut.clear)
+        rounds_until(group, lambda: 0 in group.live_rails)
+        reports.append(run_operations(group, requested))
+        rails += [used("equal"), used("mrib"), used("single:tcp0")]
+        return rails, [([m.rails for m in report.migrations], report.dead_rails) for report in reports]
 
-    assert on_all("tcp tcp", 3, body, timeouts=SHARP_EYED, net=net) == [[[1], [1], [0, 1], [0, 1], [0]]] * 3
-
-
-def test_report_has_new_migrations_and_dead_rails() -> None:
-    net, steps = Net(), threading.Barrier(3)
-
-    def body(group: Group) -> Any:
-        verdict = np.zeros(1, np.int8)
-        asked = Operations("allreduce", "int32", 4, count=1, seed=1)
-
-        def until(is_done: Callable[[], Any]) -> None:
-            verdict[0] = 0
-            while not verdict[0]:
-                all_collectives(group, 1, 800)
-                verdict[0] = group.rank == 0 and bool(is_done())
-                group.broadcast(verdict, 0)
-
-        whole = run_operations(group, asked)
-        if steps.wait() == 0:
-            net.cut.add((0, 1))
-        steps.wait()
-        until(lambda: group.migrations)
-        without = run_operations(group, asked)
-        if steps.wait() == 0:
-            net.cut.clear()
-        steps.wait()
-        until(lambda: 0 in group.live_rails)
-        back = run_operations(group, asked)
-        return [([m.rails for m in report.migrations], report.dead_rails) for report in (whole, without, back)]
-
-    reported_migrations: list[Any] = [([], ()), ([(0,)], (0,)), ([], ())]
-    assert on_all("tcp tcp", 3, body, timeouts=SHARP_EYED, net=net) == [reported_migrations] * 3
+    planned = [[1], [1], [0, 1], [0, 1], [0]]
+    reported: list[Any] = [([], ()), ([(0,)], (0,)), ([], ())]
+    assert on_all("tcp tcp", 3, body, timeouts=SHARP_EYED, net=net) == [(planned, reported)] * 3
 
 
 def test_closed_connection_is_dialled_again_before_use() -> None:
@@ -219,17 +198,10 @@ def test_closed_connection_is_dialled_again_before_use() -> None:
 
 def test_rail_lost_before_its_use_joins_once_more() -> None:
     net = Net()
-    steps = threading.Barrier(3, timeout=30)
     lost: list[int] = []
+    joined = threading.Barrier(3, timeout=30)
 
     def body(group: Group) -> list[int]:
-        def until(is_done: Callable[[], object]) -> None:
-            verdict = np.zeros(1, np.int32)
-            while not verdict[0]:
-                all_collectives(group, 1, 800)
-                verdict[0] = group.rank == 0 and bool(is_done())
-                group.broadcast(verdict, 0)
-
         node = group._node
         assert node is not None
         decide = node.changes.decide
@@ -242,12 +214,11 @@ def test_rail_lost_before_its_use_joins_once_more() -> None:
 
         if group.rank == 1:
             node.changes.decide = lose_it_first  # type: ignore[method-assign]
-        if steps.wait() == 0:
-            net.close((0, 1))
-        until(lambda: len(group.migrations) == 2)
-        until(lambda: 0 in group.live_rails)
-        until(lambda: True)
-        return sorted({part.rail for part in group.policy.plan(1000, 8)})
+        while_all_wait(joined, lambda: net.close((0, 1)))
+        rounds_until(group, lambda: len(group.migrations) == 2)
+        rounds_until(group, lambda: 0 in group.live_rails)
+        rounds_until(group, lambda: True)
+        return planned_rails(group)
 
     assert on_all("tcp tcp", 3, body, timeouts=SHARP_EYED, net=net) == [[0, 1]] * 3
     assert lost == [1]

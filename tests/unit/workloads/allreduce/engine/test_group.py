@@ -5,7 +5,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,10 +20,11 @@ from railyard.workloads.allreduce.tasks import DTYPES
 from tests.unit.workloads.allreduce.multirail_net import Net, free_port, on_all, rails_of
 from tests.unit.workloads.messages import CheckMessages
 
+Numbers = np.ndarray[Any, Any]
 KINDS = ("tcp", "tcp tcp", "sharp", "tcp sharp", "glex sharp tcp")
 
 
-def parts(length: int, nodes: int, dtype: str, seed: int) -> list[np.ndarray[Any, Any]]:
+def parts(length: int, nodes: int, dtype: str, seed: int) -> list[Numbers]:
     """Return what each rank brings: the whole range of integers, floats of all sizes."""
     rng = np.random.default_rng(seed)
     kind = np.dtype(dtype)
@@ -34,7 +35,7 @@ def parts(length: int, nodes: int, dtype: str, seed: int) -> list[np.ndarray[Any
     return [(value + 1j * value[::-1] if kind.kind == "c" else value).astype(kind) for value in values]
 
 
-def within_tolerance(got: np.ndarray[Any, Any], brought: list[np.ndarray[Any, Any]]) -> bool:
+def within_tolerance(got: Numbers, brought: list[Numbers]) -> bool:
     """Bit for bit for integers; for floats an ulp of what was added up, times the logarithm of the nodes."""
     if got.dtype.kind in "iu":
         return bool((got == np.sum(brought, axis=0, dtype=got.dtype)).all())
@@ -44,19 +45,24 @@ def within_tolerance(got: np.ndarray[Any, Any], brought: list[np.ndarray[Any, An
     return bool((np.abs(got - exact) <= ulp * max(1.0, math.log2(len(brought))) * added_up).all())
 
 
+def sums_on_all(kinds: str, nodes: int, brought: Sequence[list[Numbers]], policy: str = "nezha") -> list[list[Numbers]]:
+    """Return by rank the sums of arrays, of which each rank brings its own."""
+
+    def body(group: Group) -> list[Numbers]:
+        arrays = [ranks[group.rank].copy() for ranks in brought]
+        for array in arrays:
+            group.allreduce(array)
+        return arrays
+
+    return on_all(kinds, nodes, body, policy=policy)
+
+
 @pytest.mark.parametrize("kinds", ["tcp", "glex sharp tcp"])
 @pytest.mark.parametrize("policy", ["nezha", "mrib", "slicing", "single", "equal"])
 def test_the_sum_is_numpys_on_every_rank(kinds: str, policy: str) -> None:
     sizes = [(0, "int32"), (1, "int64"), (3, "uint8"), (10_007, "int64"), (70_001, "float32")]
     brought = [parts(length, 3, dtype, seed) for seed, (length, dtype) in enumerate(sizes)]
-
-    def body(group: Group) -> list[np.ndarray[Any, Any]]:
-        mine = [ranks[group.rank].copy() for ranks in brought]
-        for array in mine:
-            group.allreduce(array)
-        return mine
-
-    ranks = on_all(kinds, 3, body, policy=policy)
+    ranks = sums_on_all(kinds, 3, brought, policy)
     for number, ranks_parts in enumerate(brought):
         assert within_tolerance(ranks[0][number], ranks_parts)
         for rank in ranks[1:]:  # the same bits everywhere, of floats too
@@ -66,21 +72,14 @@ def test_the_sum_is_numpys_on_every_rank(kinds: str, policy: str) -> None:
 @pytest.mark.parametrize("nodes", [1, 2, 4, 5])
 def test_sums_with_any_number_of_nodes_and_every_type(nodes: int) -> None:
     brought = [parts(997, nodes, dtype.name, seed) for seed, dtype in enumerate(DTYPES)]
-
-    def body(group: Group) -> list[np.ndarray[Any, Any]]:
-        mine = [ranks[group.rank].copy() for ranks in brought]
-        for array in mine:
-            group.allreduce(array)
-        return mine
-
-    for rank in on_all("tcp sharp", nodes, body):
+    for rank in sums_on_all("tcp sharp", nodes, brought):
         assert all(within_tolerance(got, ranks) for got, ranks in zip(rank, brought, strict=True))
 
 
 @pytest.mark.parametrize("kinds", KINDS)
 @pytest.mark.parametrize("length", [0, 4_001])
 def test_gather_scatter_and_broadcast_give_numpys_results(kinds: str, length: int) -> None:
-    def body(group: Group) -> tuple[np.ndarray[Any, Any], ...]:
+    def body(group: Group) -> tuple[Numbers, ...]:
         gathered = group.all_gather(np.full(length, group.rank, np.int32))
         scattered = group.reduce_scatter(np.repeat(np.arange(3, dtype=np.int64), length) * (group.rank + 1))
         reported = np.full(length, group.rank, np.float64)
@@ -93,34 +92,15 @@ def test_gather_scatter_and_broadcast_give_numpys_results(kinds: str, length: in
         assert reported.tolist() == [2.0] * length
 
 
-def test_late_rank_gets_frames_that_came_early() -> None:
-    def body(group: Group) -> tuple[list[int], int]:
-        array = np.full(30_000, group.rank + 1)
+def test_late_rank_gets_early_frames_and_only_the_result_is_copied() -> None:
+    def body(group: Group) -> tuple[list[int], int, int]:
+        array = np.full(50_000, group.rank + 1)
         if group.rank == 1:
             time.sleep(0.3)
         group.allreduce(array)
-        return np.unique(array).tolist(), group.copies.early
+        return np.unique(array).tolist(), group.copies.result, group.copies.own_part
 
-    assert [values for values, _ in on_all("tcp tcp", 3, body)] == [[6]] * 3
-
-
-def test_only_the_result_is_copied() -> None:
-    def body(group: Group) -> tuple[int, int]:
-        group.allreduce(np.ones(50_000))
-        return group.copies.result, group.copies.own_part
-
-    assert on_all("tcp tcp", 3, body) == [(400_000, 0)] * 3
-
-
-def test_the_balancers_of_all_nodes_learn_the_same() -> None:
-    def body(group: Group) -> Any:
-        for _ in range(40):
-            group.allreduce(np.ones(20_000))
-        return group.policy.plan(20_000, 8)
-
-    plans = on_all("tcp tcp", 3, body, policy="nezha")
-    assert plans[0] == plans[1] == plans[2]
-    assert sum(part.length for part in plans[0]) == 20_000
+    assert on_all("tcp tcp", 3, body) == [([6], 400_000, 0)] * 3
 
 
 def test_policies_in_turn_keep_their_learned_shares() -> None:
@@ -136,6 +116,8 @@ def test_policies_in_turn_keep_their_learned_shares() -> None:
         fixed, nezha = turn("single:tcp1"), turn("nezha")
         learnt = [each.cost for each in nezha.rails.estimators]
         assert turn("equal") not in (fixed, nezha)
+        with pytest.raises(BadInput, match="policy: 'nehza'"):
+            group.set_policy("nehza")
         group.set_policy("nezha")
         assert (group.policy, [each.cost for each in nezha.rails.estimators]) == (nezha, learnt)
         used = {part.rail for part in fixed.plan(20_000, 8)}
@@ -143,19 +125,10 @@ def test_policies_in_turn_keep_their_learned_shares() -> None:
 
     ranks = on_all("tcp tcp", 3, body, policy="mrib")
     assert ranks[0] == ranks[1] == ranks[2], "all learn the same"
-    used, learnt, _ = ranks[0]
+    used, learnt, plan = ranks[0]
     assert used == {1}
     assert learnt != tuple(allreduce_cost(rail, 3) for rail in rails_of("tcp tcp"))
-
-
-def test_unknown_policy_is_refused_and_the_old_one_stays() -> None:
-    def body(group: Group) -> str:
-        with pytest.raises(BadInput) as caught:
-            group.set_policy("nehza")
-        group.allreduce(np.ones(10))
-        return str(caught.value)
-
-    assert on_all("tcp tcp", 2, body)[0].startswith("policy: 'nehza'")
+    assert sum(part.length for part in plan) == 20_000
 
 
 Call = Callable[[Group], Any]

@@ -1,4 +1,4 @@
-"""Windows of the balancer: when one is full, what it reports, and a rail's time by all nodes' measurements."""
+"""Learning of a planner: windows, what they report, and what is forgotten when rails change."""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railyard.workloads.allreduce.balancing.balancer import LEARNING_WINDOW
 from railyard.workloads.allreduce.balancing.costs import Cost
-from railyard.workloads.allreduce.balancing.policy import FixedWeights, Learning, rail_seconds
+from railyard.workloads.allreduce.balancing.policy import FixedWeights, Learning, make_planner, rail_seconds
+from tests.unit.workloads.allreduce.multirail_net import rails_of
 
 TIMES = st.floats(0, 1e3)
 
@@ -87,3 +89,42 @@ def test_waiting_for_others_counts_for_no_rail(nodes: list[tuple[float, float, f
 def test_each_operation_has_its_own_time() -> None:
     ends = [[2.0, 1.0], [12.5, 11.5]]
     assert rail_seconds([[0.0, 10.0], [1.0, 10.0]], [ends, ends]).tolist() == [[1.0, 0.0], [2.5, 1.5]]
+
+
+SIZE = 16 * 2**20
+
+
+def after_a_window() -> tuple[Learning, Any, list[dict[str, Any]]]:
+    """Nezha's, that awaits the table of its first window."""
+    policy = make_planner("nezha", rails_of("tcp tcp tcp"), 4)
+    reported: list[dict[str, Any]] = []
+    learning = Learning(policy, reported.append)
+    for op in range(1, LEARNING_WINDOW + 1):
+        learning.ended(op, SIZE, 0.0, (0.1, 0.0, 0.0))
+    assert not learning.up_to_date()
+    return learning, policy, reported
+
+
+def test_only_the_awaited_table_is_learned() -> None:
+    learning, policy, (window,) = after_a_window()
+    before = [each.cost for each in policy.rails.estimators]
+    learning.received({"op": 3, "size": SIZE, "seconds": [9.0, 0.0, 0.0]})
+    assert not learning.up_to_date()
+    learning.received({"op": window["op"], "size": SIZE, "seconds": [0.1, 0.0, 0.0]})
+    assert learning.up_to_date()
+    assert [each.cost for each in policy.rails.estimators] != before
+
+
+@pytest.mark.parametrize("came", [False, True])
+def test_changed_rails_discard_earlier_measurements(came: bool) -> None:
+    """A policy may be out of turn meanwhile, with its table on the way or unread."""
+    learning, policy, (window,) = after_a_window()
+    table = {"op": window["op"], "size": SIZE, "seconds": [0.1, 0.0, 0.0]}
+    if came:
+        learning.received(table)
+    learning.rails_changed([0], [])
+    before = [each.cost for each in policy.rails.estimators]
+    if not came:
+        learning.received(table)
+    assert learning.up_to_date()
+    assert [each.cost for each in policy.rails.estimators] == before

@@ -2,6 +2,7 @@
 
 import select
 import socket
+import struct
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.workloads.replay.job import (
@@ -28,7 +29,7 @@ from railyard.workloads.replay.job import (
     owner,
 )
 from railyard.workloads.replay.run import Replay
-from railyard.workloads.replay.worker import HEADER, Engine, pattern_of
+from railyard.workloads.replay.worker import HEADER, Engine, _configured, pattern_of
 from railyard.workloads.schedule import Schedule
 from railyard.workloads.tasks import Compute, Task, Transfer
 from tests.unit.workloads.schedules import PHASE, schedules
@@ -120,7 +121,6 @@ def receive(wire: bytes, schedule: Schedule) -> Outcome:
         return seen
 
 
-@settings(max_examples=40)
 @given(schedule=schedules(), workers=st.integers(1, 3))
 def test_schedule_is_played_in_its_order(schedule: Schedule, workers: int) -> None:
     """All bytes, each verified, nothing before what it waits for, first come first served on each connection."""
@@ -234,7 +234,6 @@ def test_a_transfer_on_another_stripes_connection_is_refused() -> None:
     assert not seen.delivered
 
 
-@settings(max_examples=40)
 @given(data=st.data(), size=st.integers(1, 600_000))
 def test_wrong_byte_is_found_at_any_place(data: st.DataObject, size: int) -> None:
     schedule = of_tasks(Transfer(0, 1, 50, 0), Transfer(0, 1, size, 0), Transfer(0, 1, 50, 0))
@@ -343,3 +342,23 @@ def test_a_phase_of_which_a_part_is_missing_is_not_over() -> None:
     assert over == []
     phases.receive(PhaseEnd(phase=0, transfers=1, ended_ns=5))
     assert over == [7]
+
+
+def test_unsent_bytes_are_closed_with_their_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, _configured(socket.socket()) as sender:
+        linger = sender.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.calcsize("ii"))
+        assert struct.unpack("ii", linger) == (1, 0)
+        sender.connect_ex(listener.getsockname())
+        receiver, _ = listener.accept()
+        with receiver:
+            with suppress(BlockingIOError):
+                while sender.send(bytes(65536)):
+                    pass
+            sender.close()
+            with pytest.raises(ConnectionResetError):
+                _read_all(receiver)
+
+
+def _read_all(sock: socket.socket) -> None:
+    while sock.recv(65536):
+        pass
