@@ -1,8 +1,6 @@
 """Data parallelism alone: DDP's buckets, their AllReduces, and the time that twice Eq. 1 a bucket gives them."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
 from railyard.results.theory.predict import predict_schedule, project_to_full_size
@@ -16,12 +14,6 @@ from railyard.workloads.spec import build, parse_workload
 
 RAIL, HB = 100_000_000, 1_200_000_000
 ONLY = FabricSpec(kind="rail-only")
-
-
-@pytest.mark.parametrize("name", ["alexnet", "vgg-11"])
-@given(limit=st.integers(1, 10**9))
-def test_buckets_have_every_gradient_once(name: str, limit: int) -> None:
-    assert sum(buckets(LayersModel.load(name), limit)) == LayersModel.load(name).gradient_bytes
 
 
 def test_buckets_fill_from_the_last_layer_and_split_nothing() -> None:

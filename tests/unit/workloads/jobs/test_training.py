@@ -55,13 +55,6 @@ def test_computing_and_communication_make_published_step_times(model: str, batch
     assert published_compute_s(model, 48) is None
 
 
-@given(st.lists(st.integers(1, 10**6), max_size=5).map(tuple), st.integers(1, 10**5))
-def test_split_sizes_keep_the_total(sizes: tuple[int, ...], largest: int) -> None:
-    parts = split(sizes, min(largest, max(sizes, default=1)))
-    assert sum(parts) == sum(sizes)
-    assert all(part > 0 for part in parts)
-
-
 def test_gpt_gradients_above_a_gigabyte_are_split() -> None:
     small, large = (gpt_step(name, GptModel.load(name), 4) for name in ("gpt3-2.7b", "gpt3-30b"))
     assert small.sizes == (337_500_000,)

@@ -110,42 +110,26 @@ def test_messages_of_impossible_layouts(check_messages: CheckMessages) -> None:
 GOOD = {"tensor": 4, "pipeline": 2, "data": 2, "micro_batch": 2, "global_batch": 16}
 
 
-@given(t=st.integers(1, 4), per_domain=st.integers(1, 3), p=st.integers(1, 4), d_network=st.integers(1, 3))
-def test_tensor_groups_share_a_domain_others_a_rail_or_domain(t: int, per_domain: int, p: int, d_network: int) -> None:
-    d, rails = per_domain * d_network, t * per_domain
-    parallelism = Parallelism(tensor=t, pipeline=p, data=d, micro_batch=1, global_batch=d)
-    placement = place(parallelism, p * d_network, rails)
-    seen: list[int] = []
-    for replica in range(d):
-        groups = [placement.gpus[stage, replica].tolist() for stage in range(p)]
-        seen += [gpu for group in groups for gpu in group]
-        for group in groups:
-            assert len({gpu // rails for gpu in group}) == 1
-            assert [gpu % rails for gpu in group] == [gpu % rails for gpu in groups[0]]
-    assert sorted(seen) == list(range(placement.domains * rails))
-    for stage in range(p):
-        grid = placement.data_grid(stage, t - 1)
-        assert [len(row) for row in grid] == [per_domain] * d_network
-        assert all(len({gpu // rails for gpu in row}) == 1 for row in grid)
-        assert all(len({gpu % rails for gpu in rail}) == 1 for rail in zip(*grid, strict=True))
-
-
-@given(t_h=st.integers(2, 4), t_l=st.integers(1, 3), p=st.integers(1, 3), d=st.integers(1, 3))
-def test_tensor_groups_over_domains_keep_other_traffic_on_rails(t_h: int, t_l: int, p: int, d: int) -> None:
-    parallelism = Parallelism(tensor=t_h * t_l, pipeline=p, data=d, micro_batch=1, global_batch=d)
-    placement = place(parallelism, t_l * p * d, t_h)
-    grids = [[placement.tensor_grid(stage, replica) for stage in range(p)] for replica in range(d)]
-    for pipeline in grids:
-        for grid in pipeline:
-            assert [[gpu % t_h for gpu in row] for row in grid] == [list(range(t_h))] * t_l
-            assert all(len({gpu // t_h for gpu in row}) == 1 for row in grid)
-    every = [gpu for pipeline in grids for grid in pipeline for row in grid for gpu in row]
-    assert sorted(every) == list(range(t_h * t_l * p * d))
-    for stage in range(p):
-        for rank in range(t_h * t_l):
-            column = placement.data_grid(stage, rank)
-            assert [len(row) for row in column] == [1] * d
-            assert {gpu % t_h for row in column for gpu in row} == {rank % t_h}
+@given(t_h=st.integers(1, 4), t_l=st.integers(1, 3), p=st.integers(1, 3), d_h=st.integers(1, 3), d_l=st.integers(1, 3))
+def test_grids_of_a_placed_job_are_on_the_same_rails_of_each_domain(
+    t_h: int, t_l: int, p: int, d_h: int, d_l: int
+) -> None:
+    if t_l > 1:
+        d_h = 1
+    rails = t_h * d_h
+    placement = place(parallel(t_h * t_l, p, d_h * d_l), t_l * p * d_l, rails)
+    shapes = {"tensor": (t_l, t_h), "data": (d_l, d_h)}
+    groups = {
+        "tensor": [placement.tensor_grid(stage, replica) for stage in range(p) for replica in range(d_h * d_l)],
+        "data": [placement.data_grid(stage, rank) for stage in range(p) for rank in range(t_h * t_l)],
+    }
+    for dimension, grid_list in groups.items():
+        gpus = np.array(grid_list)
+        assert gpus.shape[1:] == shapes[dimension]
+        assert sorted(gpus.ravel()) == list(range(placement.domains * rails))
+        assert (gpus // rails == gpus[:, :, :1] // rails).all()
+        assert (gpus % rails == gpus[:, :1, :] % rails).all()
+    assert (placement.pipelines % rails == placement.pipelines[:, :1] % rails).all()
 
 
 def test_micro_batches_divide_the_global_batch_by_pipelines() -> None:

