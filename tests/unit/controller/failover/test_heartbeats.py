@@ -83,21 +83,13 @@ def test_with_two_living_links_exactly_the_dead_are_found(
     assert set(star.play(4 * multiplier, dead)) == {found}
 
 
-@given(data=st.data(), members=st.integers(2, 9))
-def test_with_fewer_the_whole_circle_is_silent_and_stays_so(data: st.DataObject, members: int) -> None:
-    dead = data.draw(deaths(members).filter(lambda d: d.expected(rank(members)) == frozenset(rank(members))))
-    star = Star(members)
-    star.play(5, Dead())
-    assert star.play(2 * MULTIPLIER, dead)[-1] == frozenset(star.members)
-    assert all(star.group.is_silent for _ in range(20) if star.play(1, dead))
-
-
 @given(data=st.data(), members=sizes)
 def test_any_state_is_found_and_its_repair_too(data: st.DataObject, members: int) -> None:
     star = Star(members)
     for _ in range(data.draw(st.integers(1, 5))):
         dead = data.draw(deaths(members))
         assert star.play(4 * MULTIPLIER, dead)[-1] == dead.expected(star.members)
+        assert star.group.is_silent == (dead.expected(star.members) == frozenset(star.members))
     assert not star.play(MULTIPLIER + 1, Dead())[-1]
 
 
@@ -186,33 +178,55 @@ def as_received(silent: SilentComponents) -> SilentComponents:
     return SetSilence.model_validate({"silence": json.loads(to_json(asdict(silent)))}).silence
 
 
-def test_a_gpu_is_silent_if_both_its_links_are() -> None:
-    gone = Gpu(1, 2)
-    assert watched("rail-only", 4, 4, gpus=[gone]) == SilentComponents(
-        links=frozenset({gone}), gpus=frozenset({gone}), hb_links=frozenset({gone})
-    )
-    assert watched("rail-only", 4, 4, links=[gone]) == SilentComponents(links=frozenset({gone}))
-    assert watched("rail-only", 4, 4, hb_links=[gone]) == SilentComponents(hb_links=frozenset({gone}))
+GONE = frozenset({Gpu(1, 2)})
+OTHER = frozenset({Gpu(3, 0)})
+SERVER = frozenset(Gpu(1, rank) for rank in range(4))
+RANK_2 = frozenset(Gpu(domain, 2) for domain in range(4))
+ALL_GPUS = frozenset(Gpu(domain, rank) for domain in range(2) for rank in range(2))
+Silent = SilentComponents
 
 
-def test_with_two_domains_a_silent_gpu_is_not_taken_for_its_rail() -> None:
-    gone = Gpu(1, 2)
-    found = watched("rail-only", 2, 4, gpus=[gone])
-    assert found == SilentComponents(rails=frozenset({2}), gpus=frozenset({gone}), hb_links=frozenset({gone}))
-    assert watched("rail-only", 2, 4, links=[gone]) == SilentComponents(rails=frozenset({2}))
-
-
-def test_a_server_that_crashes_is_its_gpus() -> None:
-    server = frozenset(Gpu(1, rank) for rank in range(4))
-    found = watched("rail-only", 4, 4, gpus=server)
-    assert found == SilentComponents(links=server, gpus=server, hb_domains=frozenset({1}))
-
-
-def test_on_a_single_switch_all_gpus_are_one_circle() -> None:
-    gone = Gpu(1, 1)
-    assert watched("single-switch", 2, 2, links=[gone]) == SilentComponents(links=frozenset({gone}))
-    everyone = [Gpu(domain, rank) for domain in range(2) for rank in range(2)]
-    assert watched("single-switch", 2, 2, links=everyone) == SilentComponents(rails=frozenset({0}))
+@pytest.mark.parametrize(
+    ("kind", "domains", "rails", "dead", "expected"),
+    [
+        ("rail-only", 4, 4, {"gpus": GONE}, Silent(links=GONE, gpus=GONE, hb_links=GONE)),
+        ("rail-only", 4, 4, {"links": GONE}, Silent(links=GONE)),
+        ("rail-only", 4, 4, {"hb_links": GONE}, Silent(hb_links=GONE)),
+        # with two domains a silent GPU is not taken for its rail
+        ("rail-only", 2, 4, {"gpus": GONE}, Silent(rails=frozenset({2}), gpus=GONE, hb_links=GONE)),
+        ("rail-only", 2, 4, {"links": GONE}, Silent(rails=frozenset({2}))),
+        # a server that crashes is its GPUs
+        ("rail-only", 4, 4, {"gpus": SERVER}, Silent(links=SERVER, gpus=SERVER, hb_domains=frozenset({1}))),
+        # on a single switch all GPUs are one group
+        ("single-switch", 2, 2, {"links": {Gpu(1, 1)}}, Silent(links=frozenset({Gpu(1, 1)}))),
+        ("single-switch", 2, 2, {"links": ALL_GPUS}, Silent(rails=frozenset({0}))),
+        ("dual-plane", 4, 4, {"plane_1_links": GONE}, Silent(planes=frozenset({(Gpu(1, 2), 1)}))),
+        (
+            "dual-plane",
+            4,
+            4,
+            {"links": OTHER, "plane_1_links": GONE},
+            Silent(links=OTHER, planes=frozenset({(Gpu(1, 2), 1)})),
+        ),
+        # a GPU of several planes is silent if all its links are
+        (
+            "dual-plane",
+            4,
+            4,
+            {"gpus": GONE},
+            Silent(links=GONE, gpus=GONE, hb_links=GONE, planes=frozenset({(Gpu(1, 2), 1)})),
+        ),
+        ("dual-plane", 4, 4, {"links": GONE, "hb_links": GONE}, Silent(links=GONE, hb_links=GONE)),
+        # a silent plane of a rail is its switch
+        ("dual-plane", 4, 4, {"plane_1_links": RANK_2}, Silent(rails=frozenset({MAX_RAILS + 2}))),
+    ],
+)
+def test_dead_components_are_named(
+    kind: str, domains: int, rails: int, dead: dict[str, Iterable[Gpu]], expected: SilentComponents
+) -> None:
+    found = watched(kind, domains, rails, **dead)
+    assert found == expected
+    assert as_received(found) == found
 
 
 @given(data=st.data(), domains=st.integers(3, 4), rails=st.integers(3, 4))
@@ -227,25 +241,3 @@ def test_silent_gpus_links_and_hb_links_are_distinguished(data: st.DataObject, d
     found = watched("rail-only", domains, rails, gpus, links, hb_links)
     assert found == SilentComponents(links=lost, gpus=lost & hb_lost, hb_links=hb_lost)
     assert as_received(found) == found
-
-
-def test_silent_links_of_planes_are_distinguished() -> None:
-    one, other = Gpu(1, 2), Gpu(3, 0)
-    assert watched("dual-plane", 4, 4, plane_1_links=[one]) == SilentComponents(planes=frozenset({(one, 1)}))
-    both = watched("dual-plane", 4, 4, links=[other], plane_1_links=[one])
-    assert both == SilentComponents(links=frozenset({other}), planes=frozenset({(one, 1)}))
-    assert as_received(both) == both
-
-
-def test_a_gpu_of_several_planes_is_silent_if_all_links_are() -> None:
-    gone = frozenset({Gpu(1, 2)})
-    planes = frozenset((gpu, 1) for gpu in gone)
-    assert watched("dual-plane", 4, 4, gpus=gone) == SilentComponents(gone, frozenset(), gone, gone, planes=planes)
-    rail_side = watched("dual-plane", 4, 4, links=gone, hb_links=gone)
-    assert rail_side == SilentComponents(links=gone, hb_links=gone)
-
-
-def test_a_silent_plane_of_a_rail_is_its_switch() -> None:
-    rank_2 = [Gpu(domain, 2) for domain in range(4)]
-    found = watched("dual-plane", 4, 4, plane_1_links=rank_2)
-    assert found == SilentComponents(rails=frozenset({MAX_RAILS + 2}))

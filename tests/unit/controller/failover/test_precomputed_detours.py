@@ -34,26 +34,16 @@ def singles(plan: Plan) -> list[Broken]:
 
 def test_precomputed_detours_equal_those_computed_later(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     known = precomputed_for(plan, monkeypatch)
-    for broken in singles(plan):
-        assert known(broken) == detours(plan, broken)
+    for pair in combinations((Gpu(0, 0), Gpu(0, 1), Gpu(1, 1)), 2):
+        broken = Broken(links=frozenset(pair))
+        assert known(broken) == detours(plan, broken), "two faults at once are computed when they occur"
+    expected = [detours(plan, broken) for broken in singles(plan)]
+    monkeypatch.setattr(precomputed, "detours", lambda *_: pytest.fail("computed again"))
+    assert [known(broken) for broken in singles(plan)] == expected
     assert known(Broken()) == {}
 
 
-def test_precomputed_detour_is_not_computed_again(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = precomputed_for(plan, monkeypatch)
-    monkeypatch.setattr(precomputed, "detours", lambda *_: pytest.fail("worked out"))
-    for broken in singles(plan):
-        known(broken)
-
-
-def test_two_faults_at_once_are_computed_when_they_occur(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = precomputed_for(plan, monkeypatch)
-    for pair in combinations((Gpu(0, 0), Gpu(0, 1), Gpu(1, 1)), 2):
-        broken = Broken(links=frozenset(pair))
-        assert known(broken) == detours(plan, broken)
-
-
-def test_a_large_fabric_is_not_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precomputed, "detours", lambda *_: pytest.fail("worked out"))
+def test_detours_of_a_large_fabric_are_not_precomputed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precomputed, "detours", lambda *_: pytest.fail("computed"))
     monkeypatch.setattr(precomputed, "MAX_GPUS", 3)
     PrecomputedDetours(plan_of("rail-only")).precompute()

@@ -4,6 +4,7 @@ differs.
 
 from itertools import product
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,18 +52,21 @@ def test_resume_keeps_the_detours_of_earlier_faults() -> None:
     assert lab.router.table == {}
 
 
-def test_resume_reroutes_faults_of_its_absence() -> None:
-    lab = resumed()
-    lab.up[RAIL_DPID + 1].discard(1)
+@pytest.mark.parametrize(
+    ("before", "is_cut", "events"),
+    [
+        (NOTHING, True, ["controller-resumed", "port-down", "decided", "rerouted"]),
+        (DEAD_LINK, False, ["controller-resumed", "decided", "rerouted"]),
+    ],
+)
+def test_resume_reroutes_what_changed_in_its_absence(before: Broken, is_cut: bool, events: list[str]) -> None:
+    lab = resumed(before)
+    if is_cut:
+        lab.up[RAIL_DPID + 1].discard(1)
     lab.connect()
-    assert lab.whats() == ["controller-resumed", "port-down", "decided", "rerouted"]
-    assert lab.router.table == flat(lab) != {}
-
-
-def test_resume_removes_detours_of_repaired_faults() -> None:
-    lab = resumed(DEAD_LINK).connect()
-    assert lab.whats() == ["controller-resumed", "decided", "rerouted"]
-    assert lab.router.table == {}
+    assert lab.whats() == events
+    assert lab.router.table == flat(lab)
+    assert bool(lab.router.table) == is_cut
 
 
 def test_late_switch_counts_as_dead_until_connected() -> None:

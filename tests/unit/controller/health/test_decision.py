@@ -72,16 +72,6 @@ def test_remote_rail_theorem_both_ways_round(known: Scores) -> None:
 
 
 @given(scores())
-def test_corollary_no_drd_where_a_ratio_exceeds_1(known: Scores) -> None:
-    for src, dst in cross(known):
-        if max(ratio(src, known), ratio(dst, known)) > 1:
-            path = choose_path(src, dst, known)
-            assert path is None or path.kind in ("dr", "rd")
-            rest = [worth(other, src, dst, known) for other in open_paths(src, dst, known) if other.kind == "drd"]
-            assert path is None or worth(path, src, dst, known) >= max(rest, default=0)
-
-
-@given(scores())
 def test_best_fit_is_the_least_path_above_all_near_paths(known: Scores) -> None:
     for src, dst in pairs(known):
         near = near_path(src, dst, known)
@@ -220,5 +210,5 @@ class Looked(Sequence[tuple[int, int]]):
 
 
 def test_a_path_needs_two_gpus() -> None:
-    with pytest.raises(ValueError, match="d0g0 -> d0g0: a path needs two GPUs"):
+    with pytest.raises(ValueError, match=r"^d0g0 -> d0g0: "):
         choose_path(SRC, SRC, idle(2, 2))

@@ -16,7 +16,7 @@ from railyard.topologies.spec import parse_fabric
 from tests.unit.fake_switch import cables, delivered, out_ports, ports_of
 
 KINDS = ("rail-only", "rail-optimized", "single-switch")
-SHAPES = [(d, r) for d in (2, 3, 4) for r in (2, 3, 4)]
+SHAPES = [(2, 2), (2, 4), (4, 3)]
 
 
 def plan(kind: str, domains: int, rails: int, **more: Any) -> Plan:
@@ -74,7 +74,7 @@ def uplink_faults(fabric: Plan) -> list[tuple[frozenset[Cut], frozenset[int]]]:
 
 @pytest.mark.parametrize("policy", ["spine", "round-robin"])
 @pytest.mark.parametrize("spines", [1, 2, 3])
-@pytest.mark.parametrize(("domains", "rails"), [(2, 2), (2, 3), (3, 4)])
+@pytest.mark.parametrize(("domains", "rails"), [(2, 2), (2, 3)])
 def test_no_choice_of_uplink_meets_a_dead_spine_or_cable(domains: int, rails: int, spines: int, policy: str) -> None:
     fabric = plan("rail-optimized", domains, rails, spines=spines, policy=policy)
     for cut, lost in uplink_faults(fabric):
@@ -142,14 +142,14 @@ def test_ports_and_datapath_ids_match_the_plans_cables(
         assert gpu_at(dpids[up.b.node].dpid, up.b.port or 0) is None
 
 
+def test_a_datapath_id_names_a_role_and_an_index() -> None:
+    assert role_of(SINGLE_DPID) == ("single", 0)
+
+
 @pytest.mark.parametrize("dpid", [0, 1, 0xFFF, 0x3001, 0x7000, 0x1000_0000_1000])
 def test_a_datapath_id_outside_the_scheme_is_refused(dpid: int) -> None:
     with pytest.raises(ValueError, match=f"datapath id {dpid:#x} is none of"):
         role_of(dpid)
-
-
-def test_the_single_switch_is_one() -> None:
-    assert role_of(SINGLE_DPID) == ("single", 0)
 
 
 macs = st.sampled_from(["02:52:00:00:00:00", "02:52:00:01:00:00", "02:52:00:02:00:00"])
@@ -195,10 +195,3 @@ def test_only_differing_flows_are_sent(have: Tables, want: Tables) -> None:
     assert reconcile(want, want) == reconcile(Tables(), Tables())
     sent = {number for number, _ in steps.change_groups + steps.add_groups}
     assert sent == {n for n, ports in want.groups.items() if have.groups.get(n) != ports}
-
-
-def test_the_most_specific_flow_wins_in_the_fake_table_too() -> None:
-    rail = tables_of(RAIL_DPID, {1: True, UPLINK_PORT: True})
-    assert out_ports(rail, Gpu(0, 0).mac("rail")) == {1}
-    assert out_ports(rail, Gpu(0, 1).mac("rail")) == {UPLINK_PORT}
-    assert out_ports(rail, Gpu(0, 0).mac("hb")) == frozenset()

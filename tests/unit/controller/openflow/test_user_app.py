@@ -8,44 +8,49 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_regressions.data_regression import DataRegressionFixture
 
 from railyard.controller.openflow.user_app import AppLog, app_class
 from railyard.core.errors import BadInput
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.experiments.spec.loading import command_line, load_any
 from railyard.topologies.graph import Cable, FabricGraph, Network
+from tests.unit.error_messages import message_of
 
 ROOT = Path(__file__).parents[4]
 EXAMPLE = ROOT / "docs/examples/mininet/learning_switch.py"
 IMPORTS = "from ryu.base import app_manager\nfrom ryu.ofproto import ofproto_v1_0, ofproto_v1_3\n"
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("x = 1\n", "has no app: a subclass of OSKenApp, or RyuApp, of app_manager"),
-        ("x = 1\nraise OSError(2, 'gone')\n", "can't be loaded: line 2: FileNotFoundError: [Errno 2] gone"),
-        ("import ryu.nothing\n", "can't be loaded: line 1: ModuleNotFoundError: No module named 'os_ken.nothing'"),
-        (
-            f"{IMPORTS}class A(app_manager.RyuApp):\n    OFP_VERSIONS = [ofproto_v1_0.OFP_VERSION]\n",
-            "A must have ofproto_v1_3.OFP_VERSION in its OFP_VERSIONS: the switches use OpenFlow 1.3",
-        ),
-        (
-            f"{IMPORTS}class A(app_manager.RyuApp):\n    pass\nclass B(app_manager.RyuApp):\n    pass\n",
-            "has several apps, A, B: leave one of them",
-        ),
-    ],
-)
-def test_file_without_an_app_to_run_is_one_line(tmp_path: Path, content: str, message: str) -> None:
+A = f"{IMPORTS}class A(app_manager.RyuApp):\n"
+BAD_FILES = {
+    "no app": "x = 1\n",
+    "exception": "x = 1\nraise OSError(2, 'gone')\n",
+    "no module": "import ryu.nothing\n",
+    "OpenFlow 1.0": f"{A}    OFP_VERSIONS = [ofproto_v1_0.OFP_VERSION]\n",
+    "two apps": f"{A}    pass\nclass B(app_manager.RyuApp):\n    pass\n",
+}
+
+
+def test_messages_of_files_and_experiments(tmp_path: Path, data_regression: DataRegressionFixture) -> None:
+    messages: dict[str, str] = {}
     file = tmp_path / "app.py"
-    file.write_text(content)
-    with pytest.raises(BadInput) as raised:
-        app_class(str(file))
-    assert str(raised.value) == f"--controller: '{file}' {message}"
+    for case, content in BAD_FILES.items():
+        file.write_text(content)
+        messages[case] = message_of(BadInput, partial(app_class, str(file))).replace(str(file), "FILE")
+    optical = ["fabrics.0.optical={layers: [rail]}"]
+    # the switches of these need flows of Railyard
+    for case, load in {
+        "replacements": partial(load_any, "optical-replacement", controller=EXAMPLE),
+        "optical switches": partial(load_any, "collectives", optical, controller=EXAMPLE),
+    }.items():
+        messages[case] = message_of(BadInput, load).replace(str(EXAMPLE), "FILE")
+    data_regression.check(messages)
 
 
 def test_app_of_ryu_is_one_of_os_ken(tmp_path: Path) -> None:
@@ -88,13 +93,6 @@ def test_experiment_has_the_app_by_its_absolute_path(tmp_path: Path) -> None:
     file.write_text("name: mine\ncontroller: app.py\nfabrics: [{kind: rail-only}]\nworkloads: [{kind: collective}]\n")
     assert load_any(str(file), ["workloads.0.collective=all-to-all"]).controller == str(tmp_path / "app.py")
     assert f"--controller {EXAMPLE}" in command_line("collectives", controller=EXAMPLE)["repeat"]
-
-
-def test_app_is_refused_where_switches_need_flows_of_railyard() -> None:
-    with pytest.raises(BadInput, match=r"controller: .* can't be given with replacements"):
-        load_any("optical-replacement", controller=EXAMPLE)
-    with pytest.raises(BadInput, match=r"controller: .* can't be given with optical switches"):
-        load_any("collectives", ["fabrics.0.optical={layers: [rail]}"], controller=EXAMPLE)
 
 
 def test_loop_means_that_an_app_chooses_paths() -> None:

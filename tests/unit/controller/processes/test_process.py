@@ -88,16 +88,16 @@ def test_while_a_registry_starts_other_commands_are_obeyed(lab: Lab) -> None:
 
 def test_registry_that_does_not_start_is_reported_with_reason(lab: Lab) -> None:
     lab.registry.may_start.set()
-    lab.registry.why = "etcd did not start"
+    lab.registry.why = "REASON"
     lab.execute("start-health", "crash-registry")
     assert lab.words() == ["registry-failed", "registry"]
-    assert lab.reported[1][1] == {"address": "", "why": "etcd did not start"}
+    assert lab.reported[1][1] == {"address": "", "why": "REASON"}
 
 
 def test_nor_does_one_that_does_not_come_back_end_the_controller(lab: Lab) -> None:
     lab.registry.may_start.set()
     lab.execute("start-health")
-    lab.process._registry_executor.submit(lambda: setattr(lab.registry, "why", "no port is free"))
+    lab.process._registry_executor.submit(lambda: setattr(lab.registry, "why", "REASON"))
     lab.execute("restart-registry", "stats")
     assert sorted(lab.words()) == ["asked", "registry", "registry-failed"]
 
@@ -168,7 +168,7 @@ def test_long_optical_outage_is_not_waited_for(lab: Lab, monkeypatch: pytest.Mon
 
 
 def test_nothing_is_waited_for_where_no_fibre_moves(lab: Lab) -> None:
-    light = Light(why="an optical switch is not connected")
+    light = Light(why="REASON")
     crossed(lab, light, "10ms")
     assert [what for what, _ in lab.reported] == ["not-crossed"]
     assert lab.reported[0][1]["why"] == light.why
