@@ -111,9 +111,7 @@ GOOD = {"tensor": 4, "pipeline": 2, "data": 2, "micro_batch": 2, "global_batch":
 
 
 @given(t_h=st.integers(1, 4), t_l=st.integers(1, 3), p=st.integers(1, 3), d_h=st.integers(1, 3), d_l=st.integers(1, 3))
-def test_grids_of_a_placed_job_are_on_the_same_rails_of_each_domain(
-    t_h: int, t_l: int, p: int, d_h: int, d_l: int
-) -> None:
+def test_grids_of_a_job_are_on_the_same_rails_of_each_domain(t_h: int, t_l: int, p: int, d_h: int, d_l: int) -> None:
     if t_l > 1:
         d_h = 1
     rails = t_h * d_h

@@ -92,7 +92,7 @@ def test_gather_scatter_and_broadcast_give_numpys_results(kinds: str, length: in
         assert reported.tolist() == [2.0] * length
 
 
-def test_late_rank_gets_early_frames_and_only_the_result_is_copied() -> None:
+def test_late_rank_gets_early_frames_and_copies_only_the_result() -> None:
     def body(group: Group) -> tuple[list[int], int, int]:
         array = np.full(50_000, group.rank + 1)
         if group.rank == 1:
