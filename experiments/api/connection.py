@@ -17,8 +17,10 @@ from railyard.core.worker import Message, Pipe
 from railyard.experiments.api import machine
 from railyard.experiments.api import messages as m
 
-END_S: Final = 10.0  # for a sandbox to end by itself
-CANCEL_S: Final = 30.0  # for a request that was interrupted to end
+# Time for a sandbox to end by itself before it is killed.
+END_S: Final = 10.0
+# Time for a request that was interrupted to end.
+CANCEL_S: Final = 30.0
 
 
 def start(argv: Sequence[str], output: IO[bytes], inherited: Collection[int]) -> "subprocess.Popen[bytes]":

@@ -35,9 +35,11 @@ def run(
     """
     if not isinstance(overrides, Mapping | None):
         raise BadInput("overrides", overrides, "must be a mapping of keys to values")
-    changes = tuple(f"{key}={json.dumps(value, default=str)}" for key, value in (overrides or {}).items())
-    folder = None if out is None else m.path_text("out", out)
-    arguments = {"name": m.path_text("NAME", name), "overrides": changes, "out": folder, "seed": seed}
+    changes = [f"{key}={json.dumps(value, default=str)}" for key, value in (overrides or {}).items()]
+    folder = None
+    if out is not None:
+        folder = m.path_text("out", out)
+    arguments = {"name": m.path_text("NAME", name), "overrides": tuple(changes), "out": folder, "seed": seed}
     queue = {"no_queue": no_queue or TURN.is_held}
     order = parse_model(m.RunExperiment, {**arguments, **queue, "caller": os.getpid()})
     connection = Connection(order)
@@ -53,7 +55,9 @@ def run(
         connection.close()
     results = load(folder)
     timing.record(results)
-    return results.check() if check else results
+    if check:
+        results.check()
+    return results
 
 
 def _failure(status: int, line: str) -> RailyardError:

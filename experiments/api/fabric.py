@@ -97,7 +97,9 @@ class Fabric:
         subprocess.TimeoutExpired after `timeout` s. With `check`, subprocess.CalledProcessError for another status
         than 0.
         """
-        argv = ["sh", "-c", command] if isinstance(command, str) else command
+        argv = command
+        if isinstance(command, str):
+            argv = ["sh", "-c", command]
         with self.processes(node).popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             output, errors = process.communicate(timeout=timeout)
         done = subprocess.CompletedProcess(process.args, process.returncode or 0, output, errors)
@@ -113,7 +115,8 @@ class Fabric:
         if not isinstance(workload, Workload):
             raise BadInput("workload", workload, 'must be one such as ry.AllToAll(bytes="8MB")')
         data = workload.model_dump(mode="json", exclude_none=True)
-        seed = self.seed if seed is None else seed
+        if seed is None:
+            seed = self.seed
         with self._turn:
             return self._result(self._ask(m.RunWorkload, workload=data, repeats=repeats, seed=seed))
 
@@ -152,11 +155,15 @@ class Fabric:
         if not isinstance(port, int) or not 1 <= port <= 65535:
             raise BadInput("port", port, "must be 1 to 65535")
         shared = {"WORLD_SIZE": str(len(names)), "LOCAL_RANK": "0", "MASTER_PORT": str(port)}
-        shared["MASTER_ADDR"] = self.addresses.get(names[0], "") if names else ""
+        shared["MASTER_ADDR"] = ""
+        if names:
+            shared["MASTER_ADDR"] = self.addresses[names[0]]
+        environment = os.environ if env is None else env
         processes: list[Process] = []
+        # an error at one GPU ends the programs at those before it
         with ExitStack() as on_error:
             for rank, name in enumerate(names):
-                rank_environment = {**(os.environ if env is None else env), **shared, "RANK": str(rank)}
+                rank_environment = {**environment, **shared, "RANK": str(rank)}
                 processes.append(self.processes(name).popen(args, env=rank_environment, **options))
                 on_error.callback(processes[-1].close)
             on_error.pop_all()
@@ -178,7 +185,9 @@ class Fabric:
     def _known_gpus(self, gpus: Sequence[str] | None) -> list[str]:
         if isinstance(gpus, str) or not isinstance(gpus, Iterable | None):
             raise BadInput("gpus", gpus, 'must be a list of GPUs such as ["d0g0", "d1g0"]')
-        names = list(self.gpus if gpus is None else gpus)
+        if gpus is None:
+            return list(self.gpus)
+        names = list(gpus)
         for name in names:
             if name not in self.addresses:
                 raise BadInput("gpus", name, unknown_name_hint(str(name), self.addresses))
@@ -205,13 +214,14 @@ class Fabric:
         return results
 
     def __repr__(self) -> str:
-        return (
-            f"<Fabric {self._info.title}: {len(self.addresses)} GPUs, {'running' if self._close.alive else 'closed'}>"
-        )
+        state = "running" if self._close.alive else "closed"
+        return f"<Fabric {self._info.title}: {len(self.addresses)} GPUs, {state}>"
 
     def _repr_html_(self) -> str:
         """Return the drawing for a notebook."""
-        return str(self._ask(m.Draw)) if self._close.alive else f"<code>{self!r}</code>"
+        if not self._close.alive:
+            return f"<code>{self!r}</code>"
+        return str(self._ask(m.Draw))
 
 
 class Fault:
@@ -254,7 +264,8 @@ class Fault:
         self.repair()
 
     def __repr__(self) -> str:
-        return f"<Fault {self._data['kind']} {self._data['target']}: {'repaired' if self._repaired else 'active'}>"
+        state = "repaired" if self._repaired else "active"
+        return f"<Fault {self._data['kind']} {self._data['target']}: {state}>"
 
 
 class MakeFault(Protocol):
@@ -303,8 +314,10 @@ def fabric(
     if not isinstance(live, bool) and live != "control":
         raise BadInput("live", live, 'must be True, False or "control"')
     mode: str | None = None
-    if live:
-        mode = live if isinstance(live, str) else ""
+    if live == "control":
+        mode = live
+    elif live:
+        mode = ""
     data = {"name": NAME, "fabrics": [spec.model_dump(mode="json", exclude_none=True)], "seed": seed}
     name = f"{NAME} {NAME}-{os.getpid()}-{next(_numbers)}"
     how = {"reroute": reroute, "visible": shown, "live": mode}

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-_KEY: Final = "railyard_inconclusive"  # an attribute: exceptions can't be keys of a weak dictionary
+# The mark is an attribute: exceptions can't be keys of a weak dictionary.
+_KEY: Final = "railyard_inconclusive"
 
 
 def mark(error: Exception, reason: str) -> None:

@@ -19,8 +19,10 @@ from railyard.core.errors import BadInput, CheckFailed, MissingRequirement, Rail
 from railyard.core.worker import Message
 
 MODULE: Final = "railyard.experiments.api.server"
-NUMBER: Final = struct.Struct("!q")  # of the request that files are for
-STARTED: Final = 0  # the number of the answer that says that the sandbox serves, or why it can't
+# The number of the request that files belong to.
+NUMBER: Final = struct.Struct("!q")
+# The number of the answer that says that the sandbox serves requests, or why it can't.
+STARTED: Final = 0
 
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -220,8 +222,10 @@ class Refused(Message):
         text = str(cause or f"{crash.describe(error)} (unexpected, in the fabric's sandbox)")
         status = cause.exit_status if cause else crash.STATUS
         if isinstance(cause, BadInput):
-            plain = isinstance(cause.value, str | int | float | list | None)
-            value = cause.value if plain else repr(cause.value)
+            value = cause.value
+            # other values may not be of types that the script's process knows
+            if not isinstance(value, str | int | float | list | None):
+                value = repr(value)
             field = cause.field
             # a script gives a single item of each section
             for section in ("fabrics", "workloads", "faults"):

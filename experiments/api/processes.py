@@ -16,8 +16,10 @@ from railyard.core.errors import BadInput, RailyardError
 from railyard.experiments.api import messages as m
 from railyard.experiments.api.connection import END_S
 
-PORT: Final = 29500  # of torch.distributed
-Ask = Callable[..., Any]  # a method of the fabric, which so stays while one of its programs is in use
+# The default port of torch.distributed.
+PORT: Final = 29500
+# It is a method of the fabric, so the fabric stays alive while one of its programs is in use.
+Ask = Callable[..., Any]
 
 
 class Processes:
@@ -77,9 +79,13 @@ def arguments_of(args: object) -> list[str]:
 def _pipe(is_input: bool, text: bool) -> tuple[int, IO[Any]]:
     """Return the program's end of a new pipe, and the caller's as a file. `is_input`: the program reads from it."""
     read, write = os.pipe()
-    theirs = read if is_input else write
-    ours = write if is_input else read
-    mode = "w" if is_input else "r"
+    theirs = write
+    ours = read
+    mode = "r"
+    if is_input:
+        theirs = read
+        ours = write
+        mode = "w"
     if text:
         return theirs, os.fdopen(ours, mode, encoding="utf-8", errors="replace")
     return theirs, os.fdopen(ours, f"{mode}b")
@@ -89,7 +95,9 @@ def _fd_of(number: int, stream: "int | IO[Any] | None") -> int:
     """Return the descriptor of a standard stream. `number`: of the caller's own one, which None stands for."""
     if stream is None:
         return number
-    return stream if isinstance(stream, int) else stream.fileno()
+    if isinstance(stream, int):
+        return stream
+    return stream.fileno()
 
 
 class Process:
@@ -154,9 +162,12 @@ class Process:
         return status
 
     def _await(self, timeout: float | None) -> int | None:
-        left_s = timeout if timeout is None else max(0.0, timeout)
+        timeout_s = timeout
+        # select refuses a negative time
+        if timeout is not None:
+            timeout_s = max(0.0, timeout)
         with self._lock:
-            if self.returncode is None and select([self._status_fd], [], [], left_s)[0]:
+            if self.returncode is None and select([self._status_fd], [], [], timeout_s)[0]:
                 written = os.read(self._status_fd, 16)
                 os.close(self._status_fd)
                 # the sandbox writes its exit status when it ends
@@ -170,8 +181,11 @@ class Process:
         def collect(name: str, stream: IO[Any]) -> None:
             read[name] = stream.read()
 
-        pipes = [(name, stream) for name in ("stdout", "stderr") if (stream := getattr(self, name)) is not None]
-        readers = [threading.Thread(target=collect, args=pipe, daemon=True) for pipe in pipes]
+        # a thread each: a program that fills one pipe while the other is read would wait for ever
+        readers: list[threading.Thread] = []
+        for name, stream in (("stdout", self.stdout), ("stderr", self.stderr)):
+            if stream is not None:
+                readers.append(threading.Thread(target=collect, args=(name, stream), daemon=True))
         for reader in readers:
             reader.start()
         if self.stdin is not None:

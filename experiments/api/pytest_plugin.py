@@ -19,14 +19,16 @@ import pytest
 import railyard as ry
 from railyard.experiments.api import inconclusive
 
-INCONCLUSIVE_STATUS: Final = 6  # exit status with --railyard-strict; pytest's own end at 5
+# The exit status with --railyard-strict: pytest's own statuses end at 5.
+INCONCLUSIVE_STATUS: Final = 6
 SCOPES: Final[dict[str, type[pytest.Item | pytest.Collector]]] = {
     "function": pytest.Item,
     "class": pytest.Class,
     "module": pytest.Module,
     "session": pytest.Session,
 }
-_FABRICS: Final = pytest.StashKey["dict[str, ry.Fabric]"]()  # of a test, class, module or session, by their keys
+# The fabrics of a test, class, module or session, by the keys of their markers.
+_FABRICS: Final = pytest.StashKey["dict[str, ry.Fabric]"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,7 +53,9 @@ def fabric(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     The test is skipped where the machine can't run it. Programs that it started are killed at its end.
     """
     marker = request.node.get_closest_marker("fabric")
-    keys: dict[str, Any] = {"domains": 2, "rails": 2} if marker is None else dict(marker.kwargs)
+    keys: dict[str, Any] = {"domains": 2, "rails": 2}
+    if marker is not None:
+        keys = dict(marker.kwargs)
     owner = _owner(request.node, keys.pop("scope", "function"))
     temporary = tmp_path_factory.getbasetemp()
     fabrics = owner.stash.setdefault(_FABRICS, {})

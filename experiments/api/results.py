@@ -22,7 +22,8 @@ from railyard.results.runs.records import Measurement, Run, Verdict
 from railyard.topologies.prediction import WHOLE
 
 _COLOURS: Final = {"ok": "#009e73", "degraded": "#e69f00", "invalid": "#d55e00"}
-_MAX_ROWS: Final = 60  # of a table in a notebook
+# Rows of a table in a notebook.
+_MAX_ROWS: Final = 60
 
 
 class Results:
@@ -40,9 +41,8 @@ class Results:
         """A row for each measurement, with the columns of results.csv (docs/results.md)."""
         analysis = self.analysis
         rows = [run_folder.judged_row(row, analysis.judgement.of_row(row)) for row in analysis.run.measurements]
-        return pd.DataFrame(
-            [to_plain(row, run_folder.RESULT_COLUMNS) for row in rows], columns=list(run_folder.RESULT_COLUMNS)
-        )
+        plain_rows = [to_plain(row, run_folder.RESULT_COLUMNS) for row in rows]
+        return pd.DataFrame(plain_rows, columns=list(run_folder.RESULT_COLUMNS))
 
     @cached_property
     def recoveries(self) -> pd.DataFrame:
@@ -100,7 +100,9 @@ class Results:
     @property
     def ratio(self) -> float | None:
         """Measured over predicted time of the first workload."""
-        return self.seconds / self.predicted if self.predicted else None
+        if not self.predicted:
+            return None
+        return self.seconds / self.predicted
 
     @property
     def _times(self) -> list[Measurement]:
@@ -130,8 +132,8 @@ class Results:
         parts.append("</table>")
         for table in (self.results, self.recoveries):
             if len(table):
-                shown = table.loc[:, [c for c in table if not table[c].isna().all() and (table[c] != "").any()]]
-                parts.append(shown.to_html(index=False, max_rows=_MAX_ROWS, border=0))
+                is_filled = table.notna().any() & (table != "").any()
+                parts.append(table.loc[:, is_filled].to_html(index=False, max_rows=_MAX_ROWS, border=0))
         return "".join(parts)
 
 

@@ -216,7 +216,8 @@ class _Server:
                 )
             except FileNotFoundError:
                 raise BadInput("args", request.argv[0], "is no program that the sandbox sees") from None
-            except (OSError, ValueError) as error:  # as of a folder, or of a zero byte in an argument
+            # such as for a folder that is missing, or a zero byte in an argument
+            except (OSError, ValueError) as error:
                 raise BadInput("args", request.argv[0], f"can't be started: {error}") from None
             self._processes[process.pid] = process
             self._groups.add(process.pid)

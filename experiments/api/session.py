@@ -1,7 +1,7 @@
 """Fabric of a script, inside the sandbox: workloads, probes and faults on request, measured as experiments measure."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -41,8 +41,10 @@ from railyard.topologies.capacity import Capacity, auto_rail_bps
 from railyard.topologies.measure import rates
 from railyard.topologies.plan import make_plan
 
-STEADY_NS: Final = 300_000_000  # without an event of the controller: it has reacted to all of a fault
-SETTLE_S: Final = 0.5  # for heartbeats to be received from all GPUs
+# A controller without an event for so long has reacted to all of a fault.
+STEADY_NS: Final = 300_000_000
+# Time until heartbeats are received from all GPUs.
+SETTLE_S: Final = 0.5
 _POLL_S: Final = 0.1
 
 
@@ -89,8 +91,10 @@ class LiveFabric:
         for made in make_workloads(spec, self._session.plan, self._session.label, run, seed):
             for repeat in range(repeats):
                 turn = Turn(self._session, made, repeat, seed, run)
-                measure = partial(self._run_faulted if self._faults else run_workload, turn)
-                measure_undisturbed(run, measure)
+                run_turn: Callable[[Turn], None] = run_workload
+                if self._faults:
+                    run_turn = self._run_faulted
+                measure_undisturbed(run, partial(run_turn, turn))
         run.duration_s = time.monotonic() - started
         return self._with_clicks(run)
 
@@ -127,7 +131,8 @@ class LiveFabric:
                     far.sendto(text, near.getsockname())
                     while near.recv(64) != text:
                         pass
-                except OSError:  # no answer in time, or no route
+                # no answer in time, or no route
+                except OSError:
                     continue
                 replies.append((time.monotonic_ns() - sent_ns) / 1e6)
         return Ping(count, tuple(replies)), self._with_clicks(run)
@@ -186,15 +191,17 @@ class LiveFabric:
 
         def is_settled() -> bool:
             now_ns = time.monotonic_ns()
-            last_ns = max([fault.active.injected_ns, *(at for at, _, _ in self._session.events())])
+            event_times = [at_ns for at_ns, _, _ in self._session.events()]
+            last_ns = max([fault.active.injected_ns, *event_times])
             if now_ns - last_ns < STEADY_NS:
                 return False
             recoveries[:] = [self._evaluate(fault, fault.traffic.peek(), now_ns)]
             return recoveries[0].recovered is not Recovered.NO
 
         poll(is_settled, OBSERVE_S, _POLL_S)
-        row = recoveries[0] if recoveries else self._evaluate(fault, fault.traffic.peek(), time.monotonic_ns())
-        return self._recorded(fault, row)
+        if not recoveries:
+            recoveries = [self._evaluate(fault, fault.traffic.peek(), time.monotonic_ns())]
+        return self._recorded(fault, recoveries[0])
 
     def repair(self, number: int) -> Run:
         """Repair a fault, wait until its detours are withdrawn, and return its recovery."""
@@ -231,7 +238,9 @@ class LiveFabric:
             observers.show_first_packet(row)
             fault.is_first_packet_shown = True
         fault.load.close()
-        interval = fault.run.loads[0].interval if fault.run.loads else row.interval
+        interval = row.interval
+        if fault.run.loads:
+            interval = fault.run.loads[0].interval
         fault.run.rows(RECOVERIES)[:] = [replace(row, interval=interval)]
         fault.run.events.clear()
         if repaired_ns:
@@ -260,11 +269,10 @@ class LiveFabric:
         switches = tuple(name for name in net.node_names if name not in plan.addresses)
         rail_bps = plan.rail_bps
         hb_bps = plan.hb_bps
+        measured = tuple(capacity) if capacity else None
         return FabricInfo(
-            plan.title, dict(plan.addresses), switches, rail_bps, hb_bps, net.datapath, net.build_s,
-            tuple(capacity) if capacity else None,
-            live_url,
-        )  # fmt: skip
+            plan.title, dict(plan.addresses), switches, rail_bps, hb_bps, net.datapath, net.build_s, measured, live_url
+        )
 
     @property
     def _mode(self) -> str:
@@ -312,10 +320,13 @@ def live_fabric(
     fabric = spec.gpu_fabrics[0]
     if capacity is None and fabric.rail_rate == "auto":
         capacity = spec.fabric_class.capacity(spec.fabrics, datapath)
-    auto = auto_rail_bps([fabric], capacity) if capacity else 0
-    plan = make_plan(fabric, auto)
+    facts = provenance(machine, datapath, why, spec.seed)
+    auto_bps = 0
+    if capacity:
+        auto_bps = auto_rail_bps([fabric], capacity)
+        facts |= capacity.as_dict()
+    plan = make_plan(fabric, auto_bps)
     spec.fabric_class.check_plan(plan, 0, capacity)
-    facts = provenance(machine, datapath, why, spec.seed) | (capacity.as_dict() if capacity else {})
     base = Run(spec.name, {}, facts, "")
     with built(spec.labels[0], plan, datapath, reroute, base) as session:
         live = LiveFabric(spec, session, base, reroute)

@@ -14,7 +14,8 @@ from railyard.core.errors import BadInput
 from railyard.experiments.api import inconclusive
 from railyard.experiments.api.results import Results
 
-_blocks: Final[list[list[Results]]] = []  # what was measured in each block that is open now
+# The results that were measured in each block that is open now.
+_blocks: Final[list[list[Results]]] = []
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Final
 
 import pandas as pd
@@ -11,7 +12,8 @@ from railyard.results.analysis.aggregate import grouped
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.theory import nezha
 
-SINGLE: Final = "single"  # a policy `single:NAME` is one rail; `single` alone chooses the best by its nominal cost
+# A policy `single:NAME` is one rail; `single` alone chooses the best rail by its nominal cost.
+SINGLE: Final = "single"
 
 
 def results_of(analysis: Analysis) -> AllreduceResults:
@@ -46,13 +48,17 @@ class FabricMeasurements:
     def frame(self) -> pd.DataFrame:
         """A row for each point."""
         columns = ["policy", "size", "repeat", "mean_s", "typical_s", "split"]
-        return pd.DataFrame([[getattr(point, name) for name in columns] for point in self.points], columns=columns)
+        rows = map(attrgetter(*columns), self.points)
+        return pd.DataFrame(list(rows), columns=columns)
 
     @cached_property
     def seconds(self) -> dict[str, dict[int, float]]:
         """Policy -> size -> seconds of an operation (the mean of a start, the median over starts)."""
         by_policy = self.frame.groupby("policy", sort=False)
-        return {str(name): dict(rows.groupby("size", sort=False).mean_s.median()) for name, rows in by_policy}
+        seconds: dict[str, dict[int, float]] = {}
+        for policy, rows in by_policy:
+            seconds[str(policy)] = dict(rows.groupby("size", sort=False).mean_s.median())
+        return seconds
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -67,12 +73,14 @@ class FabricMeasurements:
     @property
     def largest(self) -> int:
         """The largest size that was measured, whether or not it is valid."""
-        return max(point.size for point in (*self.points, *self.left_out))
+        return max(point.size for point in self.points + self.left_out)
 
     @property
     def large(self) -> int | None:
         """The largest size, if it is one of the large ones. A target for it is not judged by a smaller one."""
-        return self.largest if self.largest >= nezha.LARGE else None
+        if self.largest < nezha.LARGE:
+            return None
+        return self.largest
 
     @property
     def small(self) -> list[int]:
@@ -81,11 +89,13 @@ class FabricMeasurements:
 
     def starts(self, policy: str, size: int) -> tuple[Point, ...]:
         """Return the point of each start, in their order."""
-        return tuple(p for p in self.points if (p.policy, p.size) == (policy, size))
+        return tuple(point for point in self.points if (point.policy, point.size) == (policy, size))
 
     def at(self, policy: str, size: int | None) -> float | None:
         """Return the seconds of an operation; None where it wasn't measured, or without a size."""
-        return self.seconds.get(policy, {}).get(size) if size is not None else None
+        if size is None:
+            return None
+        return self.seconds.get(policy, {}).get(size)
 
     def ratios(self, policy: str, other: str, size: int) -> list[float]:
         """Return what an operation usually takes over the other's, start by start.
@@ -105,8 +115,9 @@ class FabricMeasurements:
             seconds = self.at(policy, size)
             if seconds is not None:
                 times[policy] = seconds
-        named = {policy: seconds for policy, seconds in times.items() if policy != SINGLE}
-        return named or times
+        if len(times) > 1:
+            times.pop(SINGLE, None)
+        return times
 
     def gain(self, policy: str, size: int | None) -> float | None:
         """Return the throughput over that of the better rail alone."""
@@ -142,7 +153,10 @@ class FabricMeasurements:
 
     def predicted(self, policy: str, size: int) -> float | None:
         """Return the seconds by the equations."""
-        return next((p.predicted_s for p in self.starts(policy, size) if p.predicted_s is not None), None)
+        for point in self.starts(policy, size):
+            if point.predicted_s is not None:
+                return point.predicted_s
+        return None
 
     def threshold(self, policy: str = "nezha") -> int | None:
         """Return the largest size up to which one rail carried all; None if it split from the first, or never.

@@ -9,8 +9,10 @@ from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
 from railyard.workloads.allreduce.engine_kind import Group, engine_of
 from railyard.workloads.allreduce.workload import check_complete
 
-PAUSE_S: Final = 0.05  # between two minimal operations while a rail is lost
-_SHARED_ENGINE: Final = "nezha"  # the policy that the shared processes start with
+# Time between two minimal operations while a rail is lost.
+PAUSE_S: Final = 0.05
+# The shared processes start with this policy.
+_SHARED_ENGINE: Final = "nezha"
 ReportsCallback = Callable[[Sequence[RankReport]], None]
 
 
@@ -40,7 +42,9 @@ class MonitoredEngine:
         """
         reports = self._ranks.run(operations)
         self._on_reports(reports)
-        lost = set(self.lost if before is None else before)
+        lost = set(self.lost)
+        if before is not None:
+            lost = set(before)
         for report in reports:
             lost.update(report.dead_rails)
             for migration in report.migrations:
@@ -118,4 +122,6 @@ class EnginePool:
 
 def engine_name(policy: str) -> str:
     """Return the policy whose processes a policy runs in: the same for all of Railyard's own."""
-    return _SHARED_ENGINE if engine_of(policy).runs_policies else policy
+    if engine_of(policy).runs_policies:
+        return _SHARED_ENGINE
+    return policy

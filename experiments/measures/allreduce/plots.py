@@ -30,40 +30,53 @@ def colour_of(policy: str) -> str:
     return colour or plots.SKY
 
 
-def latency(m: FabricMeasurements) -> plots.Plot:
+def latency(fabric: FabricMeasurements) -> plots.Plot:
     """Fig. 9 and 10: time and throughput of an allreduce by its size, a line a policy."""
     with plots.drawing(_PANEL + 0.5) as figure:
         left, right = figure.subplots(1, 2)
-        looks = _looks(m.policies)
+        looks = _looks(fabric.policies)
         for policy, look in looks.items():
-            by_size = m.seconds[policy]
+            by_size = fabric.seconds[policy]
             sizes = sorted(by_size)
             times = [by_size[size] for size in sizes]
             rates = [8 * size / by_size[size] for size in sizes]
             _curve(left, policy, sizes, times, seconds, look)
             _curve(right, policy, sizes, rates, rate, look)
-        predicted_times = [(size, value) for size in m.sizes if (value := m.predicted("nezha", size)) is not None]
+        predicted_times: dict[int, float] = {}
+        for size in fabric.sizes:
+            predicted_s = fabric.predicted("nezha", size)
+            if predicted_s is not None:
+                predicted_times[size] = predicted_s
         if predicted_times:
-            points = zip(*predicted_times, strict=True)
-            line = left.plot(*points, color=plots.MUTED, ls="--", lw=1, label="nezha by Eq. 4 and 5")
-            mark(line, "nezha by Eq. 4 and 5", "nezha by Eq. 4 and 5")
-        _by_size(left, m.sizes, plots.seconds_tick, yscale="log", ylabel="time")
-        _by_size(right, m.sizes, plots.rate_tick, yscale="log", ylabel="bytes of the buffer over time")
+            name = "nezha by Eq. 4 and 5"
+            times = list(predicted_times.values())
+            line = left.plot(list(predicted_times), times, color=plots.MUTED, ls="--", lw=1, label=name)
+            mark(line, name, name)
+        _by_size(left, fabric.sizes, plots.seconds_tick, yscale="log", ylabel="time")
+        _by_size(right, fabric.sizes, plots.rate_tick, yscale="log", ylabel="bytes of the buffer over time")
         handles, labels = left.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(8, len(labels)))
-        name = "Fig. 9" if len(set(m.rails.kinds)) == 1 else "Fig. 10"
-        caption = f"As Nezha's {name}. Sizes are the paper's; rates too. Dashed in grey: what Eq. 4 and 5 say of nezha."
-        return plots.finish(figure, f"multirail-latency-{m.rails.label}", _alt_text(m), caption)
+        # the paper has a figure for like rails, and one for unlike rails
+        number = 9 if len(set(fabric.rails.kinds)) == 1 else 10
+        sources = "Sizes are the paper's; rates too. Dashed in grey: what Eq. 4 and 5 say of nezha."
+        caption = f"As Nezha's Fig. {number}. {sources}"
+        return plots.finish(figure, f"multirail-latency-{fabric.rails.label}", _alt_text(fabric), caption)
 
 
 def _looks(policies: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return colour, marker and dashes of each policy's line; those without a colour of their own share one."""
     markers = plots.markers(policies)
     dashes = plots.dashes(policies)
-    return {
-        policy: {"color": colour_of(policy), "marker": markers[policy], "ls": dashes[policy], "ms": 4, "lw": 1.4}
-        for policy in policies
-    }
+    looks: dict[str, dict[str, Any]] = {}
+    for policy in policies:
+        looks[policy] = {
+            "color": colour_of(policy),
+            "marker": markers[policy],
+            "ls": dashes[policy],
+            "ms": 4,
+            "lw": 1.4,
+        }
+    return looks
 
 
 def _curve(
@@ -84,7 +97,10 @@ def _by_size(axes: Axes, sizes: Sequence[int], tick: Callable[[float, float], st
     """Set up a horizontal axis of sizes, and the labels of the vertical one; `properties` of the axes."""
     axes.set(xscale="log", **properties)
     axes.yaxis.set_major_formatter(FuncFormatter(tick))
-    shown = sizes if len(sizes) <= 8 else sizes[:: len(sizes) // 6]
+    shown = sizes
+    # labels of more sizes would overlap
+    if len(sizes) > 8:
+        shown = sizes[:: len(sizes) // 6]
     axes.xaxis.set_major_locator(FixedLocator(list(shown)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size_name(int(value))))
@@ -92,34 +108,38 @@ def _by_size(axes: Axes, sizes: Sequence[int], tick: Callable[[float, float], st
     plots.quiet(axes, grid="y")
 
 
-def _alt_text(m: FabricMeasurements) -> str:
-    size = m.sizes[-1]
-    times = ", ".join(f"{policy} {seconds(m.at(policy, size))}" for policy in m.policies if m.at(policy, size))
-    return f"Time and throughput of an allreduce by its size on {m.rails.label}; at {size_name(size)}: {times}"
+def _alt_text(fabric: FabricMeasurements) -> str:
+    size = fabric.sizes[-1]
+    times: list[str] = []
+    for policy in fabric.policies:
+        if fabric.at(policy, size):
+            times.append(f"{policy} {seconds(fabric.at(policy, size))}")
+    title = f"Time and throughput of an allreduce by its size on {fabric.rails.label}"
+    return f"{title}; at {size_name(size)}: {', '.join(times)}"
 
 
 def shares(results: AllreduceResults) -> plots.Plot | None:
     """Fig. 11: which part of the bytes goes to the rail that isn't tcp, by size and number of nodes."""
     lines = []
-    for m in by_fabric(results):
-        rail = _rail_beside_tcp(m)
-        if rail is not None and "nezha" in m.policies:
-            lines.append((m, rail))
+    for fabric in by_fabric(results):
+        rail = _rail_beside_tcp(fabric)
+        if rail is not None and "nezha" in fabric.policies:
+            lines.append((fabric, rail))
     if not lines:
         return None
     with plots.drawing(_PANEL) as figure:
         axes = figure.subplots()
         alt_parts = []
-        mixes = list(dict.fromkeys(m.rails.mix for m, _ in lines))
-        markers = plots.markers([m.rails.label for m, _ in lines])
-        for m, rail in lines:
+        mixes = list(dict.fromkeys(fabric.rails.mix for fabric, _ in lines))
+        markers = plots.markers([fabric.rails.label for fabric, _ in lines])
+        for fabric, rail in lines:
             look: dict[str, Any] = {
-                "color": plots.SERIES[mixes.index(m.rails.mix)],
-                "lw": 2 if m.rails.nodes > 4 else 1,
-                "marker": markers[m.rails.label],
+                "color": plots.SERIES[mixes.index(fabric.rails.mix)],
+                "lw": 2 if fabric.rails.nodes > 4 else 1,
+                "marker": markers[fabric.rails.label],
                 "ms": 4,
             }
-            alt_parts.append(_draw_shares(axes, m, rail, look))
+            alt_parts.append(_draw_shares(axes, fabric, rail, look))
         labels: dict[str, Any] = {"ylim": (-0.03, 1.03), "ylabel": "share of the rail\nthat isn't tcp"}
         _by_size(axes, lines[0][0].sizes, lambda value, _: f"{value:.0%}", **labels)
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -127,22 +147,28 @@ def shares(results: AllreduceResults) -> plots.Plot | None:
         return plots.finish(figure, "multirail-shares", f"Shares by size. {'; '.join(alt_parts)}", caption)
 
 
-def _draw_shares(axes: Axes, m: FabricMeasurements, rail: int, look: Mapping[str, Any]) -> str:
+def _draw_shares(axes: Axes, fabric: FabricMeasurements, rail: int, look: Mapping[str, Any]) -> str:
     """Draw the shares of a rail, by its number, and of MRIB's fixed weights; return the last share in words."""
-    by_size = {size: shares[rail] for size in m.sizes if (shares := m.shares("nezha", size))}
-    _curve(axes, f"nezha, {m.rails.label}", list(by_size), list(by_size.values()), percent, look)
-    fixed = m.shares("mrib", m.sizes[-1])
+    by_size: dict[int, float] = {}
+    for size in fabric.sizes:
+        shares = fabric.shares("nezha", size)
+        if shares:
+            by_size[size] = shares[rail]
+    _curve(axes, f"nezha, {fabric.rails.label}", list(by_size), list(by_size.values()), percent, look)
+    fixed = fabric.shares("mrib", fabric.sizes[-1])
     if fixed:
-        weights = [fixed[rail]] * len(m.sizes)
-        _curve(axes, f"mrib, {m.rails.label}", m.sizes, weights, percent, {**look, "ls": ":"})
+        weights = [fixed[rail]] * len(fabric.sizes)
+        _curve(axes, f"mrib, {fabric.rails.label}", fabric.sizes, weights, percent, {**look, "ls": ":"})
     last = max(by_size)
-    return f"{m.rails.label}: {by_size[last]:.0%} at {size_name(last)}"
+    return f"{fabric.rails.label}: {by_size[last]:.0%} at {size_name(last)}"
 
 
-def _rail_beside_tcp(m: FabricMeasurements) -> int | None:
+def _rail_beside_tcp(fabric: FabricMeasurements) -> int | None:
     """Return the number of the rail that isn't tcp, of a fabric with one such rail and one of tcp."""
-    numbers = [number for number, kind in enumerate(m.rails.kinds) if kind != "tcp"]
-    return numbers[0] if len(numbers) == 1 and len(m.rails.kinds) == 2 else None
+    kinds = fabric.rails.kinds
+    if len(kinds) != 2 or kinds.count("tcp") != 1:
+        return None
+    return 1 - kinds.index("tcp")
 
 
 def nic_rates(results: AllreduceResults, fabric: str, fault: str) -> plots.Plot | None:
@@ -176,28 +202,32 @@ def _rates_text(trace: GoodputTrace) -> str:
     spans = ((-1e9, 0, "before"), (100, trace.repair_ms, "while cut"), (trace.repair_ms + 500, 1e9, "after"))
     texts = []
     for begin_ms, end_ms, when in spans:
-        rates = [bps for t_ms, bps in zip(trace.t_ms, trace.bps, strict=True) if begin_ms <= t_ms < end_ms]
-        texts.append(f"{rate(median(rates)) if rates else 'nothing'} {when}")
+        rates: list[float] = []
+        for t_ms, bps in zip(trace.t_ms, trace.bps, strict=True):
+            if begin_ms <= t_ms < end_ms:
+                rates.append(bps)
+        rate_text = rate(median(rates)) if rates else "nothing"
+        texts.append(f"{rate_text} {when}")
     return f"{trace.link} {', '.join(texts)}"
 
 
 def channels(results: AllreduceResults) -> plots.Plot | None:
     """Fig. 13: one rail, two channels on its one NIC, and two NICs, where either the NIC or its processor binds."""
-    selected = [m for m in by_fabric(results) if "virtual" in m.policies]
+    selected = [fabric for fabric in by_fabric(results) if "virtual" in fabric.policies]
     if not selected:
         return None
     with plots.drawing(_PANEL) as figure:
         alt_parts = []
-        for axes, m in zip(figure.subplots(1, len(selected), squeeze=False)[0], selected, strict=True):
-            single = next((policy for policy in m.policies if is_single(policy)), "")
+        for axes, fabric in zip(figure.subplots(1, len(selected), squeeze=False)[0], selected, strict=True):
+            single = next((policy for policy in fabric.policies if is_single(policy)), "")
             papers_names = {single: "TCP(Eth1)", "virtual": "TCP-TCP(Eth1)", "nezha": "TCP-TCP(Eth1-Eth2)"}
-            looks = _looks([policy for policy in papers_names if policy in m.policies])
+            looks = _looks([policy for policy in papers_names if policy in fabric.policies])
             for policy, look in looks.items():
-                sizes = sorted(m.seconds[policy])
-                _curve(axes, papers_names[policy], sizes, [m.seconds[policy][size] for size in sizes], seconds, look)
-            _by_size(axes, m.sizes, plots.seconds_tick, yscale="log", title=m.rails.label)
+                sizes, times = zip(*sorted(fabric.seconds[policy].items()), strict=True)
+                _curve(axes, papers_names[policy], sizes, times, seconds, look)
+            _by_size(axes, fabric.sizes, plots.seconds_tick, yscale="log", title=fabric.rails.label)
             axes.legend()
-            alt_parts.append(_alt_text(m))
+            alt_parts.append(_alt_text(fabric))
         caption = (
             "As Nezha's Fig. 13: where the link binds, a second channel on the same NIC gains nothing; where a rail's "
             "processor binds, it does."
@@ -214,7 +244,8 @@ def trainings(results: AllreduceResults) -> plots.Plot | None:
         bars.append((f"{training}, {fabric}", speeds))
     if not bars:
         return None
-    with plots.drawing(0.9 + 0.24 * sum(len(speeds) + 1 for _, speeds in bars)) as figure:
+    bar_count = sum(len(speeds) + 1 for _, speeds in bars)
+    with plots.drawing(0.9 + 0.24 * bar_count) as figure:
         axes = figure.subplots()
         ticks: dict[int, str] = {}
         alt_parts = []
@@ -226,7 +257,8 @@ def trainings(results: AllreduceResults) -> plots.Plot | None:
                 mark(bar, policy, f"{policy}: {speed:.4g} samples/s, {speed / fastest:.3f} of the fastest")
                 axes.annotate(f" {speed:.4g}/s", (speed / fastest, y), va="center", fontsize=8)
                 ticks[y] = f"{name}: {policy}"
-            alt_parts.append(f"{name}: " + ", ".join(f"{policy} {speed:.4g}" for policy, speed in speeds.items()))
+            speeds_text = ", ".join(f"{policy} {speed:.4g}" for policy, speed in speeds.items())
+            alt_parts.append(f"{name}: {speeds_text}")
         axes.set_yticks(list(ticks), list(ticks.values()), fontsize=8)
         axes.invert_yaxis()
         plots.quiet(axes, grid="x", xlim=(0, 1.15), xlabel="samples/s of a node, over the fastest")

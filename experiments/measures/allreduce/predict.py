@@ -56,10 +56,14 @@ def _draw(panels: dict[str, Lines]) -> Figure:
 def _print_predictions(labels: Sequence[str], rows: Sequence[Prediction], console: Console) -> None:
     """Print a table for each fabric: a row for each workload, a column for each policy."""
     for label in labels:
-        of_fabric = [row for row in rows if row.fabric == label]
-        policies = list(dict.fromkeys(row.policy for row in of_fabric))
-        seconds = {(row.workload, row.policy): row.predicted for row in of_fabric}
-        table = plain_table("workload", *policies, right=policies, title=f"{label}: predicted times")
-        for workload in dict.fromkeys(row.workload for row in of_fabric):
-            table.add_row(workload, *(fmt.seconds(seconds.get((workload, policy))) for policy in policies))
+        # workload -> policy -> seconds
+        predicted: dict[str, dict[str, float | None]] = {}
+        policies: dict[str, None] = {}
+        for row in rows:
+            if row.fabric == label:
+                predicted.setdefault(row.workload, {})[row.policy] = row.predicted
+                policies[row.policy] = None
+        table = plain_table("workload", *policies, right=list(policies), title=f"{label}: predicted times")
+        for workload, seconds in predicted.items():
+            table.add_row(workload, *[fmt.seconds(seconds.get(policy)) for policy in policies])
         console.print(table)

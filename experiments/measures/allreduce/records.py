@@ -19,10 +19,12 @@ from railyard.results.measured import RecordKind
 from railyard.results.runs.records import THROUGHPUT, Event, GoodputTrace, Measurement, Run
 
 R = TypeVar("R", bound=Record)
-MIN_SHARE: Final = 0.005  # of what was sent: a rail that carried less counts as unused
+# A rail that carried a smaller share counts as unused: a few operations only try a split.
+MIN_SHARE: Final = 0.005
 SOURCE: Final = "allreduce"
 LOSS: Final = "loss"
-MIN_SAMPLES_FOR_P99: Final = 100  # operations: of fewer, one in a hundred is less than one
+# Of fewer operations, one in a hundred is less than one.
+MIN_SAMPLES_FOR_P99: Final = 100
 _SKIPPED: Final = "policy skipped"
 _LOST: Final = "rails lost"
 _FAILED: Final = "operations failed"
@@ -49,6 +51,11 @@ class Rails:
     build_s: float = 0.0
     cpu_s_per_byte: tuple[float, ...] = ()
     threshold: float | None = None
+
+
+def rails_of_fabric(fabrics: Iterable[Rails], label: str) -> Rails:
+    """Return the rails of the fabric with a label."""
+    return next(rails for rails in fabrics if rails.label == label)
 
 
 RAILS: Final = RecordKind("rails", Rails, before="goodput")
@@ -86,10 +93,12 @@ class _Row(Record):
         values: dict[str, Any] = {}
         for field_name, (metric, _) in metrics.items():
             values[field_name] = _value_of(measurements.get(metric))
-        if any(f.name == "predicted_s" for f in fields(cls)):
+        if "predicted_s" in cls.__dataclass_fields__:
+            # the first metric has the prediction: see add_to
             first_metric, _ = next(iter(metrics.values()))
-            first = measurements.get(first_metric)
-            values["predicted_s"] = first.predicted if first else None
+            values["predicted_s"] = None
+            if first_metric in measurements:
+                values["predicted_s"] = measurements[first_metric].predicted
         return cls(interval, **values, **other_fields)
 
 
@@ -102,7 +111,9 @@ def _value_of(measurement: Measurement | None) -> float | None:
     """Return the value of a measurement; numbers and bytes are whole."""
     if measurement is None:
         return None
-    return int(measurement.value) if measurement.unit in ("1", "B") else measurement.value
+    if measurement.unit in ("1", "B"):
+        return int(measurement.value)
+    return measurement.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +156,8 @@ class Point(_Row):
     @property
     def relative_spread(self) -> float:
         """Time between the fastest and the slowest rail, over the slowest; 0 where only one worked."""
-        used = [seconds for seconds in self.rail_s if seconds > 0]
+        # a rail without work took no time
+        used = list(filter(None, self.rail_s))
         if len(used) < 2:
             return 0.0
         return (max(used) - min(used)) / max(used)
@@ -154,14 +166,16 @@ class Point(_Row):
         """Add its measurements. A policy with channels in place of rails (`virtual`) has no shares by rail."""
         _Row.add_to(self, run)
         bits = 8 * self.size
-        predicted_bps = bits / self.predicted_s if self.predicted_s else None
+        predicted_bps = None
+        if self.predicted_s:
+            predicted_bps = bits / self.predicted_s
         throughput = Measurement(self.interval, "", THROUGHPUT, bits / self.mean_s, "bit/s", predicted_bps)
         run.measurements.append(throughput)
         if self.policy == "virtual":
             return
-        names = next(rails.names for rails in run.rows(RAILS) if rails.label == self.fabric)
+        rails = rails_of_fabric(run.rows(RAILS), self.fabric)
         for values, metric, unit in ((self.shares, "share", "share"), (self.rail_s, "rail_time", "s")):
-            for name, value in zip(names, values, strict=False):
+            for name, value in zip(rails.names, values, strict=False):
                 run.measurements.append(Measurement(self.interval, "", f"{metric}_{name}", value, unit))
 
 
@@ -304,8 +318,9 @@ def lost_rails(events: Iterable[Event]) -> list[LostRails]:
     return [LostRails(IntervalId.of(detail), tuple(detail["rails"]), detail["kept"]) for detail in details]
 
 
-def _details(events: Iterable[Event], what: str) -> list[dict[str, Any]]:
-    return [event.detail for event in events if (event.source, event.what) == (SOURCE, what)]
+def _details(events: Iterable[Event], event_name: str) -> list[dict[str, Any]]:
+    """Return the details of the allreduces' events of a name."""
+    return [event.detail for event in events if (event.source, event.what) == (SOURCE, event_name)]
 
 
 @dataclass
@@ -366,7 +381,7 @@ class AllreduceResults:
             if interval in fault_intervals:
                 continue
             if "buffer_size" in values:
-                rails = next(rails for rails in run.rows(RAILS) if rails.label == interval.fabric)
+                rails = rails_of_fabric(run.rows(RAILS), interval.fabric)
                 results.points.append(_point(interval, values, rails))
             elif "samples_per_s" in values:
                 results.trainings.append(Training.read(interval, values))
@@ -408,8 +423,13 @@ def _cuts(run: Run, metrics: Mapping[IntervalId, Mapping[str, Measurement]]) -> 
 
 def _point(interval: IntervalId, metrics: Mapping[str, Measurement], fabric: Rails) -> Point:
     """Return the row of a buffer size, with the shares and times of the fabric's rails that were measured."""
-    shares = [metrics[f"share_{rail}"].value for rail in fabric.names if f"share_{rail}" in metrics]
-    times_s = [metrics[f"rail_time_{rail}"].value for rail in fabric.names if f"rail_time_{rail}" in metrics]
+    shares: list[float] = []
+    times_s: list[float] = []
+    for rail in fabric.names:
+        # an engine without rails of its own has neither
+        if f"share_{rail}" in metrics:
+            shares.append(metrics[f"share_{rail}"].value)
+            times_s.append(metrics[f"rail_time_{rail}"].value)
     return Point.read(interval, metrics, shares=tuple(shares), rail_s=tuple(times_s))
 
 

@@ -1,9 +1,10 @@
 """Rows of results from the reports of ranks: a point, a fault with the rates of its NICs."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, compress, pairwise
+from itertools import chain, compress
+from operator import sub
 from statistics import fmean, median
 from typing import Any, Final
 
@@ -16,7 +17,8 @@ from railyard.workloads.allreduce.balancing.balancer import LONG_WINDOW
 from railyard.workloads.allreduce.balancing.policy import rail_seconds
 from railyard.workloads.allreduce.engine.jobs import Migration, RankReport, latencies_s
 
-STEADY: Final = 0.02  # shares that change by less of the buffer than this are what they were
+# Shares that change by a smaller part of the buffer count as unchanged.
+STEADY: Final = 0.02
 _TAIL: Final = 0.1
 BIN_NS: Final = 20_000_000
 
@@ -25,18 +27,20 @@ Row = tuple[float, ...]
 
 def merge_turns(turns: Sequence[Sequence[RankReport]]) -> list[RankReport]:
     """Return one report for each rank from its reports of several turns."""
-    return [
-        RankReport(
-            rank=reports[0].rank,
-            starts_ns=[ns for report in reports for ns in report.starts_ns],
-            ends_ns=[ns for report in reports for ns in report.ends_ns],
-            wrong=sum(report.wrong for report in reports),
-            shares=[row for report in reports for row in report.shares],
-            rail_seconds=[row for report in reports for row in report.rail_seconds],
-            copies=dict(sum((Counter(report.copies) for report in reports), Counter())),
-        )
-        for reports in zip(*turns, strict=True)
-    ]
+    merged_reports: list[RankReport] = []
+    for reports in zip(*turns, strict=True):
+        merged = RankReport(rank=reports[0].rank)
+        copies: Counter[str] = Counter()
+        for report in reports:
+            merged.starts_ns += report.starts_ns
+            merged.ends_ns += report.ends_ns
+            merged.wrong += report.wrong
+            merged.shares += report.shares
+            merged.rail_seconds += report.rail_seconds
+            copies += Counter(report.copies)
+        merged.copies = dict(copies)
+        merged_reports.append(merged)
+    return merged_reports
 
 
 def point(
@@ -61,8 +65,10 @@ def point(
     times = [time / dilation for time in compress(latencies_s(timed), counts)]
     rows = _shares_of_one(timed[0])
     learning_rows = _shares_of_one(checked[0])
-    used_rows = [row for row in compress(rows, counts) if row]
+    # an operation without bytes has no shares
+    used_rows = filter(None, compress(rows, counts))
     copied = [sum(report.copies.values()) / (len(report.ends_ns) * sent) for report in timed]
+    rail_s = [seconds / dilation for seconds in mean_rail_s(timed, counts)]
     p99_s = None
     if len(times) >= MIN_SAMPLES_FOR_P99:
         p99_s = float(np.percentile(times, 99))
@@ -81,17 +87,32 @@ def point(
         mean_s=fmean(times),
         typical_s=_mean_of_medians(times, turns),
         p99_s=p99_s,
-        shares=tuple(fmean(column) for column in zip(*used_rows, strict=True)),
-        rail_s=tuple(seconds / dilation for seconds in mean_rail_s(timed, counts)),
+        shares=_means_of_columns(used_rows),
+        rail_s=tuple(rail_s),
         settled_after=settled_after(learning_rows + rows),
-        wrong=sum(report.wrong for report in checked),
-        checked=sum(len(report.ends_ns) * sent // 4 for report in checked),
+        wrong=_wrong_elements(checked),
+        checked=_checked_elements(checked, sent),
         copied=fmean(copied),
         dilation=dilation,
         predicted_s=real_predicted_s,
         frames=frames,
         credit_share=credit_share,
     )
+
+
+def _means_of_columns(rows: Iterable[Row]) -> Row:
+    """Return the mean of each column of a table."""
+    return tuple(map(fmean, zip(*rows, strict=True)))
+
+
+def _wrong_elements(reports: Sequence[RankReport]) -> int:
+    """Return how many elements of all ranks differ from numpy's sum."""
+    return sum(report.wrong for report in reports)
+
+
+def _checked_elements(reports: Sequence[RankReport], sent: int) -> int:
+    """Return how many elements of four bytes all ranks compared. `sent`: bytes of an operation."""
+    return sum(len(report.ends_ns) * sent // 4 for report in reports)
 
 
 def _counting_operations(turns: Sequence[tuple[int, int]]) -> list[bool]:
@@ -105,8 +126,12 @@ def _counting_operations(turns: Sequence[tuple[int, int]]) -> list[bool]:
 
 def _mean_of_medians(times: Sequence[float], turns: Sequence[tuple[int, int]]) -> float:
     """Return the mean of each turn's median time. `times`: of the operations that count, turn by turn."""
-    ends = list(accumulate(count for _, count in turns))
-    return fmean(median(times[start:end]) for start, end in pairwise([0, *ends]))
+    medians: list[float] = []
+    start = 0
+    for _, count in turns:
+        medians.append(median(times[start : start + count]))
+        start += count
+    return fmean(medians)
 
 
 def _shares_of_one(report: RankReport) -> list[Row]:
@@ -114,7 +139,10 @@ def _shares_of_one(report: RankReport) -> list[Row]:
     rows: list[Row] = []
     for row in report.shares:
         total = sum(row)
-        rows.append(tuple(part / total for part in row) if total else ())
+        if total:
+            rows.append(tuple(part / total for part in row))
+        else:
+            rows.append(())
     return rows
 
 
@@ -128,15 +156,21 @@ def mean_rail_s(reports: Sequence[RankReport], counts: Sequence[bool]) -> Row:
 def settled_after(rows: Sequence[Row]) -> int | None:
     """Return the operations until shares first stood for a long window, or else stayed where they end.
 
-    0 if they never moved, None if they moved to the end. A balancer at rest that looks now and then for something
-    better isn't learning.
+    0 if they never moved, None if they moved to the end.
     """
+    # a balancer at rest that looks now and then for something better isn't learning: what follows doesn't count
     rows = rows[: _first_stable_end(rows)]
-    tail = [row for row in rows[-max(1, int(len(rows) * _TAIL)) :] if row]
+    tail_length = max(1, int(len(rows) * _TAIL))
+    tail = list(filter(None, rows[-tail_length:]))
     if not tail:
         return None
-    after = max((number for number, moved in enumerate(_differs(rows, tail), start=1) if moved), default=0)
-    return after if after <= len(rows) - len(tail) else None
+    last_moved = 0
+    for number, has_moved in enumerate(_differs(rows, tail), start=1):
+        if has_moved:
+            last_moved = number
+    if last_moved > len(rows) - len(tail):
+        return None
+    return last_moved
 
 
 def _first_stable_end(rows: Sequence[Row]) -> int:
@@ -148,10 +182,15 @@ def _first_stable_end(rows: Sequence[Row]) -> int:
     return len(rows)
 
 
-def _differs(rows: Sequence[Row], others: Sequence[Row]) -> list[bool]:
-    """Return whether each row is empty, or further than `STEADY` from the mean of the others."""
-    mean = [fmean(column) for column in zip(*filter(None, others), strict=True)]
-    return [not row or max(abs(a - b) for a, b in zip(row, mean, strict=True)) > STEADY for row in rows]
+def _differs(rows: Sequence[Row], stable_rows: Sequence[Row]) -> list[bool]:
+    """Return whether each row is empty, or further than `STEADY` from the mean of stable rows."""
+    mean = _means_of_columns(filter(None, stable_rows))
+    return [not row or _distance(row, mean) > STEADY for row in rows]
+
+
+def _distance(row: Row, other: Row) -> float:
+    """Return the largest difference of a rail's share."""
+    return float(max(map(abs, map(sub, row, other))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +213,18 @@ def cut(injected: InjectedFault, reports: Sequence[RankReport]) -> Cut:
     migrations = _first_migrations(injected, reports)
     detect_ms = None
     if migrations:
-        detect_ms = min(migration.frozen_at for migration in migrations) * 1e3 - t_fault / 1e6
+        detect_ms = _first_noticed_s(migrations) * 1e3 - t_fault / 1e6
     migrate_ms = None
     if len(migrations) == len(reports):
-        migrate_ms = max(migration.decided_at for migration in migrations) * 1e3 - t_fault / 1e6
+        migrate_ms = _last_moved_s(migrations) * 1e3 - t_fault / 1e6
     times = latencies_s(reports)
     spans = _operation_spans(reports)
-    errors = [error for report in reports for error in report.errors]
+    errors = list(chain.from_iterable(report.errors for report in reports))
     has_carried = _has_carried(injected, reports[0])
+    # a rail that a policy left idle has no share to get back
+    home_ms = None
+    if has_carried:
+        home_ms = _return_ms(injected, reports[0])
     return Cut(
         injected.interval,
         fault=injected.fault,
@@ -192,31 +235,34 @@ def cut(injected: InjectedFault, reports: Sequence[RankReport]) -> Cut:
         inside=any(start_ns <= t_fault <= end_ns for start_ns, end_ns in spans),
         detect_ms=detect_ms,
         migrate_ms=migrate_ms,
-        # a rail that a policy left idle has no share to get back
-        home_ms=_return_ms(injected, reports[0]) if has_carried else None,
+        home_ms=home_ms,
         median_s=_median_before_s(times, spans, t_fault),
         worst_s=max(times, default=0.0),
         operations=len(times),
-        wrong=sum(report.wrong for report in reports),
-        checked=sum(len(report.ends_ns) * injected.sent // 4 for report in reports),
-        error=errors[0] if errors else "",
+        wrong=_wrong_elements(reports),
+        checked=_checked_elements(reports, injected.sent),
+        error=next(iter(errors), ""),
         carried=has_carried,
     )
 
 
 def _operation_spans(reports: Sequence[RankReport]) -> list[tuple[int, int]]:
     """Return when each operation that has ended began at the first rank, and ended at the last one, ns."""
-    starts_ns = [min(row) for row in zip(*(report.starts_ns for report in reports), strict=False)]
-    ends_ns = [max(row) for row in zip(*(report.ends_ns for report in reports), strict=False)]
-    return list(zip(starts_ns, ends_ns, strict=False))
+    # ranks that were ended by an error have fewer operations than others
+    starts_ns = zip(*[report.starts_ns for report in reports], strict=False)
+    ends_ns = zip(*[report.ends_ns for report in reports], strict=False)
+    return list(zip(map(min, starts_ns), map(max, ends_ns), strict=False))
 
 
 def _median_before_s(times: Sequence[float], spans: Sequence[tuple[int, int]], t_fault: int) -> float:
     """Return the median time of the operations that ended before the fault, else that of the first; 0 without any."""
-    before = [time for time, (_, end_ns) in zip(times, spans, strict=True) if end_ns < t_fault]
-    if not before:
-        before = list(times[:1])
-    return median(before) if before else 0.0
+    before: list[float] = []
+    for time, (_, end_ns) in zip(times, spans, strict=True):
+        if end_ns < t_fault:
+            before.append(time)
+    if before:
+        return median(before)
+    return next(iter(times), 0.0)
 
 
 def _first_migrations(injected: InjectedFault, reports: Sequence[RankReport]) -> list[Migration]:
@@ -230,10 +276,22 @@ def _first_migrations(injected: InjectedFault, reports: Sequence[RankReport]) ->
     return migrations
 
 
+def _first_noticed_s(migrations: Sequence[Migration]) -> float:
+    """Return when the first rank noticed a loss (monotonic s)."""
+    return min(migration.frozen_at for migration in migrations)
+
+
+def _last_moved_s(migrations: Sequence[Migration]) -> float:
+    """Return when the last rank had its new tasks (monotonic s)."""
+    return max(migration.decided_at for migration in migrations)
+
+
 def _has_carried(injected: InjectedFault, report: RankReport) -> bool:
     """Return whether the rail carried anything in an operation that ended before the fault."""
-    operations = zip(report.ends_ns, report.shares, strict=False)
-    return any(row[injected.rail] > 0 for end_ns, row in operations if end_ns < injected.t_fault)
+    for end_ns, row in zip(report.ends_ns, report.shares, strict=False):
+        if end_ns < injected.t_fault and row[injected.rail] > 0:
+            return True
+    return False
 
 
 def _return_ms(injected: InjectedFault, report: RankReport) -> float | None:
@@ -257,8 +315,8 @@ def lost_rails(reports: Sequence[RankReport], rails: Sequence[str]) -> Iterator[
             losses[migration.rails, counts[migration.rails]].append(migration)
             counts[migration.rails] += 1
     for (numbers, _), migrations in losses.items():
-        noticed_s = min(migration.frozen_at for migration in migrations)
-        moved_s = max(migration.decided_at for migration in migrations)
+        noticed_s = _first_noticed_s(migrations)
+        moved_s = _last_moved_s(migrations)
         names = ", ".join(rails[number] for number in numbers)
         yield round(noticed_s * 1e9), "rail-lost", {"rails": names}
         after_ms = round((moved_s - noticed_s) * 1e3, 1)
@@ -273,14 +331,17 @@ def nic_rates(injected: InjectedFault, report: RankReport, rails: Sequence[str])
     counts = report.rail_bytes_over_time
     if len(counts) < 2:
         return []
-    at = np.array([ns for ns, _ in counts], dtype=float)
+    times_ns, rows = zip(*counts, strict=True)
+    at = np.array(times_ns, dtype=float)
+    # one of the edges is the fault, so no bin has traffic from before and after it
     first = injected.t_fault - (int(injected.t_fault - at[0]) // BIN_NS) * BIN_NS
     edges = np.arange(first, at[-1], BIN_NS)
-    t_ms = tuple((edge - injected.t_fault) / 1e6 for edge in edges.tolist()[:-1])
+    t_ms = tuple(((edges[:-1] - injected.t_fault) / 1e6).tolist())
     repair_ms = (injected.t_repair - injected.t_fault) / 1e6
+    bytes_by_rail = np.array(rows, dtype=float)
     traces = []
     for rail, name in enumerate(rails):
-        total = np.interp(edges, at, [float(row[rail]) for _, row in counts])
+        total = np.interp(edges, at, bytes_by_rail[:, rail])
         bps = tuple((np.diff(total) * 8e9 / BIN_NS).tolist())
         trace = GoodputTrace(injected.interval, injected.fault, injected.target, t_ms, bps, (), repair_ms, link=name)
         traces.append(trace)

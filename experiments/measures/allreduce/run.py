@@ -28,13 +28,16 @@ def run_allreduces(context: RunContext) -> None:
     run = context.run
     for number, plan in enumerate(context.plans):
         check_dilations(spec, number, plan)
+    built_labels: set[str] = set()
     for number, (label, plan) in enumerate(zip(spec.labels, context.plans, strict=True)):
         for dilation in dilations_on(spec, number):
             with (
                 surviving_interruptions(run, IntervalId(label)),
                 calibrated_session(context, number, plan.dilated(dilation)) as session,
             ):
-                if label not in {rails.label for rails in run.rows(RAILS)}:
+                # fabrics that are built for a dilation each are one fabric with one record
+                if label not in built_labels:
+                    built_labels.add(label)
                     run.rows(RAILS).append(rails_record(label, plan, session.net.build_s))
                 for workload in workloads_on(spec, number):
                     if dilation in workload.dilations(number, plan.spec):
@@ -46,7 +49,8 @@ def run_allreduces(context: RunContext) -> None:
 
 def check_dilations(spec: ExperimentSpec, number: int, plan: MultirailPlan) -> None:
     """Raise BadInput where a dilation leaves less of a rail than frames can be timed at. `number`: of the fabric."""
-    slowest_bps, rail = min(zip(plan.rates_bps, (rail.name for rail in plan.rails), strict=True))
+    slowest_bps = min(plan.rates_bps)
+    rail = plan.rails[plan.rates_bps.index(slowest_bps)].name
     for dilation in dilations_on(spec, number):
         if dilation > 1 and slowest_bps / dilation < MIN_DILATED_BPS:
             rate = format_rate(slowest_bps / dilation)
@@ -63,14 +67,20 @@ def _owner_of(spec: ExperimentSpec, number: int, dilation: float) -> str:
     fabric = rail_fabrics(spec)[number]
     if dilation in fabric.dilation.values():
         return f"fabrics.{number}"
-    workload = next(w for w in workloads_on(spec, number) if dilation in w.dilations(number, fabric))
-    return f"workloads.{workloads_of(spec).index(workload)}"
+    for workload in workloads_on(spec, number):
+        if dilation in workload.dilations(number, fabric):
+            return f"workloads.{workloads_of(spec).index(workload)}"
+    raise LookupError(f"no workload on fabric {number} asks for a dilation of {dilation:g}")
 
 
 def rails_record(label: str, plan: MultirailPlan, build_s: float) -> Rails:
     """Return the record of a fabric that was built in `build_s`."""
     rails = rails_of(plan)
-    splits_from = threshold([allreduce_cost(rail, plan.spec.nodes) for rail in rails], MIN_GAIN)
+    costs = [allreduce_cost(rail, plan.spec.nodes) for rail in rails]
+    splits_from = threshold(costs, MIN_GAIN)
+    # records have sizes as in the paper, before scaling
+    if splits_from is not None:
+        splits_from *= plan.scale
     return Rails(
         label=label,
         nodes=plan.spec.nodes,
@@ -83,5 +93,5 @@ def rails_record(label: str, plan: MultirailPlan, build_s: float) -> Rails:
         mtu=plan.spec.mtu,
         build_s=build_s,
         cpu_s_per_byte=tuple(rail.cpu_s_per_byte for rail in rails),
-        threshold=None if splits_from is None else splits_from * plan.scale,
+        threshold=splits_from,
     )

@@ -41,12 +41,17 @@ class AllreduceSection(Section):
         for outcome in analysis.derived(performance):
             if not outcome.samples:
                 continue
-            values = [value for value in outcome.values if value is not None]
             title = outcome.name
             if outcome.fabric:
                 title += f" ({outcome.fabric})"
-            sign = "≤" if outcome.target.least is None else "≥"
-            spread = spread_text(values, outcome.target.text) if values else ""
+            sign = "≤"
+            if outcome.target.least is not None:
+                sign = "≥"
+            spread = ""
+            # a value of None never came
+            values = [value for value in outcome.values if value is not None]
+            if values:
+                spread = spread_text(values, outcome.target.text)
             yield Card(title, outcome.text, f"target {sign} {outcome.target.limits_text}", spread, outcome.verdict)
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
@@ -55,14 +60,18 @@ class AllreduceSection(Section):
         believable = analysis.derived(believable_results_of)
         doubtful = analysis.derived(doubtful_intervals)
         latencies = []
-        for m in by_fabric(results):
-            table = tables.benchmark_table(m, believable, doubtful.invalid, doubtful.coarse)
-            latencies.append((m.rails.label, plots.latency(m), table, tables.starts_text(m)))
+        for fabric in by_fabric(results):
+            table = tables.benchmark_table(fabric, believable, doubtful.invalid, doubtful.coarse)
+            latencies.append((fabric.rails.label, plots.latency(fabric), table, tables.starts_text(fabric)))
         rates = []
-        for fabric, fault in dict.fromkeys((trace.fabric, trace.interval.part) for trace in results.rates):
-            plot = plots.nic_rates(results, fabric, fault)
+        faults = [(trace.fabric, trace.interval.part) for trace in results.rates]
+        for label, fault in dict.fromkeys(faults):
+            plot = plots.nic_rates(results, label, fault)
             if plot:
-                rates.append((f"{fabric}: {fault}", plot))
+                rates.append((f"{label}: {fault}", plot))
+        slow_motion_note = ""
+        if _is_slowed(results):
+            slow_motion_note = SLOW_MOTION_NOTE
         return {
             "multirail": {
                 "targets": targets_table(analysis.derived(performance), "Performance targets"),
@@ -78,7 +87,7 @@ class AllreduceSection(Section):
                 "trainings": tables.trainings_table(believable),
                 "ddp_runs": tables.ddp_runs_table(results, analysis.judgement.intervals),
                 "losses": plots.losses(results),
-                "slow_motion_note": SLOW_MOTION_NOTE if _is_slowed(results) else "",
+                "slow_motion_note": slow_motion_note,
                 "fabrics": tables.fabrics_table(results),
                 "skipped": results.skipped,
             }
@@ -111,8 +120,9 @@ class AllreduceSection(Section):
 
     def summary(self, analysis: Analysis) -> dict[str, Any]:
         """Return all targets, and the policies that were skipped."""
+        targets = [outcome.as_dict() for outcome in analysis.derived(performance)]
         skipped = [asdict(policy) for policy in analysis.derived(results_of).skipped]
-        return {"targets": [outcome.as_dict() for outcome in analysis.derived(performance)], "skipped": skipped}
+        return {"targets": targets, "skipped": skipped}
 
 
 class DoubtfulIntervals(NamedTuple):
@@ -125,12 +135,15 @@ class DoubtfulIntervals(NamedTuple):
 def doubtful_intervals(analysis: Analysis) -> DoubtfulIntervals:
     """Return the intervals that are not compared with predictions; for Analysis.derived."""
     judgement = analysis.judgement
-    invalid = [interval for interval, verdict in judgement.intervals.items() if verdict == "invalid"]
-    coarse = [interval for (interval, *_), verdict in judgement.rows.items() if verdict == "below resolution"]
-    return DoubtfulIntervals(
-        invalid=frozenset(replace(interval, repeat=0) for interval in invalid),
-        coarse=frozenset(replace(interval, repeat=0) for interval in coarse),
-    )
+    invalid: set[IntervalId] = set()
+    for interval, interval_verdict in judgement.intervals.items():
+        if interval_verdict == "invalid":
+            invalid.add(replace(interval, repeat=0))
+    coarse: set[IntervalId] = set()
+    for (interval, *_), row_verdict in judgement.rows.items():
+        if row_verdict == "below resolution":
+            coarse.add(replace(interval, repeat=0))
+    return DoubtfulIntervals(frozenset(invalid), frozenset(coarse))
 
 
 def _is_slowed(results: AllreduceResults) -> bool:
@@ -142,8 +155,8 @@ def _printed_tables(analysis: Analysis) -> Iterator[Table]:
     results = analysis.derived(results_of)
     believable = analysis.derived(believable_results_of)
     doubtful = analysis.derived(doubtful_intervals)
-    for m in by_fabric(results):
-        yield tables.benchmark_table(m, believable, doubtful.invalid, doubtful.coarse)
+    for fabric in by_fabric(results):
+        yield tables.benchmark_table(fabric, believable, doubtful.invalid, doubtful.coarse)
     paper_table = tables.table_1(believable)
     if paper_table:
         yield paper_table

@@ -35,10 +35,14 @@ from railyard.workloads.allreduce.workload import ITEM, sent_bytes
 
 CHECKED: Final = 3
 """Operations whose every element is compared: the results come from the same code as those that are timed."""
-STAGES: Final = 2  # of an allreduce; each may begin on idle links
-MAX_RESTARTS: Final = 5  # void turns of a size, so that the sweep ends on a machine that loses rails again and again
-RAIL_WAIT_S: Final = 10.0  # seconds of the fabric's own time that a lost rail may take to return before a turn
-Turns = Sequence[tuple[int, int]]  # (operations that don't count, operations that then do) of each turn
+# Stages of an allreduce: each may begin on idle links, whose shapers have saved credit.
+STAGES: Final = 2
+# Void turns of a size are limited, so that the sweep ends on a machine that loses rails again and again.
+MAX_RESTARTS: Final = 5
+# Time, on the fabric's own clock, that a lost rail may take to return before a turn.
+RAIL_WAIT_S: Final = 10.0
+# (operations that don't count, operations that then do) of each turn
+Turns = Sequence[tuple[int, int]]
 
 
 @dataclass
@@ -119,7 +123,9 @@ def calibrated_session(context: RunContext, number: int, plan: MultirailPlan) ->
     run = context.run
     label = spec.labels[number]
     net = MultirailNet(plan, context.datapath)
-    slower = f", time {plan.dilation:g} times slower" if plan.dilation > 1 else ""
+    slower = ""
+    if plan.dilation > 1:
+        slower = f", time {plan.dilation:g} times slower"
     with ExitStack() as stack:
         with context.steps.step(f"{label}: building and calibrating{slower}"):
             stack.enter_context(built_net(label, net, run))
@@ -133,9 +139,9 @@ def _link_checks(label: str, plan: MultirailPlan, slower: str) -> list[LinkCheck
 
     `slower`: added to the names of rails in slow motion.
     """
-    rates = [plan.payload_bps(rail) for rail in range(len(plan.rails))]
-    flows = [start_flow("n1", "n0", Nic(n, 0).ip, calibration_s(bps)) for n, bps in enumerate(rates)]
-    checks = []
+    rates = list(map(plan.payload_bps, range(len(plan.rails))))
+    flows = [start_flow("n1", "n0", Nic(number, 0).ip, calibration_s(bps)) for number, bps in enumerate(rates)]
+    checks: list[LinkCheck] = []
     for rail, bps, flow in zip(plan.rails, rates, flows, strict=True):
         name = f"rail {rail.name}{slower}"
         checks.append(LinkCheck(label, name, "n1 -> n0", bps, measured_bps(flow), plan.dilation))
@@ -180,7 +186,9 @@ class PolicyRun:
 
     def take_turn(self, ranks: MonitoredEngine) -> None:
         """Run the next turn; before the first, the check."""
-        policy = self.interval.policy if engine_of(self.interval.policy).runs_policies else ""
+        policy = ""
+        if engine_of(self.interval.policy).runs_policies:
+            policy = self.interval.policy
         if not self.timed:
             check = Operations("allreduce", "int32", self.sent, CHECKED, self.seed, check=True, policy=policy)
             self.checked = ranks.run(check)
@@ -263,7 +271,8 @@ class SizeSweep:
         """Record what each policy measured; return whether every sum was right."""
         plan = self._session.plan
         mtu = plan.spec.mtu
-        credit_s = STAGES * max(idle_credit_s(rate, mtu, GSO_BURST_S, IDLE_BURST_S) for rate in plan.rates_bps)
+        rail_credits_s = [idle_credit_s(rate, mtu, GSO_BURST_S, IDLE_BURST_S) for rate in plan.rates_bps]
+        credit_s = STAGES * max(rail_credits_s)
         is_right = True
         for run in done:
             row = point(
@@ -290,10 +299,9 @@ class SizeSweep:
 
         When a policy's engine fails, the others that share it start anew, with new processes.
         """
-        backward = False
-        while under_way := [run for run in runs if run.is_under_way]:
-            turns = reversed(under_way) if backward else under_way
-            for run in turns:
+        order = list(runs)
+        while under_way := [run for run in order if run.is_under_way]:
+            for run in under_way:
                 sharing = [other for other in under_way if other.is_under_way and run.shares_engine(other)]
                 if not self._take_turn(run):
                     run.is_broken = True
@@ -302,12 +310,15 @@ class SizeSweep:
                 elif run.lost:
                     self._after_loss(run, sharing)
                 self._session.steps.reached(sum(other.predicted_total_s(len(other.timed)) for other in runs))
-            backward = not backward
+            # forward and backward, so that what slows down with time is in no policy's favour
+            order.reverse()
 
     def _take_turn(self, run: PolicyRun) -> bool:
         """Take a policy's next turn when all rails are there, with its load recorded; return whether it worked."""
         # with fixed weights no policy learns from it
-        policy = "equal" if engine_of(run.interval.policy).runs_policies else ""
+        policy = ""
+        if engine_of(run.interval.policy).runs_policies:
+            policy = "equal"
         minimal = Operations("allreduce", "float32", ITEM, 1, run.seed, policy=policy)
 
         def turn(ranks: MonitoredEngine) -> None:
@@ -345,8 +356,7 @@ class SizeSweep:
     def _record_lost_rails(self, run: PolicyRun, lost: frozenset[int], kept: bool) -> None:
         """Record lost rails; the engine `virtual` has channels in place of rails."""
         has_rails = engine_of(run.interval.policy).runs_policies
-        if has_rails:
-            names = [self._session.rails[number].name for number in sorted(lost)]
-        else:
-            names = [f"channel {number}" for number in sorted(lost)]
+        names: list[str] = []
+        for number in sorted(lost):
+            names.append(self._session.rails[number].name if has_rails else f"channel {number}")
         LostRails(run.interval, tuple(names), kept).add_to(self._session.run)

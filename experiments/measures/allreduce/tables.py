@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from operator import attrgetter
 from statistics import median
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import pandas as pd
 
@@ -17,6 +18,7 @@ from railyard.experiments.measures.allreduce.records import (
     Point,
     Training,
     allreduce_interval,
+    rails_of_fabric,
 )
 from railyard.results import format as fmt
 from railyard.results.analysis.aggregate import grouped
@@ -30,7 +32,7 @@ _TITLE: Final = "time of an allreduce (gain: nezha over the better single rail; 
 
 
 def benchmark_table(
-    m: FabricMeasurements,
+    fabric: FabricMeasurements,
     valid_results: AllreduceResults,
     invalid: frozenset[IntervalId] = frozenset(),
     coarse: frozenset[IntervalId] = frozenset(),
@@ -42,72 +44,83 @@ def benchmark_table(
     not compared with their prediction.
     `coarse`: intervals of points below resolution, which are not compared with their prediction either.
     """
-    valid = FabricMeasurements(m.rails, tuple(p for p in valid_results.points if p.fabric == m.rails.label))
-    titles = ["size", *m.policies]
-    rows = [[size_name(size), *_times(m, size, invalid)] for size in m.sizes]
-    if "nezha" in m.policies:
+    valid_points = [point for point in valid_results.points if point.fabric == fabric.rails.label]
+    valid = FabricMeasurements(fabric.rails, tuple(valid_points))
+    titles = ["size", *fabric.policies]
+    rows = [[size_name(size), *_times(fabric, size, invalid)] for size in fabric.sizes]
+    if "nezha" in fabric.policies:
         titles += ["nezha's shares", "gain", "m/p"]
-        for size, cells in zip(m.sizes, rows, strict=True):
-            percents = [f"{100 * share:.0f}" for share in m.shares("nezha", size) or ()]
-            cells += ["/".join(percents) or fmt.NOTHING, fmt.times(valid.gain("nezha", size))]
-            cells.append(_nezha_over_predicted(m, size, invalid, coarse))
-    stated_gains = _stated_gains_row(m)
+        for size, cells in zip(fabric.sizes, rows, strict=True):
+            cells.append(_shares_text(fabric.shares("nezha", size) or ()))
+            cells.append(fmt.times(valid.gain("nezha", size)))
+            cells.append(_nezha_over_predicted(fabric, size, invalid, coarse))
+    stated_gains = _stated_gains_row(fabric)
     if stated_gains:
         rows.append(stated_gains)
-    if is_slowed(m.points):
+    if is_slowed(fabric.points):
         titles.insert(1, SLOW_MOTION)
-        factors = [_factor(point for point in m.points if point.size == size) for size in m.sizes]
+        points_by_size = grouped(fabric.points, "size")
+        factors = [_factor(points_by_size[size]) for size in fabric.sizes]
         # the row of stated gains has no factor
         for cells, factor in zip(rows, [*factors, ""], strict=False):
             cells.insert(1, factor)
-    title = f"{m.rails.label}: {_TITLE}"
-    return text_table(titles, rows, numbers=1, title=title, note=starts_text(m))
+    title = f"{fabric.rails.label}: {_TITLE}"
+    return text_table(titles, rows, numbers=1, title=title, note=starts_text(fabric))
 
 
-def _times(m: FabricMeasurements, size: int, invalid: frozenset[IntervalId]) -> list[str]:
+def _times(fabric: FabricMeasurements, size: int, invalid: frozenset[IntervalId]) -> list[str]:
     """Return the time of each policy at a size, with a mark if its interval is invalid."""
     cells = []
-    for policy in m.policies:
-        is_invalid = allreduce_interval(m.rails.label, policy, size) in invalid
-        cells.append(fmt.seconds(m.at(policy, size)) + (" ?" if is_invalid else ""))
+    for policy in fabric.policies:
+        cell = fmt.seconds(fabric.at(policy, size))
+        if allreduce_interval(fabric.rails.label, policy, size) in invalid:
+            cell += " ?"
+        cells.append(cell)
     return cells
 
 
-def _stated_gains_row(m: FabricMeasurements) -> list[str]:
+def _shares_text(shares: Sequence[float]) -> str:
+    """Return `40/60`: the percents that each rail carried."""
+    percents = [f"{100 * share:.0f}" for share in shares]
+    return "/".join(percents) or fmt.NOTHING
+
+
+def _stated_gains_row(fabric: FabricMeasurements) -> list[str]:
     """Return the row with the gains that the paper states for such a fabric; no cells if it states none."""
     gains: dict[str, float] = {}
     for (mix, nodes, policy), gain in nezha.GAINS.items():
-        if (mix, nodes) == (m.rails.mix, m.rails.nodes):
+        if (mix, nodes) == (fabric.rails.mix, fabric.rails.nodes):
             gains[policy] = gain
     if not gains:
         return []
     cells = ["Nezha states, at most"]
-    cells += [fmt.times(gains[policy]) if policy in gains else "" for policy in m.policies]
-    if "nezha" in m.policies:
+    for policy in fabric.policies:
+        cells.append(fmt.times(gains[policy]) if policy in gains else "")
+    if "nezha" in fabric.policies:
         cells += ["", fmt.times(gains.get("nezha")), ""]
     return cells
 
 
 def _nezha_over_predicted(
-    m: FabricMeasurements, size: int, invalid: frozenset[IntervalId], coarse: frozenset[IntervalId]
+    fabric: FabricMeasurements, size: int, invalid: frozenset[IntervalId], coarse: frozenset[IntervalId]
 ) -> str:
     """Return nezha's measured time over the predicted one, or why they are not compared."""
-    interval = allreduce_interval(m.rails.label, "nezha", size)
+    interval = allreduce_interval(fabric.rails.label, "nezha", size)
     if interval in invalid:
         return "invalid"
     if interval in coarse:
         return "below resolution"
-    return _over_predicted(m.at("nezha", size), m.predicted("nezha", size))
+    return _over_predicted(fabric.at("nezha", size), fabric.predicted("nezha", size))
 
 
-def starts_text(m: FabricMeasurements) -> str:
+def starts_text(fabric: FabricMeasurements) -> str:
     """Return `to 512KiB medians of 3 starts, up to 12% apart`; nothing where each size has one."""
-    times = m.frame.groupby(["size", "policy"]).mean_s
+    times = fabric.frame.groupby(["size", "policy"]).mean_s
     spread = (times.max() - times.min()) / times.median()
     # the most of all policies: one that breaks down has fewer starts
     most = pd.DataFrame({"starts": times.count(), "spread": spread}).groupby("size").max()
     parts = []
-    for starts, group in groupby(m.sizes, key=lambda size: int(most.starts[size])):
+    for starts, group in groupby(fabric.sizes, key=lambda size: int(most.starts[size])):
         sizes = list(group)
         if starts > 1:
             apart = fmt.percent(float(most.spread[sizes].max()), 0)
@@ -123,86 +136,132 @@ def is_slowed(rows: Iterable[Point | Training]) -> bool:
 def _factor(rows: Iterable[Point | Training]) -> str:
     """Return `5x` for rows that were measured in slow motion."""
     dilation = max(row.dilation for row in rows)
-    return f"{dilation:g}x" if dilation > 1 else ""
+    if dilation <= 1:
+        return ""
+    return f"{dilation:g}x"
 
 
 def _over_predicted(measured: float | None, predicted: float | None) -> str:
-    return fmt.ratio(measured / predicted) if predicted and measured else fmt.NOTHING
+    if not measured or not predicted:
+        return fmt.NOTHING
+    return fmt.ratio(measured / predicted)
 
 
 def _size(size: float | None) -> str:
-    return size_name(round(size)) if size else fmt.NOTHING
+    if not size:
+        return fmt.NOTHING
+    return size_name(round(size))
+
+
+class _Gain(NamedTuple):
+    """Gains of a policy over the better single rail on a fabric; None where a size was not measured.
+
+    `best`: the largest one at a large size, which is `best_size`. `stated`: the paper's best.
+    """
+
+    fabric: str
+    policy: str
+    at_largest: float | None
+    best: float | None
+    best_size: int | None
+    stated: float | None
 
 
 def gains_table(results: AllreduceResults) -> Table:
     """Return every policy's gain over the better single rail, and what the paper states."""
-
-    def best(row: tuple[FabricMeasurements, str]) -> tuple[float | None, int | None]:
-        """Return the largest gain at one of the large sizes, and that size."""
-        m, policy = row
-        gains = [(gain, size) for size in m.sizes if size >= nezha.LARGE and (gain := m.gain(policy, size)) is not None]
-        return max(gains, default=(None, None))
-
     columns = (
-        text("fabric", lambda row: row[0].rails.label),
-        text("policy", lambda row: row[1]),
-        Column("largest size", lambda row: row[0].gain(row[1], row[0].largest), fmt.times),
-        Column("best of large sizes", lambda row: best(row)[0], fmt.times),
-        Column("at", lambda row: best(row)[1], _size),
-        Column("Nezha's best", lambda r: nezha.GAINS.get((r[0].rails.mix, r[0].rails.nodes, r[1])), fmt.times),
+        *texts("fabric", "policy"),
+        Column("largest size", "at_largest", fmt.times),
+        Column("best of large sizes", "best", fmt.times),
+        Column("at", "best_size", _size),
+        Column("Nezha's best", "stated", fmt.times),
     )
-    rows = [(m, policy) for m in by_fabric(results) for policy in m.policies if not is_single(policy)]
+    rows: list[_Gain] = []
+    for fabric in by_fabric(results):
+        for policy in fabric.policies:
+            if not is_single(policy):
+                rows.append(_gain_of(fabric, policy))
     return Table(columns, rows, title="Throughput over the better single rail")
+
+
+def _gain_of(fabric: FabricMeasurements, policy: str) -> _Gain:
+    """Return the gains of a policy on a fabric."""
+    best = None
+    best_size = None
+    for size in fabric.sizes:
+        gain = fabric.gain(policy, size)
+        # of two equal gains the one at the larger size
+        if size >= nezha.LARGE and gain is not None and gain >= (best or 0.0):
+            best = gain
+            best_size = size
+    stated = nezha.GAINS.get((fabric.rails.mix, fabric.rails.nodes, policy))
+    return _Gain(fabric.rails.label, policy, fabric.gain(policy, fabric.largest), best, best_size, stated)
 
 
 def thresholds_table(results: AllreduceResults) -> Table:
     """Return up to which size nezha used one rail alone; a dash where it split all sizes, or none."""
     columns = (
-        text("fabric", lambda m: m.rails.label),
-        Column("one rail up to", lambda m: m.threshold(), _size),
-        Column("Eq. 6 + 10%", lambda m: m.rails.threshold, _size),
-        Column("Nezha's", lambda m: nezha.THRESHOLDS.get((m.rails.mix, m.rails.nodes)), _size),
+        text("fabric", lambda fabric: fabric.rails.label),
+        Column("one rail up to", lambda fabric: fabric.threshold(), _size),
+        Column("Eq. 6 + 10%", lambda fabric: fabric.rails.threshold, _size),
+        Column("Nezha's", lambda fabric: nezha.THRESHOLDS.get((fabric.rails.mix, fabric.rails.nodes)), _size),
     )
-    rows = [m for m in by_fabric(results) if "nezha" in m.policies and len(m.rails.names) > 1]
+    rows = [fabric for fabric in by_fabric(results) if "nezha" in fabric.policies and len(fabric.rails.names) > 1]
     return Table(columns, rows, title="Sizes that nezha leaves to one rail")
 
 
 def table_1(results: AllreduceResults) -> Table | None:
     """Return the paper's Table 1 beside what was measured on 4 nodes with tcp and sharp; None without these."""
-    m = next(filter(_is_of_table_1, by_fabric(results)), None)
-    if m is None:
+    fabric = next(filter(_is_of_table_1, by_fabric(results)), None)
+    if fabric is None:
         return None
-    names = {f"single:{name}": f"single:{kind}" for name, kind in zip(m.rails.names, m.rails.kinds, strict=True)}
-    if m.rails.kinds[0] == "tcp":
-        names |= {"weights:99:1": "99/1", "weights:1:99": "1/99"}
-    policies = {names.get(policy, policy): policy for policy in m.policies}
+    policies = _policies_by_papers_name(fabric)
     columns = [name for name in _TABLE_1 if name in policies]
     rows: list[list[str]] = []
-    for size in m.sizes:
-        rows.append([size_name(size), "measured", *(fmt.seconds(m.at(policies[name], size)) for name in columns)])
+    for size in fabric.sizes:
+        times = [fmt.seconds(fabric.at(policies[name], size)) for name in columns]
+        rows.append([size_name(size), "measured", *times])
         stated = nezha.TABLE_1.get(size)
         if stated:
-            rows.append(["", "Nezha", *(fmt.seconds(stated.get(name)) for name in columns)])
+            stated_times = [fmt.seconds(stated.get(name)) for name in columns]
+            rows.append(["", "Nezha", *stated_times])
     return text_table(("size", "", *columns), rows, numbers=2, title="Nezha's Table 1, and the same here")
 
 
-def _is_of_table_1(m: FabricMeasurements) -> bool:
-    return m.rails.nodes == 4 and sorted(m.rails.kinds) == ["sharp", "tcp"]
+def _policies_by_papers_name(fabric: FabricMeasurements) -> dict[str, str]:
+    """Return the policies of a fabric by their names in the paper's Table 1."""
+    names: dict[str, str] = {}
+    for rail, kind in zip(fabric.rails.names, fabric.rails.kinds, strict=True):
+        names[f"single:{rail}"] = f"single:{kind}"
+    # the paper's weights are those of tcp, then sharp
+    if fabric.rails.kinds[0] == "tcp":
+        names |= {"weights:99:1": "99/1", "weights:1:99": "1/99"}
+    return {names.get(policy, policy): policy for policy in fabric.policies}
+
+
+def _is_of_table_1(fabric: FabricMeasurements) -> bool:
+    return fabric.rails.nodes == 4 and sorted(fabric.rails.kinds) == ["sharp", "tcp"]
 
 
 def cuts_table(cuts: Sequence[Cut]) -> Table:
     """Return a row for each fabric, policy and fault, its repeats together; `back` is of rails that were in use."""
+
+    def values(rows: Sequence[Cut], column: str, counting: str = "") -> list[Any]:
+        """Return a column of the repeats; only of those for which the column `counting` is true, if it is given."""
+        counted = filter(attrgetter(counting), rows) if counting else rows
+        return list(map(attrgetter(column), counted))
+
     columns = (
         text("fabric", lambda rows: rows[0].fabric),
         text("fault", lambda rows: rows[0].name),
         text("policy", lambda rows: rows[0].policy),
-        Column("in an operation", lambda rows: f"{sum(c.inside for c in rows)} of {len(rows)}"),
-        Column("detected ms", lambda rows: _spread([c.detect_ms for c in rows if c.inside])),
-        Column("migrated ms", lambda rows: _spread([c.migrate_ms for c in rows if c.inside])),
-        Column("back ms", lambda rows: _spread([c.home_ms for c in rows if c.carried])),
-        Column("operation", lambda rows: median(c.median_s for c in rows), fmt.seconds),
-        Column("longest", lambda rows: max(c.worst_s for c in rows), fmt.seconds),
-        Column("elements wrong", lambda rows: f"{sum(c.wrong for c in rows):,}"),
+        Column("in an operation", lambda rows: f"{sum(values(rows, 'inside'))} of {len(rows)}"),
+        Column("detected ms", lambda rows: _spread(values(rows, "detect_ms", counting="inside"))),
+        Column("migrated ms", lambda rows: _spread(values(rows, "migrate_ms", counting="inside"))),
+        Column("back ms", lambda rows: _spread(values(rows, "home_ms", counting="carried"))),
+        Column("operation", lambda rows: median(values(rows, "median_s")), fmt.seconds),
+        Column("longest", lambda rows: max(values(rows, "worst_s")), fmt.seconds),
+        Column("elements wrong", lambda rows: f"{sum(values(rows, 'wrong')):,}"),
     )
     return Table(columns, list(grouped(cuts, "fabric", "policy", "name").values()), title="Rail faults")
 
@@ -240,7 +299,9 @@ def trainings_table(results: AllreduceResults) -> Table:
     ]
     if is_slowed(results.trainings):
         columns.insert(3, Column(SLOW_MOTION, _factor))
-    by_policy = [rows for training in trainings.values() for rows in grouped(training, "policy").values()]
+    by_policy: list[Sequence[Training]] = []
+    for training in trainings.values():
+        by_policy += grouped(training, "policy").values()
     return Table(columns, by_policy, title="Trainings")
 
 
@@ -263,20 +324,21 @@ def _over_baseline(
     policy = rows[0].policy
     if is_single(policy):
         return fmt.NOTHING
-    baseline_rows = []
-    for training in all_rows:
-        is_baseline = is_single(training.policy) if baseline == "single" else training.policy == baseline
-        if is_baseline and training.policy != policy:
-            baseline_rows.append(training)
-    if not baseline_rows:
+    speeds: list[float] = []
+    for other, other_rows in grouped(all_rows, "policy").items():
+        is_one_rail = baseline == "single" and is_single(other)
+        if other != policy and (other == baseline or is_one_rail):
+            speeds.append(_median_speed(other_rows))
+    if not speeds:
         return fmt.NOTHING
-    best = max(map(_median_speed, grouped(baseline_rows, "policy").values()))
+    best = max(speeds)
     ratio_text = fmt.times(_median_speed(rows) / best)
-    rails = next(rails for rails in results.fabrics if rails.label == rows[0].fabric)
+    rails = rails_of_fabric(results.fabrics, rows[0].fabric)
     stated = nezha.TRAINING_GAINS.get((rows[0].workload, rails.mix, rails.nodes, baseline))
     if stated and policy == "nezha":
         gain, is_upper_bound = stated
-        ratio_text += f" (Nezha {'≤ ' if is_upper_bound else ''}{fmt.times(gain)})"
+        sign = "≤ " * is_upper_bound
+        ratio_text += f" (Nezha {sign}{fmt.times(gain)})"
     return ratio_text
 
 
@@ -305,9 +367,11 @@ def fabrics_table(results: AllreduceResults) -> Table:
     """Return what was built: a row for each rail."""
     rows = []
     for rails in results.fabrics:
-        fabric = [rails.label, str(rails.nodes), f"{rails.scale:g}", fmt.seconds(rails.build_s)]
-        for n, name in enumerate(rails.names):
-            cells = (name, rails.kinds[n], fmt.rate(rails.bps[n]), fmt.seconds(rails.setup_s[n]))
-            rows.append([*(fabric if n == 0 else [""] * 4), *cells])
+        fabric_cells = [rails.label, str(rails.nodes), f"{rails.scale:g}", fmt.seconds(rails.build_s)]
+        for number, name in enumerate(rails.names):
+            cells = (name, rails.kinds[number], fmt.rate(rails.bps[number]), fmt.seconds(rails.setup_s[number]))
+            rows.append([*fabric_cells, *cells])
+            # only the first row of a fabric names it
+            fabric_cells = [""] * len(fabric_cells)
     titles = ("fabric", "nodes", "times slower", "built in", "rail", "kind", "payload a NIC", "set-up a message")
     return text_table(titles, rows, numbers=1)

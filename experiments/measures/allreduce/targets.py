@@ -5,6 +5,7 @@ Where Nezha's text states a figure, a target asks for it; the other targets are 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from statistics import fmean, geometric_mean, median
 from typing import Any, Final, Literal, NamedTuple
@@ -30,19 +31,23 @@ Scope = Literal["run", "fabric", "fault", "DDP run"]
 """The part of the results on which a target is measured."""
 
 
-class Value(NamedTuple):
-    """A measured value (None: never), and `of` what it is."""
+NEVER: Final = inf
+"""The value of what a target waits for and what didn't happen, such as a migration."""
 
-    value: float | None
-    of: str = ""
+
+class Value(NamedTuple):
+    """A measured value, or NEVER, and a text that says of what part or of how many it is."""
+
+    value: float
+    text: str = ""
 
 
 @dataclass(frozen=True)
 class MeasuredTarget:
     """A target with its measurement, once for each part of the results.
 
-    `measure`: from a part (AllreduceResults, FabricMeasurements, the cuts of a fault, DdpRun) to its value; None for a
-    part that has none.
+    `measure`: takes a part (AllreduceResults, FabricMeasurements, the cuts of a fault, DdpRun) and returns its value;
+    None where the quantity was not measured on that part.
     """
 
     scope: Scope
@@ -91,9 +96,13 @@ def _outcome(target: Target, part: Part, value: Value, verdicts: Mapping[Interva
     """Return what was measured of a target on a part, with the worst verdict of the part's intervals."""
     place = ": ".join(filter(None, (part.place.fabric, part.place.part)))
     verdict: Verdict = "ok"
+    # wrong elements are no matter of speed, so a disturbed machine is no excuse for them
     if not target.claim:
-        verdict = worst_verdict(verdicts.get(row.interval, "ok") for row in part.rows)
-    sample = Sample(value.value, value.of, part.place)
+        row_verdicts = [verdicts.get(row.interval, "ok") for row in part.rows]
+        verdict = worst_verdict(row_verdicts)
+    # a sample has no number for what never happened
+    number = None if value.value == NEVER else value.value
+    sample = Sample(number, value.text, part.place)
     return Outcome(target, place or "all", samples=(sample,), verdict=verdict)
 
 
@@ -102,7 +111,7 @@ def _parts(results: AllreduceResults) -> dict[Scope, list[Part]]:
     faults = grouped(results.cuts, "fabric", "name")
     return {
         "run": [Part(IntervalId(), results, results.points)],
-        "fabric": [Part(IntervalId(m.rails.label), m, m.points) for m in by_fabric(results)],
+        "fabric": [Part(IntervalId(fabric.rails.label), fabric, fabric.points) for fabric in by_fabric(results)],
         "fault": [Part(IntervalId(fabric, part=name), cuts, cuts) for (fabric, name), cuts in faults.items()],
         "DDP run": [Part(ddp_run.interval, ddp_run, [ddp_run]) for ddp_run in results.ddp_runs],
     }
@@ -137,23 +146,27 @@ def _wrong_sums(results: AllreduceResults) -> Value | None:
 LINK_BOUND: Final = Target(quantity="single rail, ring, large: of its links' bound", unit="share", least=0.95)
 
 
-def _of_link_bound(m: FabricMeasurements) -> Value | None:
+def _of_link_bound(fabric: FabricMeasurements) -> Value | None:
     """The worst of the rings at the largest size: the time that its links alone would take, over the measured time.
 
     Of a ring of N no rank's link can carry less than 2(N-1)/N of the buffer (Patarasuk and Yuan, 2009). Set-up is not
     included. Rails whose processor is slower than their links are left out.
     """
-    rails = m.rails
-    rates = _link_bound_rates(m)
-    sent = {point.policy: point.sent for point in m.points if point.size == m.large and point.policy in rates}
-    bits = 8 * 2 * (rails.nodes - 1) / rails.nodes
-    shares = [Value(bits * sent[policy] / rates[policy] / (m.at(policy, m.large) or inf), policy) for policy in sent]
+    nodes = fabric.rails.nodes
+    rates = _link_bound_rates(fabric)
+    bits_per_byte_sent = 8 * 2 * (nodes - 1) / nodes
+    shares: list[Value] = []
+    for point in fabric.points:
+        if point.size == fabric.large and point.policy in rates:
+            bound_s = bits_per_byte_sent * point.sent / rates[point.policy]
+            measured_s = fabric.at(point.policy, fabric.large) or inf
+            shares.append(Value(bound_s / measured_s, point.policy))
     return min(shares, default=None)
 
 
-def _link_bound_rates(m: FabricMeasurements) -> dict[str, float]:
+def _link_bound_rates(fabric: FabricMeasurements) -> dict[str, float]:
     """Return the rate of each single rail that is a ring and whose links are its bottleneck, bit/s, by policy."""
-    rails = m.rails
+    rails = fabric.rails
     cpu_times = rails.cpu_s_per_byte or (0.0,) * len(rails.names)
     rates: dict[str, float] = {}
     for name, kind, bps, cpu_s in zip(rails.names, rails.kinds, rails.bps, cpu_times, strict=True):
@@ -172,21 +185,23 @@ def _gain_of_pair(nodes: int) -> Target:
 PAIR: Final = {nodes: _gain_of_pair(nodes) for nodes in (4, 8)}
 
 
-def _pair_gain_on(nodes: int) -> Callable[[FabricMeasurements], Value | None]:
-    def gain(m: FabricMeasurements) -> Value | None:
-        if m.rails.nodes != nodes or not _has_two_like_rails(m):
-            return None
-        return _value_or_none(m.gain("nezha", m.large))
-
-    return gain
+def _gain_of_second_rail(nodes: int, fabric: FabricMeasurements) -> Value | None:
+    """Gain at the largest size, on fabrics with so many nodes."""
+    if fabric.rails.nodes != nodes or not _has_two_like_rails(fabric):
+        return None
+    return _value_if_measured(fabric.gain("nezha", fabric.large))
 
 
-def _has_two_like_rails(m: FabricMeasurements) -> bool:
-    return len(m.rails.kinds) == 2 and len({*zip(m.rails.kinds, m.rails.bps, strict=True)}) == 1
+def _has_two_like_rails(fabric: FabricMeasurements) -> bool:
+    kinds = fabric.rails.kinds
+    distinct_rails = set(zip(kinds, fabric.rails.bps, strict=True))
+    return len(kinds) == 2 and len(distinct_rails) == 1
 
 
-def _value_or_none(value: float | None) -> Value | None:
-    return None if value is None else Value(value)
+def _value_if_measured(number: float | None) -> Value | None:
+    if number is None:
+        return None
+    return Value(number)
 
 
 _STATED_BASELINES: Final = {
@@ -205,17 +220,18 @@ def _throughput_target(baseline: str, source: str) -> Target:
 OVER_BASELINE: Final = {name: _throughput_target(name, source) for name, source in _STATED_BASELINES.items()}
 
 
-def _throughput_over(baseline: str) -> Callable[[FabricMeasurements], Value | None]:
-    def throughput(m: FabricMeasurements) -> Value | None:
-        large_sizes = [size for size in m.sizes if nezha.LARGE <= size <= nezha.LARGEST]
-        ratios_by_size = {size: m.ratios(baseline, "nezha", size) for size in large_sizes}
-        by_size = [(geometric_mean(ratios), size) for size, ratios in ratios_by_size.items() if ratios]
-        if not by_size:
-            return None
-        ratio, size = min(by_size)
-        return Value(ratio, f"at {size_name(size)}")
-
-    return throughput
+def _throughput_over(baseline: str, fabric: FabricMeasurements) -> Value | None:
+    """Throughput over a baseline's at the size where it is lowest, of the large ones that the paper measures."""
+    ratio_by_size: dict[int, float] = {}
+    for size in fabric.sizes:
+        if nezha.LARGE <= size <= nezha.LARGEST:
+            ratios = fabric.ratios(baseline, "nezha", size)
+            if ratios:
+                ratio_by_size[size] = geometric_mean(ratios)
+    if not ratio_by_size:
+        return None
+    worst_size = min(ratio_by_size, key=ratio_by_size.__getitem__)
+    return Value(ratio_by_size[worst_size], f"at {size_name(worst_size)}")
 
 
 UNLIKE: Final = Target(
@@ -223,33 +239,42 @@ UNLIKE: Final = Target(
 )
 
 
-def _gain_of_unlike(m: FabricMeasurements) -> Value | None:
+def _gain_of_unlike(fabric: FabricMeasurements) -> Value | None:
     """Gain at the largest size."""
-    return _value_or_none(m.gain("nezha", m.large)) if _has_unlike_rails(m) else None
+    if not _has_unlike_rails(fabric):
+        return None
+    return _value_if_measured(fabric.gain("nezha", fabric.large))
 
 
 SUM_OF_RAILS: Final = Target(quantity="unlike rails, large: of the sum of both", unit="share", least=0.95)
 
 
-def _share_of_sum(m: FabricMeasurements) -> Value | None:
+def _share_of_sum(fabric: FabricMeasurements) -> Value | None:
     """Throughput at the largest size, over that of all rails alone."""
-    return _value_or_none(m.of_ideal("nezha", m.large)) if _has_unlike_rails(m) else None
+    if not _has_unlike_rails(fabric):
+        return None
+    return _value_if_measured(fabric.of_ideal("nezha", fabric.large))
 
 
-def _has_unlike_rails(m: FabricMeasurements) -> bool:
-    return len(set(m.rails.kinds)) > 1
+def _has_unlike_rails(fabric: FabricMeasurements) -> bool:
+    return len(set(fabric.rails.kinds)) > 1
 
 
 GLOO: Final = Target(quantity="one tcp rail, large: throughput of Gloo's", unit="times", least=1.0)
 
 
-def _over_gloo(m: FabricMeasurements) -> Value | None:
+def _over_gloo(fabric: FabricMeasurements) -> Value | None:
     """The first TCP rail that was measured."""
-    rails = [f"{SINGLE}:{name}" for name, kind in zip(m.rails.names, m.rails.kinds, strict=True) if kind == "tcp"]
-    if not rails:
+    policies: list[str] = []
+    for name, kind in zip(fabric.rails.names, fabric.rails.kinds, strict=True):
+        if kind == "tcp":
+            policies.append(f"{SINGLE}:{name}")
+    if not policies:
         return None
-    for policy in (*rails, SINGLE):
-        ratio = m.over(policy, "gloo", m.large)
+    # runs that name no rail have only the policy that chooses one
+    policies.append(SINGLE)
+    for policy in policies:
+        ratio = fabric.over(policy, "gloo", fabric.large)
         if ratio is not None:
             return Value(ratio)
     return None
@@ -260,9 +285,11 @@ GLOO_PAIR: Final = Target(
 )
 
 
-def _pair_over_gloo(m: FabricMeasurements) -> Value | None:
+def _pair_over_gloo(fabric: FabricMeasurements) -> Value | None:
     """Nezha over Gloo at the largest size."""
-    return _value_or_none(m.over("nezha", "gloo", m.large)) if _has_two_like_rails(m) else None
+    if not _has_two_like_rails(fabric):
+        return None
+    return _value_if_measured(fabric.over("nezha", "gloo", fabric.large))
 
 
 # Latency at small sizes -----------------------------------------------------------------------------------------------
@@ -270,25 +297,30 @@ def _pair_over_gloo(m: FabricMeasurements) -> Value | None:
 SMALL_LATENCY: Final = Target(quantity="small, cold: latency of the best single rail's", unit="times", most=1.03)
 
 
-def _worst_small_latency(m: FabricMeasurements) -> Value | None:
-    """The small size where it was worst, beside the rail that was best there.
-
-    The median of all sizes is given with it: one size has few operations, so its figure varies by chance.
-    """
-    by_size = []
-    for size in m.small:
-        ratios_by_rail = filter(None, (m.ratios("nezha", rail, size) for rail in m.singles(size)))
-        ratios = max(ratios_by_rail, key=geometric_mean, default=None)
+def _worst_small_latency(fabric: FabricMeasurements) -> Value | None:
+    """The small size where it was worst, beside the rail that was best there."""
+    ratios_by_size: dict[int, list[float]] = {}
+    for size in fabric.small:
+        ratios = _ratios_to_best_rail(fabric, size)
         if ratios:
-            by_size.append((geometric_mean(ratios), size, ratios))
-    if not by_size:
+            ratios_by_size[size] = ratios
+    if not ratios_by_size:
         return None
-    worst, size, ratios = max(by_size)
-    middle = times(median(ratio for ratio, *_ in by_size))
-    return Value(worst, f"at {size_name(size)}; median of {len(by_size)} sizes {middle}{_starts(ratios, times)}")
+    ratio_by_size = {size: geometric_mean(ratios) for size, ratios in ratios_by_size.items()}
+    worst_size = max(ratio_by_size, key=ratio_by_size.__getitem__)
+    # one size has few operations, so its figure varies by chance: the median of all sizes is shown with it
+    median_text = f"median of {len(ratio_by_size)} sizes {times(median(ratio_by_size.values()))}"
+    starts_text = _range_of_starts(ratios_by_size[worst_size], times)
+    return Value(ratio_by_size[worst_size], f"at {size_name(worst_size)}; {median_text}{starts_text}")
 
 
-def _starts(values: Sequence[float], show: Callable[[float], str]) -> str:
+def _ratios_to_best_rail(fabric: FabricMeasurements, size: int) -> list[float]:
+    """Return nezha's latency over that of the rail that was best at a size, by start; empty if none was measured."""
+    ratios_by_rail = [fabric.ratios("nezha", rail, size) for rail in fabric.singles(size)]
+    return max(filter(None, ratios_by_rail), key=geometric_mean, default=[])
+
+
+def _range_of_starts(values: Sequence[float], show: Callable[[float], str]) -> str:
     """Return `; 0.96x to 1.04x in 3 starts`, which shows how much a few percent mean; nothing for one start."""
     if len(values) < 2:
         return ""
@@ -303,22 +335,17 @@ def _less_latency_target(baseline: str) -> Target:
 SMALL_LATENCY_OVER_BASELINE: Final = {name: _less_latency_target(name) for name in ("mrib", "mptcp")}
 
 
-def _less_latency_than(baseline: str) -> Callable[[FabricMeasurements], Value | None]:
-    """Return the measurement of the median over small sizes.
-
-    The paper's 15% are of set-ups, which all sizes have, so one slow operation of the baseline's must not count.
-    """
-
-    def latency(m: FabricMeasurements) -> Value | None:
-        ratios_by_size = [ratios for size in m.small if (ratios := m.ratios("nezha", baseline, size))]
-        if not ratios_by_size:
-            return None
-        by_start = [1 - median(ratios) for ratios in zip(*ratios_by_size, strict=False)]
-        show = SMALL_LATENCY_OVER_BASELINE[baseline].text
-        text = f"median of {len(ratios_by_size)} sizes{_starts(by_start, show)}"
-        return Value(1 - median(map(geometric_mean, ratios_by_size)), text)
-
-    return latency
+def _less_latency_than(baseline: str, fabric: FabricMeasurements) -> Value | None:
+    """Part of the baseline's latency that is saved, as the median over small sizes."""
+    ratios_by_size = [fabric.ratios("nezha", baseline, size) for size in fabric.small]
+    measured = [ratios for ratios in ratios_by_size if ratios]
+    if not measured:
+        return None
+    saved_by_start = [1 - median(ratios) for ratios in zip(*measured, strict=False)]
+    starts_text = _range_of_starts(saved_by_start, SMALL_LATENCY_OVER_BASELINE[baseline].text)
+    # the paper's 15% are of set-ups, which all sizes have, so one slow operation of the baseline's must not count
+    saved = 1 - median(map(geometric_mean, measured))
+    return Value(saved, f"median of {len(measured)} sizes{starts_text}")
 
 
 # Balancer -------------------------------------------------------------------------------------------------------------
@@ -328,13 +355,19 @@ CONVERGENCE: Final = Target(
 )
 
 
-def _slowest_convergence(m: FabricMeasurements) -> Value | None:
+def _slowest_convergence(fabric: FabricMeasurements) -> Value | None:
     """The size, and of its starts the one, that took longest: it has to converge however often it is started."""
-    split = _split_points(m)
+    split = _split_points(fabric)
     if not split:
         return None
-    slowest = max(split, key=lambda point: inf if point.settled_after is None else point.settled_after)
-    return Value(slowest.settled_after, f"at {size_name(slowest.size)}")
+    slowest = max(split, key=_operations_to_converge)
+    return Value(_operations_to_converge(slowest), f"at {size_name(slowest.size)}")
+
+
+def _operations_to_converge(point: Point) -> float:
+    if point.settled_after is None:
+        return NEVER
+    return point.settled_after
 
 
 RAIL_TIME_SPREAD: Final = Target(
@@ -342,15 +375,19 @@ RAIL_TIME_SPREAD: Final = Target(
 )
 
 
-def _mean_spread(m: FabricMeasurements) -> Value | None:
-    """Nezha's is an average. A size counts once, as the mean of its starts: small ones have more than large ones."""
-    by_size = grouped(_split_points(m), "size").values()
-    spreads = [fmean(point.relative_spread for point in starts) for starts in by_size]
-    return Value(fmean(spreads), f"mean of {len(spreads)} sizes") if spreads else None
+def _mean_spread(fabric: FabricMeasurements) -> Value | None:
+    """Mean over the sizes that were split, since the paper's figure is an average."""
+    spreads: list[float] = []
+    # a size counts once, whatever its number of starts: small sizes have more than large ones
+    for starts in grouped(_split_points(fabric), "size").values():
+        spreads.append(fmean([point.relative_spread for point in starts]))
+    if not spreads:
+        return None
+    return Value(fmean(spreads), f"mean of {len(spreads)} sizes")
 
 
-def _split_points(m: FabricMeasurements) -> list[Point]:
-    return [point for point in m.points if point.policy == "nezha" and point.split]
+def _split_points(fabric: FabricMeasurements) -> list[Point]:
+    return [point for point in fabric.points if point.policy == "nezha" and point.split]
 
 
 # Faults of rails ------------------------------------------------------------------------------------------------------
@@ -361,16 +398,18 @@ MIGRATION: Final = Target(
 MIGRATION_WORST: Final = Target(quantity="NIC cut until migrated, worst", most=200)
 
 
-def _migration(cuts: Sequence[Cut], combine: Callable[[list[float]], float]) -> Value | None:
-    """Return the time from the fault until traffic has moved, ms, of faults that fell into an operation.
+def _migration(statistic: Callable[[list[float]], float], cuts: Sequence[Cut]) -> Value | None:
+    """Time from the fault until traffic has moved, ms, of faults that fell into an operation: median or maximum.
 
     Only kinds of faults count from which traffic is moved.
     """
-    moved = [cut for cut in cuts if cut.inside and definition_of(cut.fault).is_rerouted]
-    if not moved:
+    durations_ms: list[float] = []
+    for cut in cuts:
+        if cut.inside and definition_of(cut.fault).is_rerouted:
+            durations_ms.append(NEVER if cut.migrate_ms is None else cut.migrate_ms)
+    if not durations_ms:
         return None
-    value = combine([inf if cut.migrate_ms is None else cut.migrate_ms for cut in moved])
-    return Value(None if value == inf else value, f"n={len(moved)}")
+    return Value(statistic(durations_ms), f"n={len(durations_ms)}")
 
 
 CORRECT_DURING_CUT: Final = _none("elements wrong while a rail was cut", "elements")
@@ -378,7 +417,9 @@ CORRECT_DURING_CUT: Final = _none("elements wrong while a rail was cut", "elemen
 
 def _wrong_during_cut(cuts: Sequence[Cut]) -> Value:
     """Sum over the repeats."""
-    return Value(float(sum(cut.wrong for cut in cuts)), f"of {sum(cut.checked for cut in cuts):,}")
+    wrong = sum(cut.wrong for cut in cuts)
+    checked = sum(cut.checked for cut in cuts)
+    return Value(float(wrong), f"of {checked:,}")
 
 
 ABORTED_BY_CUT: Final = _none("cuts that ended the operations", "cuts")
@@ -387,7 +428,9 @@ ABORTED_BY_CUT: Final = _none("cuts that ended the operations", "cuts")
 def _aborted(cuts: Sequence[Cut]) -> Value:
     """Repeats with an error."""
     errors = [cut.error for cut in cuts if cut.error]
-    return Value(float(len(errors)), next(iter(errors), f"of {len(cuts)}"))
+    if not errors:
+        return Value(0.0, f"of {len(cuts)}")
+    return Value(float(len(errors)), errors[0])
 
 
 RAIL_REUSED: Final = _none("cuts after whose repair the rail stayed idle", "cuts")
@@ -395,8 +438,10 @@ RAIL_REUSED: Final = _none("cuts after whose repair the rail stayed idle", "cuts
 
 def _stayed_idle(cuts: Sequence[Cut]) -> Value | None:
     """Repeats in which the rail carried something before its fault, and nothing after its repair."""
-    carried = [cut.home_ms for cut in cuts if cut.carried]
-    return Value(float(carried.count(None)), f"of {len(carried)}") if carried else None
+    times_of_return = [cut.home_ms for cut in cuts if cut.carried]
+    if not times_of_return:
+        return None
+    return Value(float(times_of_return.count(None)), f"of {len(times_of_return)}")
 
 
 # Real training --------------------------------------------------------------------------------------------------------
@@ -418,22 +463,32 @@ def _speedup(ddp_run: DdpRun) -> Value:
     return Value(ddp_run.gloo_step_s / ddp_run.step_s, ddp_run.policy)
 
 
+def _pair_targets() -> list[MeasuredTarget]:
+    return [MeasuredTarget("fabric", target, partial(_gain_of_second_rail, nodes)) for nodes, target in PAIR.items()]
+
+
+def _throughput_targets() -> list[MeasuredTarget]:
+    return [MeasuredTarget("fabric", target, partial(_throughput_over, name)) for name, target in OVER_BASELINE.items()]
+
+
+def _latency_targets() -> list[MeasuredTarget]:
+    targets = SMALL_LATENCY_OVER_BASELINE.items()
+    return [MeasuredTarget("fabric", target, partial(_less_latency_than, name)) for name, target in targets]
+
+
 TARGETS: Final = (
     MeasuredTarget("run", CORRECT_SUMS, _wrong_sums),
     MeasuredTarget("fabric", LINK_BOUND, _of_link_bound),
-    *(MeasuredTarget("fabric", target, _pair_gain_on(nodes)) for nodes, target in PAIR.items()),
-    *(MeasuredTarget("fabric", target, _throughput_over(name)) for name, target in OVER_BASELINE.items()),
+    *_pair_targets(),
+    *_throughput_targets(),
     MeasuredTarget("fabric", UNLIKE, _gain_of_unlike),
     MeasuredTarget("fabric", SUM_OF_RAILS, _share_of_sum),
     MeasuredTarget("fabric", SMALL_LATENCY, _worst_small_latency),
-    *(
-        MeasuredTarget("fabric", target, _less_latency_than(name))
-        for name, target in SMALL_LATENCY_OVER_BASELINE.items()
-    ),
+    *_latency_targets(),
     MeasuredTarget("fabric", CONVERGENCE, _slowest_convergence),
     MeasuredTarget("fabric", RAIL_TIME_SPREAD, _mean_spread),
-    MeasuredTarget("fault", MIGRATION, lambda cuts: _migration(cuts, median)),
-    MeasuredTarget("fault", MIGRATION_WORST, lambda cuts: _migration(cuts, max)),
+    MeasuredTarget("fault", MIGRATION, partial(_migration, median)),
+    MeasuredTarget("fault", MIGRATION_WORST, partial(_migration, max)),
     MeasuredTarget("fault", CORRECT_DURING_CUT, _wrong_during_cut),
     MeasuredTarget("fault", ABORTED_BY_CUT, _aborted),
     MeasuredTarget("fault", RAIL_REUSED, _stayed_idle),

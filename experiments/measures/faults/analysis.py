@@ -1,10 +1,11 @@
 """Recovery from faults: repeats together by kind, target and fabric, and repeats of failure scripts."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal
+from operator import attrgetter
+from typing import Any, Final, Literal
 
 from railyard.core.records import ConnectivityCheck, Record, Recovered, Recovery
 from railyard.experiments.measures.faults.records import CONNECTIVITY_CHECKS, GOODPUT, RECOVERIES
@@ -18,8 +19,10 @@ from railyard.results.runs.records import GoodputTrace, Run, Verdict, worst_verd
 
 Side = Literal["source", "far"]
 SIDES: Final[tuple[Side, ...]] = ("source", "far")
-FROM_REPAIR: Final = ("goodput_after_repair_ms", "primary_path_ms")  # the others count from the fault
-_TOGETHER_NS: Final = 50_000_000  # acts so near each other are one
+# Other steps count from the fault.
+FROM_REPAIR: Final = ("goodput_after_repair_ms", "primary_path_ms")
+# injections and repairs so near each other count as simultaneous
+_TOGETHER_NS: Final = 50_000_000
 STEP_NAMES: Final = {
     "detect_ms": "detected",
     "decided_ms": "decided",
@@ -54,56 +57,72 @@ class RecoveryRow:
     @property
     def unaffected(self) -> bool:
         """True if no other GPU was cut off, such as by a crash of a GPU that forwards no other's traffic."""
-        return all(r.is_unaffected for r in self.repeats)
+        return all(repeat.is_unaffected for repeat in self.repeats)
 
     def unfallen(self, step: str) -> int:
         """Return in how many repeats goodput never fell: after the fault, or after the repair."""
-        return sum(getattr(r, step) == 0 for r in self.repeats)
+        return self.values(step).count(0)
 
     def recovered(self, state: Recovered) -> int:
         """Return in how many repeats the recovery had this outcome."""
-        return sum(r.recovered is state for r in self.repeats)
+        return self.values("recovered").count(state)
 
     @property
     def unprobed(self) -> bool:
         """True if no probed pair was affected, so that nothing is known of first packets."""
-        return not any(r.is_probed for r in self.repeats)
+        return not any(repeat.is_probed for repeat in self.repeats)
 
     @cached_property
     def steps(self) -> dict[str, Figure]:
         """Statistics by column of recovery.csv, in ms; of goodput without the repeats in which it never fell."""
-        by_step = {}
+        statistics_by_step: dict[str, Figure] = {}
         for step in STEPS:
-            times_ms = [getattr(r, step) for r in self.repeats]
+            times_ms = self.values(step)
             if step in GOODPUT_STEPS:
                 times_ms = [ms for ms in times_ms if ms != 0]
-            by_step[step] = figure(times_ms)
-        return {step: statistics for step, statistics in by_step.items() if statistics}
+            statistics = figure(times_ms)
+            if statistics:
+                statistics_by_step[step] = statistics
+        return statistics_by_step
 
     @cached_property
     def sides(self) -> dict[Side, Figure]:
         """Statistics of first packets (ms) by side of the fault; only sides of which pairs were probed."""
-        return {side: found for side in SIDES if (found := figure(side_values(self.repeats, side)))}
+        statistics_by_side: dict[Side, Figure] = {}
+        for side in SIDES:
+            statistics = figure(side_values(self.repeats, side))
+            if statistics:
+                statistics_by_side[side] = statistics
+        return statistics_by_side
+
+    def values(self, column: str) -> list[Any]:
+        """Return a column of recovery.csv, a value for each repeat."""
+        return [getattr(repeat, column) for repeat in self.repeats]
 
     def total(self, column: str) -> int:
         """Return the sum of a column of recovery.csv over the repeats."""
-        return sum(getattr(r, column) for r in self.repeats)
+        return sum(self.values(column))
 
 
 def fault_name(fault: str, target: str, is_one_of_several: bool) -> str:
     """Return the name of a fault that came alone."""
-    return f"{fault} {target}" if is_one_of_several else fault
+    if is_one_of_several:
+        return f"{fault} {target}"
+    return fault
 
 
 def with_several_targets(records: Iterable[Recovery | GoodputTrace]) -> frozenset[tuple[str, str]]:
     """Return (fabric, as recorded, and kind of fault) wherever it has more than one target."""
-    targets = Counter((fabric, fault) for fabric, fault, _ in {(t.fabric, t.fault, t.target) for t in records})
-    return frozenset(sort_key for sort_key, count in targets.items() if count > 1)
+    targets: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for record in records:
+        targets[record.fabric, record.fault].add(record.target)
+    return frozenset(fault for fault in targets if len(targets[fault]) > 1)
 
 
 def side_values(repeats: Sequence[Recovery], side: Side) -> list[float | None]:
     """Return the times until packets flowed on a side (ms, None: never), of repeats in which it was probed."""
-    return [getattr(r, f"{side}_side_ms") for r in repeats if pairs_probed(r, side)]
+    probed = [repeat for repeat in repeats if pairs_probed(repeat, side)]
+    return [getattr(repeat, f"{side}_side_ms") for repeat in probed]
 
 
 def pairs_probed(recovery: Recovery, *sides: Side) -> int:
@@ -126,20 +145,24 @@ def rows_of_faults(run: Run) -> tuple[RecoveryRow, ...]:
     Faults from which allreduces recover without a controller are not among them.
     """
     names = labels(run)
-    alone = [r for r in run.rows(RECOVERIES) if r.reroute and not r.script]
+    # a recovery without a mode of rerouting is one of allreduces
+    alone = [recovery for recovery in run.rows(RECOVERIES) if recovery.reroute and not recovery.script]
     several = with_several_targets(alone)
     rows = []
     for key, repeats in grouped(alone, "fabric", "policy", "fault", "target", "reroute").items():
         fabric, policy, fault, target, reroute = key
-        what = (names[fabric, policy], fault, target, reroute)
-        rows.append(RecoveryRow(*what, tuple(repeats), (fabric, fault) in several))
-    faults = [r.fault for r in alone]
-    targets = [r.target for r in alone]
+        is_one_of_several = (fabric, fault) in several
+        row = RecoveryRow(names[fabric, policy], fault, target, reroute, tuple(repeats), is_one_of_several)
+        rows.append(row)
+    faults = [recovery.fault for recovery in alone]
+    targets = [recovery.target for recovery in alone]
     fabrics = list(names.values())
-    rows.sort(
-        key=lambda r: (faults.index(r.fault), fabrics.index(r.fabric), targets.index(r.target), r.reroute != "on")
-    )
-    return tuple(rows)
+
+    def order(row: RecoveryRow) -> tuple[int, int, int, bool]:
+        fabric = fabrics.index(row.fabric)
+        return faults.index(row.fault), fabric, targets.index(row.target), row.reroute != "on"
+
+    return tuple(sorted(rows, key=order))
 
 
 @dataclass(frozen=True)
@@ -156,22 +179,23 @@ class ScriptRow(Record):
     @property
     def repaired_alone(self) -> tuple[Recovery, ...]:
         """Faults from which traffic returned while no other was active: only their losses count."""
-        return tuple(
-            r
-            for r in self.faults
-            if traffic_returns(r)
-            and not any(other.t_fault <= r.t_repair + _TOGETHER_NS < other.t_repair for other in self.faults)
-        )
+        return tuple(fault for fault in self.faults if traffic_returns(fault) and self._is_repaired_last(fault))
+
+    def _is_repaired_last(self, fault: Recovery) -> bool:
+        """Return whether no other fault is active just after a fault's repair."""
+        after_repair_ns = fault.t_repair + _TOGETHER_NS
+        return not any(other.t_fault <= after_repair_ns < other.t_repair for other in self.faults)
 
     @property
     def probes_lost_after_repair(self) -> int:
         """Probes lost while traffic returned from faults that were repaired alone."""
-        return sum(r.probes_lost_after_repair for r in self.repaired_alone)
+        return sum(fault.probes_lost_after_repair for fault in self.repaired_alone)
 
     @property
     def lost_bytes(self) -> int:
-        """Each fault's record has what the whole script lost."""
-        return max((r.lost_bytes for r in self.faults), default=0)
+        """Bytes lost in the whole script."""
+        # each fault's record has the bytes that the whole script lost, so they are not added up
+        return max((fault.lost_bytes for fault in self.faults), default=0)
 
 
 def traffic_returns(recovery: Recovery) -> bool:
@@ -181,10 +205,24 @@ def traffic_returns(recovery: Recovery) -> bool:
 
 def checks_text(connectivity_checks: Sequence[ConnectivityCheck]) -> str:
     """Return `73 of 86 done, all match` or `73 of 86 done, 71 match`."""
-    taken = [c for c in connectivity_checks if c.done]
-    matched = sum(not c.mismatch_count for c in taken)
-    result_text = "all match" if matched == len(taken) else f"{matched} match"
-    return f"{len(taken)} of {len(connectivity_checks)} done" + (f", {result_text}" if taken else "")
+    done = [check for check in connectivity_checks if check.done]
+    text = f"{len(done)} of {len(connectivity_checks)} done"
+    if not done:
+        return text
+    matching = matching_checks(done)
+    if matching == len(done):
+        return f"{text}, all match"
+    return f"{text}, {matching} match"
+
+
+def matching_checks(connectivity_checks: Iterable[ConnectivityCheck]) -> int:
+    """Return the number of checks that were done and had the answers that the oracle expects."""
+    return sum(check.done and not check.mismatch_count for check in connectivity_checks)
+
+
+def failed_checks(run: Run) -> list[ConnectivityCheck]:
+    """Return the connectivity checks of a run that had other answers than the oracle expects."""
+    return [check for check in run.rows(CONNECTIVITY_CHECKS) if check.done and check.mismatch_count]
 
 
 def script_rows(analysis: Analysis) -> tuple[ScriptRow, ...]:
@@ -205,26 +243,34 @@ def script_runs(run: Run) -> tuple[ScriptRow, ...]:
     """Return every repeat of every script, in the order in which they ran."""
     names = labels(run)
     records: list[Recovery | ConnectivityCheck] = [*run.rows(RECOVERIES), *run.rows(CONNECTIVITY_CHECKS)]
-    faults = grouped(sorted(run.rows(RECOVERIES), key=lambda r: r.t_fault), "interval")
-    checks = grouped(sorted(run.rows(CONNECTIVITY_CHECKS), key=lambda c: c.monotonic_ns), "interval")
+    faults = grouped(sorted(run.rows(RECOVERIES), key=attrgetter("t_fault")), "interval")
+    checks = grouped(sorted(run.rows(CONNECTIVITY_CHECKS), key=attrgetter("monotonic_ns")), "interval")
     goodput = grouped(run.rows(GOODPUT), "interval")
-    return tuple(
-        ScriptRow(
-            replace(i, fabric=names.get((i.fabric, i.policy), i.fabric)),
-            *(tuple(faults.get(i, ())), tuple(checks.get(i, ())), tuple(goodput.get(i, ()))),
+    intervals = [record.interval for record in records if record.script]
+    rows: list[ScriptRow] = []
+    for interval in dict.fromkeys(intervals):
+        row = ScriptRow(
+            replace(interval, fabric=names.get((interval.fabric, interval.policy), interval.fabric)),
+            tuple(faults.get(interval, ())),
+            tuple(checks.get(interval, ())),
+            tuple(goodput.get(interval, ())),
         )
-        for i in dict.fromkeys(r.interval for r in records if r.script)
-    )
+        rows.append(row)
+    return tuple(rows)
 
 
 def verdict(recoveries: Iterable[Recovery], judgement: Judgement) -> Verdict:
     """Return the worst verdict of the intervals in which these faults were injected."""
-    return worst_verdict(judgement.intervals.get(r.interval, "ok") for r in recoveries)
+    verdicts = [judgement.intervals.get(recovery.interval, "ok") for recovery in recoveries]
+    return worst_verdict(verdicts)
 
 
 def compared_values(run: Run) -> Iterator[ComparedValue]:
     """Yield the time of each step of each recovery, ms, for comparisons of runs."""
     for recovery in run.rows(RECOVERIES):
-        phase = "" if recovery.interval.part else f"{recovery.fault} {recovery.target}"
+        # the part of an interval names its fault already
+        phase = ""
+        if not recovery.interval.part:
+            phase = f"{recovery.fault} {recovery.target}"
         for step in STEPS:
             yield ComparedValue(recovery.interval, phase, step, "ms", getattr(recovery, step))

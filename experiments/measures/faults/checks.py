@@ -1,11 +1,12 @@
 """Checks of recovery: traffic recovers and returns, nothing is lost, and packets go where the oracle expects them."""
 
 from collections.abc import Collection, Iterator, Sequence
+from operator import attrgetter
 
 import pandas as pd
 
-from railyard.core.records import IntervalId, Recovered, Recovery
-from railyard.experiments.measures.faults.analysis import checks_text
+from railyard.core.records import ConnectivityCheck, IntervalId, Record, Recovered, Recovery
+from railyard.experiments.measures.faults.analysis import checks_text, failed_checks
 from railyard.experiments.measures.faults.records import CONNECTIVITY_CHECKS, RECOVERIES
 from railyard.failure.faults import definition_of
 from railyard.results.analysis.run_analysis import Analysis, claims
@@ -25,32 +26,46 @@ def checks(analysis: Analysis) -> Iterator[Check]:
 def _recovery(run: Run, disturbed: Collection[IntervalId]) -> Iterator[Check]:
     """Check that traffic recovers from faults that rerouting helps against, and returns after their repair.
 
-    Faults that came alone, and by their first packets those of scripts beside workloads: for other scripts,
-    connectivity checks show what had to recover. In scripts, other faults may make the return unknowable; what died
-    beside the data plane has no detours to withdraw. A fault that failed in a disturbed interval is not judged.
+    Faults that came alone, and by their first packets those of scripts beside workloads. A fault that failed in a
+    disturbed interval is not judged.
     """
     yield from _first_packets(run, disturbed)
-    alone = [fault for fault in _rerouted(run) if not fault.script]
-    alone = [fault for fault in alone if not definition_of(fault.fault).is_control_plane]
+    alone: list[Recovery] = []
+    for fault in _rerouted(run):
+        # other faults of a script may keep a detour in use, and what died beside the data plane has none
+        if not fault.script and not definition_of(fault.fault).is_control_plane:
+            alone.append(fault)
     stayed = [fault for fault in alone if fault.primary_path_ms is None]
     yield from _faults_check("traffic returned to its primary path after each repair", alone, stayed, disturbed)
 
 
 def _first_packets(run: Run, disturbed: Collection[IntervalId]) -> Iterator[Check]:
     """Check that traffic recovers from the faults of which there is evidence."""
+    # connectivity checks show what had to recover in the scripts that have any
     checked_scripts = {check.interval for check in run.rows(CONNECTIVITY_CHECKS) if check.script}
-    evident = [fault for fault in _rerouted(run) if fault.interval not in checked_scripts and _has_evidence(fault)]
-    affected = [fault for fault in evident if fault.recovered is not Recovered.UNAFFECTED]
-    unaffected = len(evident) - len(affected)
-    note = f"; {unaffected} more affected no pair" if unaffected else ""
+    affected: list[Recovery] = []
+    unaffected = 0
+    for fault in _rerouted(run):
+        if fault.interval in checked_scripts or not _has_evidence(fault):
+            continue
+        if fault.recovered is Recovered.UNAFFECTED:
+            unaffected += 1
+        else:
+            affected.append(fault)
+    note = ""
+    if unaffected:
+        note = f"; {unaffected} more affected no pair"
     failed = [fault for fault in affected if not _has_recovered(fault)]
     yield from _faults_check("traffic recovers when rerouting is on", affected, failed, disturbed, note)
 
 
 def _rerouted(run: Run) -> list[Recovery]:
     """Return the faults that rerouting helps against, of those that were injected with rerouting on."""
-    rows = [row for row in run.rows(RECOVERIES) if row.reroute == "on"]
-    return [row for row in rows if definition_of(row.fault).is_rerouted]
+    return [fault for fault in _with_rerouting_on(run) if definition_of(fault.fault).is_rerouted]
+
+
+def _with_rerouting_on(run: Run) -> list[Recovery]:
+    return [fault for fault in run.rows(RECOVERIES) if fault.reroute == "on"]
 
 
 def _has_evidence(fault: Recovery) -> bool:
@@ -77,75 +92,95 @@ def _faults_check(
     `missed`: those that don't keep to it. `disturbed`: intervals in which a miss isn't judged. `note`: for its detail.
     """
     failed = [fault for fault in missed if fault.interval not in disturbed]
-    not_judged = [fault for fault in missed if fault.interval in disturbed]
-    judged = len(faults) - len(not_judged)
+    not_judged = len(missed) - len(failed)
+    judged = len(faults) - not_judged
     if not judged:
         return
     detail = f"{judged - len(failed)} of {judged} faults"
     if failed:
         detail += f"; not: {', '.join(map(_fault_label, failed[:3]))}"
     if not_judged:
-        detail += f"; not judged, the machine was disturbed: {len(not_judged)}"
-    interval = failed[0].interval if failed else None
-    yield Check(claim, not failed, detail + note, "faults that failed", len(failed), 0, "faults", interval)
+        detail += f"; not judged, the machine was disturbed: {not_judged}"
+    yield Check(
+        claim, not failed, detail + note, "faults that failed", len(failed), 0, "faults", _first_interval(failed)
+    )
+
+
+def _first_interval(failed: Sequence[Record]) -> IntervalId | None:
+    """Return the interval of the first record that failed; None if none failed."""
+    if not failed:
+        return None
+    return failed[0].interval
 
 
 def _connectivity(run: Run) -> Iterator[Check]:
-    """Without rerouting too: nothing has to recover then, but failed parts must not forward anything."""
+    """Check what each connectivity check found, and that enough of them could be done."""
+    # without rerouting nothing has to recover, but failed parts must not forward anything then either
     rows = run.rows(CONNECTIVITY_CHECKS)
-    if rows:
-        failed = [c for c in rows if c.done and c.mismatch_count]
-        done = pd.DataFrame([(c.fabric, c.done) for c in rows], columns=["fabric", "done"])
-        shares = done.groupby("fabric", sort=False).done.mean()
-        under_checked = list(shares[shares < 0.5].index)  # fewer than half of the due checks could be done
-        detail = checks_text(rows)
-        if under_checked:
-            detail += f"; too few on {', '.join(under_checked)}"
-        if failed:
-            worst = max(failed, key=lambda c: c.mismatch_count)
-            where = " ".join(filter(None, (worst.fabric, worst.script)))
-            detail += f"; worst: {where} repeat {worst.repeat} after {worst.last_event}: "
-            detail += f"{worst.not_recovered} pairs not recovered, {worst.unexpected_answers} unexpected answers, "
-            detail += f"{worst.forwarding_failed_parts} failed or slow parts forwarded too much"
-        figures = ("connectivity checks that differ", len(failed), 0, "checks", failed[0].interval if failed else None)
-        passed = not failed and not under_checked
-        yield Check("every connectivity check matches the oracle", passed, detail, *figures)
+    if not rows:
+        return
+    failed = failed_checks(run)
+    under_checked = _fabrics_with_few_checks(rows)
+    detail = checks_text(rows)
+    if under_checked:
+        detail += f"; too few on {', '.join(under_checked)}"
+    if failed:
+        worst = max(failed, key=attrgetter("mismatch_count"))
+        where = " ".join(filter(None, (worst.fabric, worst.script)))
+        detail += f"; worst: {where} repeat {worst.repeat} after {worst.last_event}: "
+        detail += f"{worst.not_recovered} pairs not recovered, {worst.unexpected_answers} unexpected answers, "
+        detail += f"{worst.forwarding_failed_parts} failed or slow parts forwarded too much"
+    figures = ("connectivity checks that differ", len(failed), 0, "checks", _first_interval(failed))
+    passed = not failed and not under_checked
+    yield Check("every connectivity check matches the oracle", passed, detail, *figures)
+
+
+def _fabrics_with_few_checks(rows: Sequence[ConnectivityCheck]) -> list[str]:
+    """Return the fabrics on which fewer than half of the due checks could be done."""
+    is_done = pd.DataFrame([(row.fabric, row.done) for row in rows], columns=["fabric", "is_done"])
+    shares = is_done.groupby("fabric", sort=False).is_done.mean()
+    return list(shares[shares < 0.5].index)
 
 
 def _too_fast(run: Run) -> Iterator[Check]:
     """With rerouting or without: more than the oracle allows went where nothing should."""
-    if rows := [r for r in run.rows(RECOVERIES) if r.reroute]:
-        total = sum(r.above_max_flow for r in rows)
-        worst = max(rows, key=lambda r: r.above_max_flow)
-        detail = f"{total} of them over {len(rows)} faults" + (f"; most: {_fault_label(worst)}" if total else "")
-        figures = ("streams above their max-flow", total, 0, "streams", worst.interval)
-        yield Check("no stream gets more than the max-flow of what is left", total == 0, detail, *figures)
+    faults = [fault for fault in run.rows(RECOVERIES) if fault.reroute]
+    if not faults:
+        return
+    total = sum(fault.above_max_flow for fault in faults)
+    worst = max(faults, key=attrgetter("above_max_flow"))
+    detail = f"{total} of them over {len(faults)} faults"
+    if total:
+        detail += f"; most: {_fault_label(worst)}"
+    figures = ("streams above their max-flow", total, 0, "streams", worst.interval)
+    yield Check("no stream gets more than the max-flow of what is left", total == 0, detail, *figures)
 
 
 def _losses(run: Run) -> Iterator[Check]:
-    """Check that nothing was lost with rerouting on; a failed GPU loses its own connections.
-
-    Each fault of a script has what the whole script lost: that counts once.
-    """
-    rows = [r for r in run.rows(RECOVERIES) if r.reroute == "on"]
-    with_failed_gpus = {r.interval for r in rows if definition_of(r.fault).stops_gpus}
-    others = [r for r in rows if r.interval not in with_failed_gpus]
+    """Check that nothing was lost with rerouting on; a failed GPU loses its own connections."""
+    faults = _with_rerouting_on(run)
+    with_failed_gpus = {fault.interval for fault in faults if definition_of(fault.fault).stops_gpus}
+    without_failed_gpus = [fault for fault in faults if fault.interval not in with_failed_gpus]
     lost_bytes = ("no fault loses a byte when rerouting is on", "{:,} bytes lost over {} faults and scripts")
     connections = ("TCP connections are lost only where a GPU failed", "{} lost over {} other faults and scripts")
     for (claim, detail), counted, column, quantity, unit in (
-        (lost_bytes, rows, "lost_bytes", "bytes lost", "B"),
-        (connections, others, "connections_lost", "connections lost", "connections"),
+        (lost_bytes, faults, "lost_bytes", "bytes lost", "B"),
+        (connections, without_failed_gpus, "connections_lost", "connections lost", "connections"),
     ):
         if counted:
-            values = [(r.interval, getattr(r, column), r) for r in counted]
+            values = [(fault.interval, getattr(fault, column), fault) for fault in counted]
             frame = pd.DataFrame(values, columns=["interval", "lost", "fault"])
+            # each fault of a script has what the whole script lost: that counts once
             first = frame.loc[frame.groupby("interval", sort=False).lost.idxmax()]
             total = int(first.lost.sum())
             worst = first.fault.iloc[int(first.lost.to_numpy().argmax())]
-            place = f"; most: {worst.fabric} {worst.script or f'{worst.fault} {worst.target}'} repeat {worst.repeat}"
-            text = detail.format(total, len(first)) + (place if total else "")
+            text = detail.format(total, len(first))
+            if total:
+                name = worst.script or f"{worst.fault} {worst.target}"
+                text += f"; most: {worst.fabric} {name} repeat {worst.repeat}"
             yield Check(claim, total == 0, text, quantity, total, 0, unit, worst.interval)
 
 
-def _fault_label(r: Recovery) -> str:
-    return f"{r.fabric} {r.script} {r.fault} {r.target} repeat {r.repeat}".replace("  ", " ")
+def _fault_label(fault: Recovery) -> str:
+    parts = (fault.fabric, fault.script, fault.fault, fault.target, f"repeat {fault.repeat}")
+    return " ".join(filter(None, parts))

@@ -100,11 +100,13 @@ class FaultsMeasure(Measure[FaultSpec | ScriptSpec]):
 
     def reroutes(self, spec: ExperimentSpec, fabric: int) -> tuple[Reroute, ...]:
         """Return all modes, if the fabric has faults."""
-        return spec.reroute if self.items_on(spec, fabric) else ()
+        if not self.items_on(spec, fabric):
+            return ()
+        return spec.reroute
 
     def steps(self, spec: ExperimentSpec) -> int:
         """Return the number of runs of faults and scripts."""
-        return sum(1 for _ in self._runs(spec))
+        return len(list(self._runs(spec)))
 
     def seconds(self, spec: ExperimentSpec) -> float:
         """Return how long faults and scripts take, without building fabrics."""
@@ -112,7 +114,7 @@ class FaultsMeasure(Measure[FaultSpec | ScriptSpec]):
 
     def counts(self, spec: ExperimentSpec) -> Counts:
         """Return the number of injections."""
-        return Counts(faults=sum(item.injections for item in self._runs(spec)))
+        return Counts(faults=_injections(self._runs(spec)))
 
     def _runs(self, spec: ExperimentSpec) -> Iterator[FaultSpec | ScriptSpec]:
         """Yield each fault and script as often as it runs: on each fabric, in each mode, in each repeat."""
@@ -130,8 +132,7 @@ class FaultsMeasure(Measure[FaultSpec | ScriptSpec]):
         runs = list(self._runs(spec))
         if not runs:
             return
-        injections = sum(item.injections for item in runs)
-        total = f"{_counted(injections, 'injection')} in {_counted(len(runs), 'run')}"
+        total = f"{_counted(_injections(runs), 'injection')} in {_counted(len(runs), 'run')}"
         least = format_time(round(self.min_duration_s(spec)))
         console.print(f"{total}, reroute {' and '.join(spec.reroute)}: {least} or more", highlight=False)
 
@@ -142,17 +143,22 @@ class FaultsMeasure(Measure[FaultSpec | ScriptSpec]):
         table = plain_table("script", "at", "fault", "target", "for", "", "times", right=("at", "for", "times"))
         for item in self.items_on(spec, number):
             script = item.script(nominal_plan(fabric), spec.seed)
-            title = script.name + (f" during {item.during}" if item.during else "")
+            title = script.name
+            if item.during:
+                title += f" during {item.during}"
             times = str(item.times(spec))
             if isinstance(item, ScriptSpec):
                 table.add_section()
-                title += f" (seed {spec.seed})" if item.random_faults else ""
+                if item.random_faults:
+                    title += f" (seed {spec.seed})"
             for timed in script.faults:
                 data = fault_dict(timed)
-                at = f"{timed.after} + {data['at']}" if timed.after else data["at"]
-                parameters = ", ".join(f"{key} {data[key]}" for key in type(timed.fault.parameters).model_fields)
-                table.add_row(title, at, data["kind"], data["target"], data["repair"], parameters, times)
-                # once for each script
+                at = data["at"]
+                if timed.after:
+                    at = f"{timed.after} + {at}"
+                parameters = [f"{key} {data[key]}" for key in type(timed.fault.parameters).model_fields]
+                table.add_row(title, at, data["kind"], data["target"], data["repair"], ", ".join(parameters), times)
+                # only the first row of a script names it
                 title = ""
                 times = ""
         size = f"{fabric.domains} domains x {fabric.rails} rails"
@@ -190,7 +196,7 @@ class FaultsMeasure(Measure[FaultSpec | ScriptSpec]):
         from railyard.experiments.measures.faults.texts import first_packets_text
 
         recoveries = measured.rows(RECOVERIES)
-        return first_packets_text(recoveries) if recoveries else ""
+        return first_packets_text(recoveries)
 
     def compared_values(self, run: "Run") -> "Iterator[ComparedValue]":
         """Yield the times of the steps of each recovery."""
@@ -265,4 +271,11 @@ def _item_s(item: FaultSpec | ScriptSpec, spec: ExperimentSpec) -> float:
 
 def _counted(number: int, noun: str) -> str:
     """Return `1 run`, `1,200 runs`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {noun}s"
+
+
+def _injections(runs: Iterable[FaultSpec | ScriptSpec]) -> int:
+    """Return the number of faults that are injected in all runs."""
+    return sum(run.injections for run in runs)

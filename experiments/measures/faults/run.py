@@ -44,7 +44,8 @@ from railyard.workloads.replay.run import Aborted, Replay
 
 CONNECT_S: Final = 60.0
 _POLL_S: Final = 0.01
-Progress = Callable[[int], None]  # called with the number of finished injections and repairs
+# A function that is called with the number of finished injections and repairs.
+Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -69,16 +70,17 @@ class FaultInjector:
         self.session.await_detours_withdrawn()
         session = self.session
         script = spec.script(session.plan, seed)
-        workload_label = workload.label if workload else ""
-        interval = replace(
-            session.interval(workload_label, repeat, script=script.name),
-            reroute=self.reroute,
-            part="" if script.name else spec.label,  # a single fault is a script without a name
-        )
+        interval = replace(session.interval(repeat=repeat, script=script.name), reroute=self.reroute)
+        # a single fault is a script without a name
+        if not script.name:
+            interval = replace(interval, part=spec.label)
+        turn = None
+        if workload:
+            interval = replace(interval, workload=workload.label)
+            turn = Turn(session, workload, repeat, seed, self.run)
         if script.name:
             self._record_faults_of(script, interval, seed)
         selections = _selections(script, session.plan)
-        turn = Turn(session, workload, repeat, seed, self.run) if workload else None
         with session.health_scores(spec.registry):
             with _measuring_clocks(session, interval, self.run):
                 load = session.watch().record_load(self.run, interval, faulted=True)
@@ -136,7 +138,11 @@ class FaultInjector:
         faults_s = sum(timed.repair_s for timed in script.faults)
         abort = threading.Event()
         started = Future[int]()
-        ended = {timed.after: Future[int]() for timed in script.faults if timed.after}  # the phases that faults follow
+        # the phases that faults follow
+        ended: dict[str, Future[int]] = {}
+        for timed in script.faults:
+            if timed.after:
+                ended[timed.after] = Future()
 
         def replay_broken() -> Replay:
             numbers = first_phases(workload.schedule)
@@ -144,7 +150,8 @@ class FaultInjector:
             try:
                 callbacks = observers.replay_callbacks(workload.schedule, started.set_result, watched)
                 return replay_faulted(turn, callbacks, faults_s, abort, self.session.machines.places())
-            finally:  # waits for what never came fail
+            finally:
+                # otherwise the player would wait for ever for a phase that never ended
                 for event, future in [("it began", started), *ended.items()]:
                     if not future.done():
                         future.set_exception(CheckFailed(f"{workload.label} ended before {event} was over"))
@@ -157,7 +164,8 @@ class FaultInjector:
             except BaseException:
                 abort.set()
                 if isinstance(error := replaying.exception(), RailyardError) and not isinstance(error, Aborted):
-                    raise error from None  # it is why the script could not go on
+                    # the workload's error is why the script could not go on
+                    raise error from None
                 raise
             replayed = replaying.result()
         _check_injected_in_time(script_run, replayed, workload)
@@ -202,16 +210,17 @@ def _await_start(started: Future[int], workload: Workload) -> None:
 
 def _check_injected_in_time(script_run: ScriptRun, replayed: Replay, workload: Workload) -> None:
     """Raise CheckFailed if a fault was injected after the end of the workload that it should have met."""
-    late = [number for number, fault in enumerate(script_run.faults) if fault.recovery.t_fault > replayed.end_ns]
-    if not late:
-        return
-    fault = script_run.faults[late[0]].fault
-    late_s = script_run.late_s[late[0]] if script_run.late_s else 0.0
-    lateness = f", {late_s:.2f} s late," if late_s > LATE_S else ""
-    raise CheckFailed(
-        f"{fault.kind} at {fault.target} was injected{lateness} after the end of {workload.label}, which took "
-        f"{replayed.seconds:.1f} s: it needs an earlier `at`, or the workload a longer `duration`"
-    )
+    for number, fault_run in enumerate(script_run.faults):
+        if fault_run.recovery.t_fault <= replayed.end_ns:
+            continue
+        fault = fault_run.fault
+        lateness = ""
+        if script_run.late_s and script_run.late_s[number] > LATE_S:
+            lateness = f", {script_run.late_s[number]:.2f} s late,"
+        raise CheckFailed(
+            f"{fault.kind} at {fault.target} was injected{lateness} after the end of {workload.label}, which took "
+            f"{replayed.seconds:.1f} s: it needs an earlier `at`, or the workload a longer `duration`"
+        )
 
 
 def _goodput_trace(interval: IntervalId, script_run: ScriptRun) -> GoodputTrace:
@@ -275,7 +284,7 @@ def _inject_item(shared: SharedFabric, injector: FaultInjector, item: FaultSpec 
     for repeat in range(times):
         seed = spec.seed + repeat
         title = f"{session.label}: {item.label}, reroute {shared.reroute}" + repeat_suffix(repeat, times)
-        beside = _workload_beside(shared, item.during, seed) if item.during else None
+        beside = _workload_beside(shared, item.during, seed)
         with (
             shared.context.steps.step(title, total=2 * item.injections),
             surviving_interruptions(run, IntervalId(session.label)),
@@ -284,7 +293,12 @@ def _inject_item(shared: SharedFabric, injector: FaultInjector, item: FaultSpec 
             measure_undisturbed(run, inject)
 
 
-def _workload_beside(shared: SharedFabric, label: str, seed: int) -> Workload | None:
-    """Return the workload that a script runs beside, by its label."""
-    workloads = make_workloads(shared.context.spec, shared.session.plan, shared.session.label, shared.context.run, seed)
-    return next((workload for workload in workloads if workload.label == label), None)
+def _workload_beside(shared: SharedFabric, label: str | None, seed: int) -> Workload | None:
+    """Return the workload that a script runs beside, by its label; None for a script beside streams."""
+    if label is None:
+        return None
+    session = shared.session
+    for workload in make_workloads(shared.context.spec, session.plan, session.label, shared.context.run, seed):
+        if workload.label == label:
+            return workload
+    return None

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import combinations
+from operator import attrgetter
 from typing import Annotated, Final
 
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
@@ -19,7 +20,8 @@ from railyard.topologies.plan import Plan
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.schedule import Schedule, check_gpus, payload_rates
 
-_ROUNDING_S: Final = 0.001  # random faults have rounded times, and may be repeated as a list
+# Random faults have rounded times, and may be repeated as a list of faults.
+_ROUNDING_S: Final = 0.001
 
 
 class ScriptSpec(OnFabrics):
@@ -58,7 +60,9 @@ class ScriptSpec(OnFabrics):
     @property
     def injections(self) -> int:
         """Number of faults that a run of the script injects."""
-        return self.random_faults.count if self.random_faults else len(self.faults)
+        if self.random_faults:
+            return self.random_faults.count
+        return len(self.faults)
 
     def times(self, experiment: ConfigModel) -> int:
         """Return how often it runs on a fabric, in each mode of `reroute`."""
@@ -68,15 +72,18 @@ class ScriptSpec(OnFabrics):
     @property
     def registry(self) -> RegistryKind | None:
         """Registry of health scores that runs meanwhile; None without a fault of one."""
-        mix = (self.random_faults and self.random_faults.mix) or ()
-        drawn = (FAULTS[kind].registry(FAULTS[kind].random_parameters()) for kind in mix)
-        return next(filter(None, (*drawn, *(fault.registry for fault in self.faults))), None)
+        registries = [fault.registry for fault in self.faults]
+        if self.random_faults:
+            for kind in self.random_faults.mix or ():
+                registries.append(FAULTS[kind].registry(FAULTS[kind].random_parameters()))
+        return next(filter(None, registries), None)
 
     def script(self, plan: Plan, seed: int) -> Script:
         """Return the script for a fabric; random faults are drawn with this seed."""
         if self.random_faults:
             return self.random_faults.script(self.name, plan, seed)
-        return Script(self.name, tuple(Timed(f.fault, f.at, f.repair, f.after or "") for f in self.faults))
+        faults = [Timed(fault.fault, fault.at, fault.repair, fault.after or "") for fault in self.faults]
+        return Script(self.name, tuple(faults))
 
 
 Faults = Annotated[tuple[SerializeAsAny[FaultSpec], ...], Field(max_length=100, strict=False)]
@@ -102,7 +109,9 @@ def check_script(
     during = script.during
     random_faults = script.random_faults
     if during is not None and during not in workloads:
-        allowed = unknown_name_hint(during, workloads) if workloads else "is no workload: the experiment has none"
+        allowed = "is no workload: the experiment has none"
+        if workloads:
+            allowed = unknown_name_hint(during, workloads)
         raise BadInput(f"{field}.during", during, allowed)
     for number, plan in enumerate(plans):
         if not script.is_on(number):
@@ -137,7 +146,8 @@ def _check_listed_faults(script: ScriptSpec, field: str, plan: Plan, schedule: C
         if fault.after is None or script.during is None:
             continue
         phases = schedule().phases
-        names = {phases[transfer.phase].name for _, transfer in schedule().transfers}
+        numbers = {transfer.phase for _, transfer in schedule().transfers}
+        names = {phases[number].name for number in numbers}
         if fault.after not in names:
             allowed = unknown_name_hint(fault.after, names).replace("known", f"a phase of {script.during}", 1)
             raise BadInput(f"{field}.faults.{i}.after", fault.after, allowed)
@@ -149,7 +159,10 @@ def _check_outlasts(
     """Raise BadInput for random faults that outlast the workload on a fabric, by its number."""
     rates = payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu)
     lasts_s = line_rate_duration_s(schedule, rates, plan.spec)
-    over_s = max(timed.at_s + timed.repair_s for seed in seeds for timed in script.script(plan, seed).faults)
+    over_s = 0.0
+    for seed in seeds:
+        for timed in script.script(plan, seed).faults:
+            over_s = max(over_s, timed.at_s + timed.repair_s)
     if over_s > lasts_s:
         label = f"on fabric {number} takes {lasts_s:.1f} s, and the random faults {over_s:.1f} s"
         allowed = f"{label}: make it longer, or {field}.random_faults.count less"
@@ -159,15 +172,15 @@ def _check_outlasts(
 def _check_not_hidden(script: ScriptSpec, field: str, plan: Plan) -> None:
     """Raise BadInput for two faults at once of which one would hide the other; those with `after` aren't checked."""
     timed = [(i, fault) for i, fault in enumerate(script.faults) if fault.after is None]
-    for (i, one), (j, other) in combinations(timed, 2):
-        first, second = sorted((one, other), key=lambda fault: fault.at)
+    for (i, fault), (j, other) in combinations(timed, 2):
+        first, second = sorted((fault, other), key=attrgetter("at"))
         apart_s = second.at - first.at - first.repair + _ROUNDING_S
         if apart_s >= REPAIRED_IDLE_S:
             continue
         min_gap_s = idle_s(first.fault.scope(plan), second.fault.scope(plan))
         if min_gap_s > max(apart_s, 0.0):
             allowed = (
-                f"is hidden by {one.kind} at {one.target} (fault {i}), or hides it: "
+                f"is hidden by {fault.kind} at {fault.target} (fault {i}), or hides it: "
                 f"one must begin {format_time(min_gap_s)} after the other's repair"
             )
             raise BadInput(f"{field}.{j}.target", other.target, allowed)

@@ -42,15 +42,23 @@ def first_packet(recovery: Recovery) -> FirstPacket:
         return FirstPacket.NOT_PROBED
     if recovery.first_packet_ms is None:
         is_expected = recovery.reroute == "off" and definition_of(recovery.fault).is_rerouted
-        return FirstPacket.NEVER_AS_EXPECTED if is_expected else FirstPacket.NEVER
-    return FirstPacket.NONE_LOST if recovery.is_unaffected else FirstPacket.RETURNED
+        if is_expected:
+            return FirstPacket.NEVER_AS_EXPECTED
+        return FirstPacket.NEVER
+    if recovery.is_unaffected:
+        return FirstPacket.NONE_LOST
+    return FirstPacket.RETURNED
 
 
 def goodput(recovery: Recovery, ms: float | None) -> Goodput:
     """Return the outcome that one of a recovery's times of goodput stands for."""
     if ms is None:
-        return Goodput.NOT_BACK if recovery.has_streams else Goodput.NO_STREAM
-    return Goodput.RETURNED if ms else Goodput.DID_NOT_FALL
+        if recovery.has_streams:
+            return Goodput.NOT_BACK
+        return Goodput.NO_STREAM
+    if ms == 0:
+        return Goodput.DID_NOT_FALL
+    return Goodput.RETURNED
 
 
 def csv_row(recovery: Recovery) -> dict[str, Any]:

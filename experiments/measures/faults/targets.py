@@ -6,6 +6,7 @@ a dead link or switch served unavailable until the repair.
 
 from collections.abc import Sequence
 from itertools import product
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from railyard.core.records import Recovered, Recovery
@@ -30,11 +31,12 @@ def shown_outcomes(analysis: Analysis) -> tuple[Outcome, ...]:
 
 def first_packet_targets() -> dict[tuple[str, Side | None], Target]:
     """Return the targets to the first packet that fault kinds state, by kind and side (None: whichever is slower)."""
-    return {
-        (kind, t.side): Target(quantity=t.what, median=t.median_ms, p95=t.p95_ms, source=t.why)
-        for kind in fault_kinds()
-        for t in FAULTS[kind].first_packet_targets
-    }
+    targets: dict[tuple[str, Side | None], Target] = {}
+    for kind in fault_kinds():
+        for stated in FAULTS[kind].first_packet_targets:
+            target = Target(quantity=stated.what, median=stated.median_ms, p95=stated.p95_ms, source=stated.why)
+            targets[kind, stated.side] = target
+    return targets
 
 
 def first_packet_target(fault: str, side: Side | None) -> Target | None:
@@ -87,7 +89,9 @@ def recovery_outcomes(
 ) -> tuple[Outcome, ...]:
     """Return every target of recovery from faults, of those with rerouting on."""
     rows = [row for row in rows if row.reroute == "on"]
-    alone = [(row.fabric, r) for row in sorted(rows, key=lambda row: row.fabric) for r in row.repeats]
+    alone: list[tuple[str, Recovery]] = []
+    for row in sorted(rows, key=attrgetter("fabric")):
+        alone += [(row.fabric, repeat) for repeat in row.repeats]
     scripts_on = [script for script in scripts if script.reroute == "on"]
     measured: list[tuple[Target, PlacedSamples]] = []
     for (fault, side), target in first_packet_targets().items():
@@ -131,13 +135,22 @@ def _lost_on_return(alone: Sequence[tuple[str, Recovery]], scripts: Sequence[Scr
 
 
 def _first_packets(rows: Sequence[RecoveryRow], fault: str, side: Side | None) -> PlacedSamples:
-    """Yield samples of faults that affected another GPU: of the others there was nothing to recover."""
+    """Yield samples of the repeats of a fault in which pairs of a side (None: either) were probed."""
+    column = "first_packet_ms"
+    sides = stats.SIDES
+    if side:
+        column = f"{side}_side_ms"
+        sides = (side,)
     for row in rows:
-        if row.fault == fault and not row.unaffected:
-            for r in row.repeats:
-                if stats.pairs_probed(r, side) if side else r.is_probed:
-                    value = getattr(r, f"{side}_side_ms") if side else r.first_packet_ms
-                    yield row.fabric, row.target if row.is_one_of_several else "", _sample(value, r)
+        # a fault that affected no other GPU left nothing to recover
+        if row.fault != fault or row.unaffected:
+            continue
+        part = ""
+        if row.is_one_of_several:
+            part = row.target
+        for repeat in row.repeats:
+            if stats.pairs_probed(repeat, *sides):
+                yield row.fabric, part, _sample(getattr(repeat, column), repeat)
 
 
 def _restored_ms(recovery: Recovery) -> float | None:
@@ -180,8 +193,8 @@ def _counts_without_controller(fault: Recovery, outage: Recovery, side: Side) ->
 
 
 def _sample(value: float | None, r: Recovery) -> Sample:
-    what = f"{r.script} {r.fault} {r.target}, repeat {r.repeat}".lstrip()
-    return Sample(value, what, r.interval, stats.pairs_probed(r))
+    name = f"{r.script} {r.fault} {r.target}, repeat {r.repeat}".lstrip()
+    return Sample(value, name, r.interval, stats.pairs_probed(r))
 
 
 class Published(NamedTuple):
@@ -210,4 +223,6 @@ PUBLISHED_SYSTEMS: Final = (
 
 def times_slower(other_system: Published, ms: float | None) -> float | None:
     """Return how many times as long the other takes; None where ours never came, or took no time."""
-    return other_system.ms / ms if ms else None
+    if not ms:
+        return None
+    return other_system.ms / ms

@@ -9,7 +9,7 @@ from typing import Final
 
 from railyard.controller.failover.detours import choose, usable
 from railyard.core.errors import RailyardError
-from railyard.core.records import Recovery
+from railyard.core.records import IntervalId, Recovery
 from railyard.experiments.measures.faults.analysis import FROM_REPAIR, STEP_NAMES
 from railyard.experiments.measures.faults.records import CONNECTIVITY_CHECKS, GOODPUT, RECOVERIES
 from railyard.experiments.measures.faults.states import first_packet
@@ -23,10 +23,14 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import FabricSpec
 
-_MATCH_NS: Final = 1000  # a recovery has its steps in ms, rounded
-_CONTROLLED: Final = ("detect_ms", "decided_ms", "reroute_ms")  # steps that are events of the controller
-_MAX_PAIRS_OF: Final = 64  # GPUs; in larger fabrics one fault has thousands of detours
-_NOMINAL_BPS: Final = 100_000_000  # of rails whose rate is `auto`: paths don't depend on it
+# A recovery has its steps in rounded ms, so their times differ from those of events.
+_MATCH_NS: Final = 1000
+# These steps are events of the controller.
+_CONTROLLED: Final = ("detect_ms", "decided_ms", "reroute_ms")
+# GPUs; in larger fabrics one fault has thousands of detours
+_MAX_PAIRS_OF: Final = 64
+# The rate of rails in place of `auto`: paths don't depend on it.
+_NOMINAL_BPS: Final = 100_000_000
 
 
 def add_tracks(root: Track, run: Run) -> None:
@@ -77,7 +81,10 @@ def _add_fault(track: Track, recovery: Recovery, number: int) -> None:
         "first packet": first_packet(recovery),
     }
     name = f"{recovery.fault} {recovery.target}"
-    of_fabric = track.child(recovery.fabric + (f", reroute {recovery.reroute}" if recovery.reroute else ""))
+    title = recovery.fabric
+    if recovery.reroute:
+        title += f", reroute {recovery.reroute}"
+    fabric_track = track.child(title)
     until = [(recovery.t_repair, name)]
     after: list[tuple[int, str]] = []
     for column, step in STEP_NAMES.items():
@@ -88,9 +95,9 @@ def _add_fault(track: Track, recovery: Recovery, number: int) -> None:
             after.append((recovery.t_repair + round(step_ms * 1e6), f"until {step}"))
         else:
             until.append((recovery.t_fault + round(step_ms * 1e6), f"until {step}"))
-    of_fabric.slices.append(_nested(recovery.t_fault, until, details, (number,)))
+    fabric_track.slices.append(_nested(recovery.t_fault, until, details, (number,)))
     if after:
-        of_fabric.child("after the repair").slices.append(_nested(recovery.t_repair, after, {"fault": name}))
+        fabric_track.child("after the repair").slices.append(_nested(recovery.t_repair, after, {"fault": name}))
 
 
 def _nested(
@@ -99,18 +106,21 @@ def _nested(
     """Return slices with a common start, each within the next longer one."""
     inner: tuple[Slice, ...] = ()
     *shorter, (end_ns, name) = sorted(ends, key=lambda end: end[0])
-    for own_ns, own_name in shorter:
-        inner = (Slice(start_ns, own_ns, own_name, nested=inner),)
+    for inner_end_ns, inner_name in shorter:
+        inner = (Slice(start_ns, inner_end_ns, inner_name, nested=inner),)
     return Slice(start_ns, end_ns, name, details, inner, arrows)
 
 
 def _checks(track: Track, run: Run) -> None:
     for check in run.rows(CONNECTIVITY_CHECKS):
-        result = "differs from the oracle" if check.mismatch_count else "matches the oracle"
+        result = "matches the oracle"
+        if not check.done:
+            result = "not done"
+        elif check.mismatch_count:
+            result = "differs from the oracle"
         counts = ("broken", "pairs", "reachable", "answered", "not_recovered", "unexpected_answers")
         values = {name: getattr(check, name) for name in (*counts, "forwarding_failed_parts", "mismatches")}
-        what = f"{result if check.done else 'not done'} after {check.last_event}"
-        track.slices.append(Slice(check.monotonic_ns, None, what, values))
+        track.slices.append(Slice(check.monotonic_ns, None, f"{result} after {check.last_event}", values))
 
 
 def _detours(track: Track, recoveries: Iterable[Recovery], specs: Mapping[str, FabricSpec]) -> None:
@@ -125,8 +135,9 @@ def _detours(track: Track, recoveries: Iterable[Recovery], specs: Mapping[str, F
             start_ns = r.t_fault + round(r.reroute_ms * 1e6)
             end_ns = r.t_repair + round((r.primary_path_ms or 0.0) * 1e6)
             for src, dst, path in detours_of(spec, r.fault, r.target):
-                own = track.child(r.fabric).child(f"{src.name} → {dst.name}")
-                own.slices.append(Slice(start_ns, max(start_ns, end_ns), path, {"fault": f"{r.fault} {r.target}"}))
+                pair_track = track.child(r.fabric).child(f"{src.name} → {dst.name}")
+                detail = {"fault": f"{r.fault} {r.target}"}
+                pair_track.slices.append(Slice(start_ns, max(start_ns, end_ns), path, detail))
 
 
 @lru_cache(maxsize=64)
@@ -135,24 +146,29 @@ def detours_of(spec: FabricSpec, kind: str, target: str) -> tuple[tuple[Gpu, Gpu
     plan = make_plan(spec, _NOMINAL_BPS)
     try:
         broken = broken_by(Fault(kind, target).impact(plan), plan)
-    except (RailyardError, ValueError, LookupError):  # of a plugin that isn't loaded, or a record that was changed
+    except (RailyardError, ValueError, LookupError):
+        # the kind's plugin isn't loaded, or the record was changed by hand
         return ()
-    found = []
+    detours: list[tuple[Gpu, Gpu, str]] = []
     for src, dst in permutations(plan.gpus, 2):
-        paths = [share.path for share in spec.paths(src, dst)]
-        is_usual = all(usable(path, src, dst, broken, spec.kind) for path in paths)
-        if not is_usual and (shares := choose(spec, src, dst, broken)):
-            found.append((src, dst, ", ".join(f"{s.path.kind} by rail {s.path.rail}" for s in shares)))
-    return tuple(found)
+        if all(usable(share.path, src, dst, broken, spec.kind) for share in spec.paths(src, dst)):
+            continue
+        paths = [share.path for share in choose(spec, src, dst, broken)]
+        if paths:
+            names = [f"{path.kind} by rail {path.rail}" for path in paths]
+            detours.append((src, dst, ", ".join(names)))
+    return tuple(detours)
 
 
 def _goodput(track: Track, run: Run) -> None:
     """Draw the goodput around each fault, in bins from the fault; what is left of a trace ends with the next one."""
-    faults = {(r.interval, r.fault, r.target): r.t_fault for r in run.rows(RECOVERIES)}
+    faults: dict[tuple[IntervalId, str, str], int] = {}
+    for recovery in run.rows(RECOVERIES):
+        faults[recovery.interval, recovery.fault, recovery.target] = recovery.t_fault
     for trace in run.rows(GOODPUT):
         t_fault = faults.get((trace.interval, trace.fault, trace.target))
         if t_fault is None:
             continue
         for name, values in ((trace.link or "all streams", trace.bps), ("affected streams", trace.affected_bps)):
-            times = (t_fault + round(ms * 1e6) for ms in trace.t_ms)
+            times = [t_fault + round(ms * 1e6) for ms in trace.t_ms]
             track.child(name, "bit/s").samples += zip(times, values, strict=False)

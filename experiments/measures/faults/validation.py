@@ -32,9 +32,7 @@ def _check_over_machines(spec: ExperimentSpec, faults: Sequence[FaultSpec], scri
     if spec.heartbeats != "off" and "on" in spec.reroute:
         keys = spec.heartbeats.model_dump(mode="json")
         raise BadInput("heartbeats", keys, "must be off together with hosts: they need all GPUs on one machine")
-    # other machines have no plugins
-    built_in = [kind for kind in fault_kinds() if type(FAULTS[kind]).__module__.startswith("railyard.")]
-    possible = [kind for kind in built_in if FAULTS[kind].spans_machines]
+    possible = _kinds_over_machines()
     for i, script in enumerate(scripts):
         if script.random_faults and not script.random_faults.mix:
             allowed = f"must be given together with hosts, of {', '.join(possible)}"
@@ -43,6 +41,18 @@ def _check_over_machines(spec: ExperimentSpec, faults: Sequence[FaultSpec], scri
         if kind not in possible:
             allowed = "can't be used together with hosts: it needs all GPUs on one machine; those that can are "
             raise BadInput(field, kind, allowed + ", ".join(possible))
+
+
+def _kinds_over_machines() -> list[str]:
+    """Return the kinds of faults that can be injected on a fabric of several machines."""
+    kinds: list[str] = []
+    for kind in fault_kinds():
+        definition = FAULTS[kind]
+        # other machines have no plugins
+        is_built_in = type(definition).__module__.startswith("railyard.")
+        if is_built_in and definition.spans_machines:
+            kinds.append(kind)
+    return kinds
 
 
 def _kinds(faults: Sequence[FaultSpec], scripts: Sequence[ScriptSpec]) -> Iterator[tuple[str, str]]:
@@ -67,10 +77,11 @@ def _check_scripts(spec: ExperimentSpec, scripts: Sequence[ScriptSpec]) -> None:
         """Return the schedules of a workload, one for each fabric."""
         number = workload_labels(spec).index(label)
         workload = workloads_of(spec)[number]
-        built = [
-            build(workload, plan.spec, plan.rail_bps, plan.hb_bps, f"workloads.{number}", spec.seed) for plan in plans
-        ]
-        return [each.schedule for each in built]
+        fabric_schedules: list[Schedule] = []
+        for plan in plans:
+            built = build(workload, plan.spec, plan.rail_bps, plan.hb_bps, f"workloads.{number}", spec.seed)
+            fabric_schedules.append(built.schedule)
+        return fabric_schedules
 
     for i, script in enumerate(scripts):
         if script.name in names[:i]:

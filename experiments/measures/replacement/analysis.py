@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, Final
 
 import pandas as pd
@@ -23,9 +24,18 @@ SPREAD_COLUMNS: Final = {
 }
 """Fields whose median and 95th percentile are shown, and how sure those are."""
 INTERVAL_PARTS: Final = ("before", "replacement", "after")
-_MEDIANS: Final = [
-    name for name, kind in columns_of(Replacement).items() if kind is not str and name not in ("repeat", "t_fault")
-]
+
+
+def _columns_of_numbers() -> list[str]:
+    """Return the columns of a replacement that are measured numbers."""
+    columns: list[str] = []
+    for name, kind in columns_of(Replacement).items():
+        if kind is not str and name not in ("repeat", "t_fault"):
+            columns.append(name)
+    return columns
+
+
+_MEDIANS: Final = _columns_of_numbers()
 
 
 @dataclass(frozen=True)
@@ -46,11 +56,24 @@ class ReplacementRow:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data, for summary.json."""
-        head = {name: getattr(self, name) for name in ("case", "method", "fabric", "failed", "replaced_by", "verdict")}
-        ratios = {"after_over_before": self.slowdown, "after_over_before_predicted": self.predicted_slowdown}
-        spread = {f"{name.rpartition('_')[0]}_ms": found.as_dict() for name, found in self.figures.items()}
-        medians = {f"{name}_median": value for name, value in self.medians.items()}
-        return {**head, "repeats": self.n, **medians, **spread, **ratios}
+        plain: dict[str, Any] = {
+            "case": self.case,
+            "method": self.method,
+            "fabric": self.fabric,
+            "failed": self.failed,
+            "replaced_by": self.replaced_by,
+            "verdict": self.verdict,
+            "repeats": self.n,
+        }
+        for name, value in self.medians.items():
+            plain[f"{name}_median"] = value
+        for name, statistics in self.figures.items():
+            # all statistics are in ms, whatever the unit of the field is
+            stem, _, _ = name.rpartition("_")
+            plain[f"{stem}_ms"] = statistics.as_dict()
+        plain["after_over_before"] = self.slowdown
+        plain["after_over_before_predicted"] = self.predicted_slowdown
+        return plain
 
 
 def rows_of(analysis: Analysis) -> tuple[ReplacementRow, ...]:
@@ -66,7 +89,10 @@ def replacement_rows(run: Run, judgement: Judgement) -> tuple[ReplacementRow, ..
     for (case, method, fabric, policy, failed), repeats in by_case.items():
         frame = pd.DataFrame(repeats)
         medians = frame[_MEDIANS].astype(float).median()
-        intervals = [replace(repeat.interval, part=part) for repeat in repeats for part in INTERVAL_PARTS]
+        verdicts: list[Verdict] = []
+        for repeat, part in product(repeats, INTERVAL_PARTS):
+            interval = replace(repeat.interval, part=part)
+            verdicts.append(judgement.intervals.get(interval, "ok"))
         row = ReplacementRow(
             case=case,
             method=method,
@@ -74,7 +100,7 @@ def replacement_rows(run: Run, judgement: Judgement) -> tuple[ReplacementRow, ..
             n=len(repeats),
             failed=failed,
             replaced_by=", ".join(frame.replaced_by.unique()),
-            verdict=worst_verdict(judgement.intervals.get(interval, "ok") for interval in intervals),
+            verdict=worst_verdict(verdicts),
             medians={str(name): none_if_nan(value) for name, value in medians.items()},
             figures=_figures(frame),
             slowdown=none_if_nan(medians.after_s / medians.before_s),

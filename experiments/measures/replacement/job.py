@@ -18,6 +18,7 @@ from railyard.experiments.measures.replacement.spec import (
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.failure.probes.replacement import ProbePair
 from railyard.results.theory.predict import predict_iteration, predict_schedule
+from railyard.topologies.addresses import Gpu
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
 from railyard.topologies.plan import Plan
 from railyard.topologies.prediction import WHOLE
@@ -57,8 +58,9 @@ class ReplacementJob:
     def replaced_by(self) -> str:
         """The replacements: a whole domain by its own name."""
         spares = list(self.replacement_map.to.values())
-        whole = len(spares) == self.plan.spec.rails
-        return self.plan.hb_bridges[spares[0].domain] if whole else ", ".join(spare.name for spare in spares)
+        if len(spares) == self.plan.spec.rails:
+            return self.plan.hb_bridges[spares[0].domain]
+        return ", ".join(spare.name for spare in spares)
 
 
 def replacement_job(
@@ -69,11 +71,16 @@ def replacement_job(
     gpu_map = replacement_map(replacement, fabric)
     schedule, scale, *_ = build(replacement.workload, fabric, plan.rail_bps, plan.hb_bps, f"{field}.workload", seed)
     places = place_with_spares((fabric.domains, fabric.rails), (plan.spec.domains, plan.spec.rails))
-    number = {gpu: n for n, gpu in enumerate(plan.gpus)}
-    to = {number[old]: number[old if way == "optical" else new] for old, new in gpu_map.to.items()}
-    moved = [to.get(gpu, gpu) for gpu in places]
-    before, after = (relabelled(schedule, at, plan.spec.gpus, plan.spec.rails) for at in (places, moved))
-    state_sources = state_senders(before, to, frozenset(number[gpu] for gpu in gpu_map.dead), f"{field}.workload")
+    numbers = dict(zip(plan.gpus, range(len(plan.gpus)), strict=True))
+    new_numbers: dict[int, int] = {}
+    for old, new in gpu_map.to.items():
+        # a spare that optical switches bring in takes the failed GPU's name, and so its place
+        new_numbers[numbers[old]] = numbers[old if way == "optical" else new]
+    moved = [new_numbers.get(number, number) for number in places]
+    before = relabelled(schedule, places, plan.spec.gpus, plan.spec.rails)
+    after = relabelled(schedule, moved, plan.spec.gpus, plan.spec.rails)
+    dead = frozenset(numbers[gpu] for gpu in gpu_map.dead)
+    state_sources = state_senders(before, new_numbers, dead, f"{field}.workload")
     state = state_schedule(after, state_sources, state_bytes(replacement.workload, scale, f"{field}.workload"))
     rates = payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu)
     return ReplacementJob(
@@ -94,7 +101,7 @@ def replacement_job(
 
 def check_replacements(replacements: Sequence[ReplacementSpec], fabrics: Sequence[FabricSpec]) -> None:
     """Raise BadInput for what can't be on one of its fabrics."""
-    seen: dict[tuple[object, ...], int] = {}
+    first_with_failure: dict[tuple[object, ...], int] = {}
     tasks = 0
     for n, replacement in enumerate(replacements):
         field = f"replacements.{n}"
@@ -113,16 +120,17 @@ def check_replacements(replacements: Sequence[ReplacementSpec], fabrics: Sequenc
             if way not in (allowed := WAYS[replacement.case][definition.joins_rails]):
                 problem = f"is not for {replacement.case} on {fabric.kind}: {', '.join(allowed)} is"
                 raise BadInput(f"{field}.way", replacement.way, problem)
-            if found := fault.definition.target_problem(nominal_plan(fabric), fault.target):
-                raise BadInput(f"{field}.failed", replacement.failed, found)
+            target_problem = fault.definition.target_problem(nominal_plan(fabric), fault.target)
+            if target_problem:
+                raise BadInput(f"{field}.failed", replacement.failed, target_problem)
             if replacement.gpus > fabric.rails:
                 problem = f"must be {fabric.rails} or less: a domain has no more"
                 raise BadInput(f"{field}.gpus", replacement.gpus, problem)
             job = replacement_job(replacement, fabric, nominal_plan(with_spares(replacement, fabric, field)), 0, field)
-            tasks += sum(len(schedule.tasks) for schedule in (job.before, job.after, job.state))
+            tasks += len(job.before.tasks) + len(job.after.tasks) + len(job.state.tasks)
             check_total(tasks, fabric.gpus, f"{field}.workload", replacement.workload.kind)
             ways.append(way)
-            earlier = seen.setdefault((replacement.case, ways[-1], replacement.failed, number), n)
+            earlier = first_with_failure.setdefault((replacement.case, way, replacement.failed, number), n)
             if earlier != n:
                 same = f"is replacements.{earlier}'s too, with the same case and way on fabric {number}"
                 raise BadInput(f"{field}.failed", replacement.failed, f"{same}: let another one fail")
@@ -144,8 +152,11 @@ def _after_s(way: Way, schedule: Schedule, rates: Rates, fabric: FabricSpec) -> 
         return None
     if way != "any-gpu":
         return predict_iteration(iteration, rates, fabric)
-    rings = all(part.y == 1 and ALGORITHMS[part.collective].algorithm == "ring" for part in iteration.each_micro_batch)
-    if not rings or not iteration.each_micro_batch or any(part.x > 1 for part in iteration.sync):
+    for part in iteration.each_micro_batch:
+        is_ring = ALGORITHMS[part.collective].algorithm == "ring"
+        if not is_ring or part.y != 1:
+            return None
+    if not iteration.each_micro_batch or any(part.x > 1 for part in iteration.sync):
         return None
     by_nic = tuple(replace(part, x=1, y=part.x) for part in iteration.each_micro_batch)
     return predict_iteration(replace(iteration, each_micro_batch=by_nic), rates, fabric)
@@ -153,9 +164,21 @@ def _after_s(way: Way, schedule: Schedule, rates: Rates, fabric: FabricSpec) -> 
 
 def _probed(before: Schedule, gpu_map: ReplacementMap, plan: Plan, way: Way) -> tuple[ProbePair, ...]:
     """Return some pairs of a GPU that stays and one that is replaced, evenly chosen of those that exchange traffic."""
-    gpus = plan.gpus
-    pairs = sorted({(gpus[src], gpus[dst]) for src, dst in before.matrix if gpus[dst] in gpu_map.to})
-    staying = [(src, dst) for src, dst in pairs if src not in gpu_map.to and src not in gpu_map.dead]
-    chosen = dict.fromkeys(staying[n * (len(staying) - 1) // (PROBED - 1)] for n in range(PROBED) if staying)
-    spares = ((src, old, gpu_map.to[old]) for src, old in chosen)
-    return tuple(ProbePair(src.name, new.name, (old if way == "optical" else new).ip) for src, old, new in spares)
+    pairs: list[tuple[Gpu, Gpu]] = []
+    for src_number, dst_number in before.matrix:
+        src = plan.gpus[src_number]
+        dst = plan.gpus[dst_number]
+        is_staying = src not in gpu_map.to and src not in gpu_map.dead
+        if is_staying and dst in gpu_map.to:
+            pairs.append((src, dst))
+    if not pairs:
+        return ()
+    pairs.sort()
+    chosen = [pairs[n * (len(pairs) - 1) // (PROBED - 1)] for n in range(PROBED)]
+    probe_pairs: list[ProbePair] = []
+    for src, old in dict.fromkeys(chosen):
+        new = gpu_map.to[old]
+        # a spare that optical switches bring in takes the failed GPU's address
+        address = old.ip if way == "optical" else new.ip
+        probe_pairs.append(ProbePair(src.name, new.name, address))
+    return tuple(probe_pairs)

@@ -29,10 +29,13 @@ def planned_replacements(
     """
     planned: list[PlannedReplacement] = []
     for number, replacement in enumerate(replacements):
-        with_spares_by_fabric = {
-            n: with_spares(replacement, fabric) for n, fabric in enumerate(spec.gpu_fabrics) if replacement.is_on(n)
-        }
-        auto_bps = auto_rail_bps(list(with_spares_by_fabric.values()), capacity) if capacity else 0
+        with_spares_by_fabric: dict[int, FabricSpec] = {}
+        for n, fabric in enumerate(spec.gpu_fabrics):
+            if replacement.is_on(n):
+                with_spares_by_fabric[n] = with_spares(replacement, fabric)
+        auto_bps = 0
+        if capacity:
+            auto_bps = auto_rail_bps(list(with_spares_by_fabric.values()), capacity)
         for n, fabric in with_spares_by_fabric.items():
             name = _name_on(n, spec.gpu_fabrics[n], replacement, replacements)
             planned.append(PlannedReplacement(n, number, name, make_plan(fabric, auto_bps)))

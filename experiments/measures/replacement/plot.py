@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from railyard.experiments.measures.faults.plot import REPEAT_MARKS, STEP_LINE, annotate_time, step_axes
@@ -12,7 +13,8 @@ from railyard.results.runs.records import Event
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Timeline = Mapping[str, float]  # time of each step of one replacement, in ms after its fault
+# The time of each step of a replacement, in ms after its fault.
+Timeline = Mapping[str, float]
 STEPS: Final = (
     "detected", "decided", "optical-links-down", "adopted", "optical-links-up", "replaced", "state-moved",
     "job-resumed",
@@ -22,7 +24,8 @@ _LAST_STEP: Final = STEPS[-1]
 _CAPTION: Final = (
     "All repeats are thin marks; dots joined by a line are the repeat with the median interruption, with its times."
 )
-_MIN_MS: Final = 1.0  # ms: what is sooner stands there
+# Shorter times, ms, stand there: the axis is logarithmic.
+_MIN_MS: Final = 1.0
 
 
 def replacement_plots(events: Iterable[Event]) -> list[style.Plot]:
@@ -38,7 +41,10 @@ def replacement_plots(events: Iterable[Event]) -> list[style.Plot]:
             at[detail["case"], column, detail["repeat"]][event.what] = event.monotonic_ns
     cases: defaultdict[str, defaultdict[str, list[Timeline]]] = defaultdict(lambda: defaultdict(list))
     for (case, column, _), times in at.items():
-        timeline: Timeline = {step: (times[step] - times["fault"]) / 1e6 for step in STEPS if step in times}
+        timeline: dict[str, float] = {}
+        for step in STEPS:
+            if step in times:
+                timeline[step] = (times[step] - times["fault"]) / 1e6
         cases[case][column].append(timeline)
     return [_case(case, columns) for case, columns in cases.items()]
 
@@ -57,18 +63,25 @@ def _middle_repeat(timelines: Sequence[Timeline]) -> Timeline:
 
 def _plot_middle(axes: "Axes", steps: Sequence[str], timeline: Timeline, longest_ms: float) -> None:
     """Plot a repeat as a line, with the time of each step."""
-    reached = {y: timeline[step] for y, step in enumerate(steps) if step in timeline}
-    at = [max(ms, _MIN_MS) for ms in reached.values()]
-    axes.plot(at, list(reached), color=style.BLUE, lw=1.1, marker="o", ms=5, alpha=0.8)
-    for y, ms in reached.items():
-        annotate_time(axes, max(ms, _MIN_MS), y, ms, is_left=ms > longest_ms / 30)
+    line_x: list[float] = []
+    line_y: list[int] = []
+    for y, step in enumerate(steps):
+        if step in timeline:
+            ms = timeline[step]
+            line_x.append(max(ms, _MIN_MS))
+            line_y.append(y)
+            annotate_time(axes, max(ms, _MIN_MS), y, ms, is_left=ms > longest_ms / 30)
+    axes.plot(line_x, line_y, color=style.BLUE, lw=1.1, marker="o", ms=5, alpha=0.8)
 
 
 def _case(case: str, columns: Mapping[str, Sequence[Timeline]]) -> style.Plot:
-    known = [timeline for timelines in columns.values() for timeline in timelines]
-    steps = [step for step in STEPS if any(step in timeline for timeline in known)]
-    ticks = {10.0**power: f"{'≤ ' if not power else ''}{10**power:,}" for power in range(6)}
-    longest_ms = max(timeline[_LAST_STEP] for timeline in known)
+    """Draw the replacements of a case, a column for each fabric, method and failed part."""
+    all_timelines = list(chain.from_iterable(columns.values()))
+    taken_steps = set(chain.from_iterable(all_timelines))
+    steps = [step for step in STEPS if step in taken_steps]
+    ticks = {10.0**power: f"{10**power:,}" for power in range(6)}
+    ticks[_MIN_MS] = f"≤ {_MIN_MS:g}"
+    longest_ms = max(timeline[_LAST_STEP] for timeline in all_timelines)
     alt_parts = []
     with style.drawing(STEP_LINE * (len(steps) + 1) + 0.9) as figure:
         grid = figure.subplots(1, len(columns), squeeze=False)

@@ -41,16 +41,21 @@ from railyard.failure.probes.replacement import Prober, taken_over_ns
 from railyard.results.runs.records import Event, Run
 from railyard.topologies.build.gpu_replacement import HIGH_PRIORITY_NICENESS, GpuReplacement
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
+from railyard.topologies.plan import Plan
 from railyard.workloads.replay.run import Aborted, Replay, replay
 from railyard.workloads.schedule import Schedule
 
 CROSS_CONNECT_REFUSED: Final = "not-crossed"
 EVENT_POLL_S: Final = 0.0005
-PROBE_POLL_S: Final = 0.005  # when they are reached is in the prober's log: to ask it often would only keep it busy
+# The prober's log has the exact time, so asking it more often would only keep it busy.
+PROBE_POLL_S: Final = 0.005
 EVENT_TIMEOUT_S: Final = 5.0
-RECENT_EVENTS: Final = 200  # of the controller, among which the awaited one must be
-FAULT_POSITION: Final = 0.5  # of an iteration: where something fails
-TIMEOUT_FACTOR: Final = 10  # an iteration that takes so many times its prediction has failed
+# Events of the controller among which the awaited one must be.
+RECENT_EVENTS: Final = 200
+# Part of an iteration after which something fails.
+FAULT_POSITION: Final = 0.5
+# An iteration that takes so many times its prediction has failed.
+TIMEOUT_FACTOR: Final = 10
 TIMEOUT_MARGIN_S: Final = 30.0
 
 
@@ -69,11 +74,13 @@ class ReplacementTimeline:
     at: dict[str, int] = field(default_factory=dict)
     late_ns: int = 0
 
-    def step(self, what: str, at_ns: int | None = None) -> int:
+    def step(self, name: str, at_ns: int | None = None) -> int:
         """Record a step that happened now, or at that time; return when."""
-        self.at[what] = time.monotonic_ns() if at_ns is None else at_ns
-        observers.show(f"replacement-{what}", {}, self.at[what])
-        return self.at[what]
+        if at_ns is None:
+            at_ns = time.monotonic_ns()
+        self.at[name] = at_ns
+        observers.show(f"replacement-{name}", {}, at_ns)
+        return at_ns
 
     def play(
         self,
@@ -100,8 +107,10 @@ class ReplacementTimeline:
         # not entered: a GPU that is replaced is never repaired
         active = ActiveFault(self.session.net, fault, observers.show_fault)
         with ExitStack() as cleanup, ThreadPoolExecutor(2) as pool:
-            pairs = replaced_by.items() if optical else ()
-            spares = [cleanup.enter_context(GpuReplacement(self.session.net, new, old)) for old, new in pairs]
+            spares: list[GpuReplacement] = []
+            if optical:
+                for old, new in replaced_by.items():
+                    spares.append(cleanup.enter_context(GpuReplacement(self.session.net, new, old)))
             started = Future[int]()
             abort = threading.Event()
             iteration = pool.submit(self.play, self.job.before, started.set_result, abort)
@@ -109,18 +118,21 @@ class ReplacementTimeline:
                 pending: tuple[Future[Any], ...] = (started, iteration)
                 wait(pending, return_when=FIRST_COMPLETED)
                 if iteration.done():
-                    iteration.result()  # raises what ended it before it started
+                    # raises what ended it before it started
+                    iteration.result()
                 due_ns = started.result() + round(iteration_s * FAULT_POSITION * 1e9)
                 sleep_until(due_ns / 1e9 - PREPARE_S)
                 active.prepare()
                 sleep_until(due_ns / 1e9)
-                cleanup.enter_context(_raised_priority())  # the job's manager has a processor of its own
+                # the job's manager has a processor of its own
+                cleanup.enter_context(_raised_priority())
                 since_ns = time.monotonic_ns()
                 injection = pool.submit(_inject, active, due_ns)
                 try:
                     self.step("detected", self._await_event(since_ns, "port-down", failed))
                 except CheckFailed:
-                    injection.result()  # raises the reason if the fault had no effect
+                    # raises the reason if the fault had no effect
+                    injection.result()
                     raise
                 since_ns = self.step("decided")
                 abort.set()
@@ -130,13 +142,15 @@ class ReplacementTimeline:
                 abort.set()
             self.at["fault"] = injection.result()
             self.late_ns = active.late_ns
-            with suppress(Aborted, CheckFailed):  # a connection that broke ends the iteration too
+            # a connection that broke ends the iteration too
+            with suppress(Aborted, CheckFailed):
                 iteration.result()
                 raise RailyardError("an iteration was over before something failed in its middle")
-        what = "replacements to answer at the addresses that they take over"
-        wait_until(lambda: prober.reaches_all(since_ns), what, EVENT_TIMEOUT_S, PROBE_POLL_S, CheckFailed)
-        if optical:  # not before: peers needn't wait until the controller has sockets at the replacements
-            # a spare has the failed GPU's name now, so nothing is lost there
+        awaited = "replacements to answer at the addresses that they take over"
+        wait_until(lambda: prober.reaches_all(since_ns), awaited, EVENT_TIMEOUT_S, PROBE_POLL_S, CheckFailed)
+        if optical:
+            # not before: peers needn't wait until the controller has sockets at the replacements.
+            # A spare has the failed GPU's name now, so nothing is lost there.
             for gpu in (*replaced_by, *replaced_by.values()):
                 self.session.controller.replace_gpu(gpu.name)
         return since_ns
@@ -148,7 +162,8 @@ class ReplacementTimeline:
         controller.cross_connect({new.name: old.name for old, new in self.job.replacement_map.to.items()})
         for gpu_replacement in gpu_replacements:
             gpu_replacement.apply_identity()
-        injection.result()  # the injection, and its check, use the GPU's name
+        # the injection, and its check, use the GPU's name
+        injection.result()
         for gpu_replacement in gpu_replacements:
             gpu_replacement.apply_name()
         replaced_ns = self.step("adopted")
@@ -167,18 +182,22 @@ class ReplacementTimeline:
             nonlocal position
             new_events = self.session.received[position:]
             position += len(new_events)
-            for at, what, detail in new_events:
-                if at >= since_ns and what == CROSS_CONNECT_REFUSED:
+            for at_ns, event_kind, detail in new_events:
+                if at_ns < since_ns:
+                    continue
+                if event_kind == CROSS_CONNECT_REFUSED:
                     raise CheckFailed(f"no cross-connect was moved: {detail['why']}")
-                if at >= since_ns and what == kind and (not names or {*names} & set(map(str, detail.values()))):
-                    return at
+                has_name = not names or not set(names).isdisjoint(map(str, detail.values()))
+                if event_kind == kind and has_name:
+                    return at_ns
             return None
 
-        awaited = f"{', '.join(sorted(names))}, which has failed" if names else kind
-        what = f"an event of the controller of {awaited}"
-        found = wait_until(find, what, EVENT_TIMEOUT_S, EVENT_POLL_S, CheckFailed)
-        assert found is not None
-        return found
+        awaited = f"an event of the controller of {kind}"
+        if names:
+            awaited = f"an event of the controller of {', '.join(sorted(names))}, which has failed"
+        event_ns = wait_until(find, awaited, EVENT_TIMEOUT_S, EVENT_POLL_S, CheckFailed)
+        assert event_ns is not None
+        return event_ns
 
 
 def _inject(active: ActiveFault, due_ns: int) -> int:
@@ -214,21 +233,21 @@ def run_replacement(
     fault has no effect or isn't detected, or if the job can't continue.
     """
     timeline = ReplacementTimeline(session, job, seed)
-    gpus = session.plan.gpus
-    used = [[gpus[n].name for n in sorted({*chain(*s.matrix)})] for s in (job.before, job.after)]
-    before_interval, during, after_interval = (replace(interval, part=part) for part in INTERVAL_PARTS)
-    redone = replacement.iterations % replacement.checkpoint_every  # iterations since the last checkpoint
-    with relaxed_tcp_timers(used[0]), session.watch().record_load(run, before_interval):
+    before_interval, during, after_interval = [replace(interval, part=part) for part in INTERVAL_PARTS]
+    # iterations since the last checkpoint
+    redone = replacement.iterations % replacement.checkpoint_every
+    with relaxed_tcp_timers(_gpus_of(job.before, session.plan)), session.watch().record_load(run, before_interval):
         before_s = median(timeline.play(job.before).seconds for _ in range(replacement.iterations))
     with ExitStack() as cleanup:
         with session.watch().record_load(run, during, faulted=True) as watch:
             with Prober(job.probed) as prober:
                 since_ns = timeline.fail_and_replace(replacement.fault, before_s, prober)
-                first_ns = taken_over_ns(prober.stop(), since_ns)  # probes would take a share of what comes next
+                # probes would take a share of the bandwidth of the state transfer
+                first_ns = taken_over_ns(prober.stop(), since_ns)
             if first_ns is None:
                 raise CheckFailed(f"{interval.script}: a replacement was never reached")
             timeline.step("replaced", first_ns)
-            cleanup.enter_context(relaxed_tcp_timers(used[1]))
+            cleanup.enter_context(relaxed_tcp_timers(_gpus_of(job.after, session.plan)))
             state = timeline.play(job.state)
             timeline.step("state-moved", state.end_ns)
             for _ in range(redone):
@@ -241,17 +260,19 @@ def run_replacement(
     run.events += [Event(at, "replacement", name, detail) for name, at in timeline.at.items()]
     injected_ns = timeline.at["fault"]
     record_late_injection(run, during, replacement.fault, injected_ns, timeline.late_ns)
-    ms = {what: (at - timeline.at["fault"]) / 1e6 for what, at in timeline.at.items()}
-    optical = session.plan.spec.optical
+    ms = {name: (at_ns - injected_ns) / 1e6 for name, at_ns in timeline.at.items()}
+    links_down_ms = 0.0
+    if session.plan.spec.optical:
+        links_down_ms = session.plan.spec.optical.switching_time * 1e3
     row = Replacement(
         interval=interval,
         case=replacement.case,
         method=job.way,
         failed=replacement.failed,
         replaced_by=job.replaced_by,
-        t_fault=timeline.at["fault"],
+        t_fault=injected_ns,
         detect_ms=ms["detected"],
-        optical_links_down_ms=optical.switching_time * 1e3 if optical else 0.0,
+        optical_links_down_ms=links_down_ms,
         replaced_ms=ms["replaced"],
         state_transfer_ms=state.seconds * 1e3,
         state_transfer_predicted_ms=job.state_s * 1e3,
@@ -264,6 +285,12 @@ def run_replacement(
         after_predicted_s=job.after_s,
     )
     run.rows(REPLACEMENTS).append(row)
+
+
+def _gpus_of(schedule: Schedule, plan: Plan) -> list[str]:
+    """Return the names of the GPUs that send or receive something."""
+    numbers = set(chain.from_iterable(schedule.matrix))
+    return [plan.gpus[number].name for number in sorted(numbers)]
 
 
 def run_replacements(context: RunContext, measure: Measure[ReplacementSpec]) -> None:

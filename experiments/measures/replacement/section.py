@@ -10,7 +10,7 @@ from rich.console import Console
 from railyard.experiments.measures.replacement.analysis import SPREAD_COLUMNS, ReplacementRow, rows_of
 from railyard.experiments.measures.replacement.plot import replacement_plots
 from railyard.results import format as fmt
-from railyard.results.analysis.repeats import median_and_p95, median_p95_ms
+from railyard.results.analysis.repeats import Figure, median_and_p95, median_p95_ms
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.views.report import SPREAD_UNKNOWN, Card, Section
 from railyard.results.views.table import Column, Table, text, texts
@@ -30,13 +30,15 @@ class ReplacementSection(Section):
     def cards(self, analysis: Analysis) -> Iterator[Card]:
         """Yield how long each replacement interrupted the job."""
         for row in analysis.derived(rows_of):
-            found = row.figures["interruption_ms"]
-            known = found.n > 1 and found.least is not None and found.most is not None
+            interruption = row.figures["interruption_ms"]
+            spread = SPREAD_UNKNOWN
+            if interruption.n > 1 and interruption.least is not None and interruption.most is not None:
+                spread = f"{_ms(interruption.least)} to {_ms(interruption.most)}, {interruption.n} runs"
             yield Card(
                 f"{row.case} on {row.fabric}, replaced by {row.method}: interruption of the job",
-                fmt.milliseconds(found.median),
+                fmt.milliseconds(interruption.median),
                 f"iteration after / before {fmt.ratio(_slowdown(row))}, theory {fmt.ratio(row.predicted_slowdown)}",
-                f"{_ms(found.least)} to {_ms(found.most)}, {found.n} runs" if known else SPREAD_UNKNOWN,
+                spread,
                 row.verdict,
             )
 
@@ -81,7 +83,9 @@ def replacement_steps_table(rows: Sequence[ReplacementRow]) -> Table:
 
 def _slowdown(row: ReplacementRow) -> float | None:
     """Return an iteration's time after the replacement over that before; None if one of them is invalid."""
-    return None if row.verdict == "invalid" else row.slowdown
+    if row.verdict == "invalid":
+        return None
+    return row.slowdown
 
 
 def iterations_table(rows: Sequence[ReplacementRow]) -> Table:
@@ -115,15 +119,29 @@ def spread_table(rows: Sequence[ReplacementRow]) -> Table:
         Column("median", lambda x: median_and_p95(x[2])[0]),
         Column("p95", lambda x: median_and_p95(x[2])[1]),
     )
-    return Table(columns, [(row, name, found) for row in rows for name, found in row.figures.items()])
+    cells: list[tuple[ReplacementRow, str, Figure]] = []
+    for row in rows:
+        cells += [(row, name, statistics) for name, statistics in row.figures.items()]
+    return Table(columns, cells)
 
 
 def replacements_table(rows: Sequence[ReplacementRow]) -> Table:
     """Return medians for the terminal; the failed part where rows differ in that alone."""
     alike = Counter((row.case, row.method, row.fabric) for row in rows)
+
+    def failed(row: ReplacementRow) -> str:
+        if alike[row.case, row.method, row.fabric] == 1:
+            return ""
+        return row.failed
+
+    def fidelity(row: ReplacementRow) -> str:
+        if row.verdict == "ok":
+            return ""
+        return row.verdict
+
     columns = (
         *_NAMES[:3],
-        text("failed", lambda r: r.failed if alike[r.case, r.method, r.fabric] > 1 else ""),
+        text("failed", failed),
         Column("replaced\nms", lambda r: median_p95_ms(r.figures["replaced_ms"])),
         Column("interruption\nms", lambda r: median_p95_ms(r.figures["interruption_ms"])),
         _median("iter.\nlost", "iterations_lost", "{:g}".format),
@@ -132,6 +150,6 @@ def replacements_table(rows: Sequence[ReplacementRow]) -> Table:
         _median("after", "after_s", fmt.seconds),
         Column("after /\nbefore", _slowdown, fmt.ratio),
         Column("pre-\ndicted", "predicted_slowdown", fmt.ratio),
-        Column("fidelity", lambda r: "" if r.verdict == "ok" else r.verdict),
+        Column("fidelity", fidelity),
     )
     return Table(columns, rows, "GPU and domain replacements (median / p95; else medians)").without_empty()

@@ -4,7 +4,7 @@ Rail-only IV-C, "Fault Tolerance Properties"; docs/failure.md has a table of the
 that the file gives: a domain, or for case idle-gpu a GPU in each domain.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
@@ -66,19 +66,26 @@ class ReplacementSpec(OnFabrics):
     @property
     def fault(self) -> Fault:
         """Fault that takes the GPU or HB domain out."""
-        return Fault("server-crash" if self.case == "server" else "gpu-crash", self.failed)
+        if self.case == "server":
+            return Fault("server-crash", self.failed)
+        return Fault("gpu-crash", self.failed)
 
 
 def _parsed(data: object) -> object:
-    """Item by item, so that a message gives the field's own path."""
+    """Parse each replacement by itself."""
+    # so that an error message has the path of the field within its replacement
     if not isinstance(data, list):
         return data
     items = list[object]()
     for n, item in enumerate(data):
         field = f"replacements.{n}"
-        job = item.get("workload") if isinstance(item, Mapping) else None
-        parsed = {"workload": parse_by_kind(job, stateful_kinds(), f"{field}.workload")} if job is not None else {}
-        items.append(parse_model(ReplacementSpec, {**item, **parsed}, field) if isinstance(item, Mapping) else item)
+        if not isinstance(item, Mapping):
+            items.append(item)
+            continue
+        keys = dict(item)
+        if keys.get("workload") is not None:
+            keys["workload"] = parse_by_kind(keys["workload"], stateful_kinds(), f"{field}.workload")
+        items.append(parse_model(ReplacementSpec, keys, field))
     return items
 
 
@@ -98,13 +105,20 @@ def replacement_map(replacement: ReplacementSpec, job: FabricSpec) -> Replacemen
     if replacement.case == "server":
         domain = int(replacement.failed.removeprefix("hb"))
         dead = [Gpu(domain, rank) for rank in range(job.rails)]
-        return ReplacementMap({gpu: Gpu(job.domains, gpu.rank) for gpu in dead}, frozenset(dead))
+        return ReplacementMap(_spare_domain(dead, job), frozenset(dead))
     failed = gpu_of_name(replacement.failed)
     if replacement.case == "idle-gpu":
         return ReplacementMap({failed: Gpu(failed.domain, job.rails)}, frozenset({failed}))
-    count = job.rails if replacement.case == "small-domain" else replacement.gpus
+    count = replacement.gpus
+    if replacement.case == "small-domain":
+        count = job.rails
     leaving = sorted(Gpu(failed.domain, (failed.rank + n) % job.rails) for n in range(count))
-    return ReplacementMap({gpu: Gpu(job.domains, gpu.rank) for gpu in leaving}, frozenset({failed}))
+    return ReplacementMap(_spare_domain(leaving, job), frozenset({failed}))
+
+
+def _spare_domain(gpus: Iterable[Gpu], job: FabricSpec) -> dict[Gpu, Gpu]:
+    """Return for each GPU its spare: the GPU of the same rank in the spare domain, which comes after all others."""
+    return {gpu: Gpu(job.domains, gpu.rank) for gpu in gpus}
 
 
 def with_spares(replacement: ReplacementSpec, job: FabricSpec, field: str = "replacements") -> FabricSpec:

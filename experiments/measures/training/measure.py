@@ -46,13 +46,19 @@ class Training(Measure[TrainingSpec]):
         for number in range(len(spec.fabrics)):
             trainings = self.items_on(spec, number)
             if trainings:
-                steps += 1 + sum(1 + len(training.faults) * self.repeats(spec) for training in trainings)
+                # the fabric is built once
+                steps += 1
+            for training in trainings:
+                # without a fault, then with each
+                steps += 1 + len(training.faults) * self.repeats(spec)
         return steps * len(spec.reroute)
 
     def counts(self, spec: ExperimentSpec) -> Counts:
         """Return the number of faults."""
-        trainings = [training for number in range(len(spec.fabrics)) for training in self.items_on(spec, number)]
-        faults = sum(len(training.faults) for training in trainings)
+        faults = 0
+        for number in range(len(spec.fabrics)):
+            for training in self.items_on(spec, number):
+                faults += len(training.faults)
         return Counts(faults=faults * self.repeats(spec) * len(spec.reroute))
 
     def dry_run(self, spec: ExperimentSpec, console: Console) -> None:

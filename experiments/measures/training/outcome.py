@@ -4,14 +4,15 @@ Pure functions of what the ranks reported, or of the traffic of a program that r
 results are s.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from typing import Final, Literal, NamedTuple
 
-TRAINING: Final = "training"  # source of the events
+# The source of the events.
+TRAINING: Final = "training"
 DETECTED = "fault_detection_time"
 STALLED = "stall_time"
 LOST = "steps_lost"
@@ -23,7 +24,8 @@ BEFORE = "before"
 DURING = "during"
 AFTER = "after"
 OPEN_END_NS: Final = 1 << 62
-UNIT_S: Final = 0.1  # of traffic, in which progress is counted
+# Traffic of so many seconds is a unit of progress.
+UNIT_S: Final = 0.1
 START_SHARE: Final = 0.05
 MIN_TRAFFIC_S: Final = 0.5
 
@@ -61,22 +63,22 @@ class TrainingOutcome:
 
 def weights_by_step(reports: Iterable[Report]) -> dict[int, frozenset[str]]:
     """Return the hashes that any rank reported for each step."""
-    found = defaultdict[int, set[str]](set)
+    hashes_by_step = defaultdict[int, set[str]](set)
     for report in reports:
         if report.what == "step":
-            found[report.step].add(report.detail)
-    return {step: frozenset(hashes) for step, hashes in sorted(found.items())}
+            hashes_by_step[report.step].add(report.detail)
+    return {step: frozenset(hashes) for step, hashes in sorted(hashes_by_step.items())}
 
 
 def new_steps(reports: Iterable[Report]) -> list[int]:
     """Return when each step was first reported by any rank, in order; steps that are repeated don't count again."""
-    found: list[int] = []
+    times: list[int] = []
     newest = 0
     for report in sorted(reports):
         if report.what == "step" and report.step > newest:
             newest = report.step
-            found.append(report.at_ns)
-    return found
+            times.append(report.at_ns)
+    return times
 
 
 class Sent(NamedTuple):
@@ -101,30 +103,40 @@ class Pace:
 
 def pace(sent: Sequence[Sent]) -> Pace | None:
     """Return the pace of a whole training; None if it sent next to nothing."""
-    total = sent[-1].segments if sent else 0
+    if not sent:
+        return None
+    total = sent[-1].segments
+    # without the start, in which peers connect, and without the time after the last segment
     training = [sample for sample in sent if START_SHARE * total <= sample.segments < total]
-    lasted_s = (training[-1].at_ns - training[0].at_ns) / 1e9 if training else 0.0
+    if not training:
+        return None
+    lasted_s = (training[-1].at_ns - training[0].at_ns) / 1e9
     if lasted_s < MIN_TRAFFIC_S:
         return None
     unit = (total - training[0].segments) * UNIT_S / lasted_s
-    return Pace(unit, training[0].segments, max(gap for _, gap in _gaps(_progress(training, unit))))
+    longest_s = max(gap_s for _, gap_s in _gaps(_progress(training, unit)))
+    return Pace(unit, training[0].segments, longest_s)
 
 
 def stalled_s(sent: Sequence[Sent], usual: Pace, t_fault: int) -> float:
     """Return the longest time for a unit of traffic that ended after a fault, beyond the usual one."""
-    gaps = _gaps(_progress([sample for sample in sent if sample.segments >= usual.begin], usual.unit))
-    return max(0.0, max((gap for at, gap in gaps if at > t_fault), default=0.0) - usual.longest_s)
+    training = [sample for sample in sent if sample.segments >= usual.begin]
+    longest_s = 0.0
+    for end_ns, gap_s in _gaps(_progress(training, usual.unit)):
+        if end_ns > t_fault:
+            longest_s = max(longest_s, gap_s)
+    return max(0.0, longest_s - usual.longest_s)
 
 
 def _progress(sent: Sequence[Sent], unit: float) -> list[int]:
     """Return the times at which another unit was sent."""
-    found = list[int]()
+    times: list[int] = []
     due = 0.0
     for sample in sent:
         if sample.segments >= due:
-            found.append(sample.at_ns)
+            times.append(sample.at_ns)
             due = sample.segments + unit
-    return found
+    return times
 
 
 def _gaps(times: Sequence[int]) -> list[tuple[int, float]]:
@@ -139,13 +151,14 @@ def detected_s(
 
     The end of a process that the fault itself ended (`killed`) is no detection, nor is anything after `until`.
     """
-    noticed = [
-        report.at_ns
-        for report in reports
-        if t_fault <= report.at_ns <= until
-        and (report.what == "discarded" or (report.what == "ended" and report.step != 0 and report.rank not in killed))
-    ]
-    return (min(noticed) - t_fault) / 1e9 if noticed else None
+    times: list[int] = []
+    for report in reports:
+        has_failed = report.what == "ended" and report.step != 0 and report.rank not in killed
+        if t_fault <= report.at_ns <= until and (report.what == "discarded" or has_failed):
+            times.append(report.at_ns)
+    if not times:
+        return None
+    return (min(times) - t_fault) / 1e9
 
 
 def outcome(
@@ -159,30 +172,39 @@ def outcome(
     until: int = OPEN_END_NS,
 ) -> TrainingOutcome:
     """Return the outcome of a training of `steps` steps. `killed`, `until`: as of `detected_s`."""
-    gaps = _gaps(new_steps(reports))
-    by_part = {
-        BEFORE: [gap for at, gap in gaps if at <= t_fault],
-        DURING: [gap for at, gap in gaps if t_fault < at <= t_repair],
-        AFTER: [gap for at, gap in gaps if at > t_repair],
-    }
-    step_s = {part: median(found) for part, found in by_part.items() if found}
-    longest = max(by_part[DURING] + by_part[AFTER], default=0.0)
+    gaps_by_part: dict[str, list[float]] = {BEFORE: [], DURING: [], AFTER: []}
+    for end_ns, gap_s in _gaps(new_steps(reports)):
+        gaps_by_part[_part(end_ns, t_fault, t_repair)].append(gap_s)
+    step_s = {part: median(gaps) for part, gaps in gaps_by_part.items() if gaps}
+    longest_s = max(gaps_by_part[DURING] + gaps_by_part[AFTER], default=0.0)
     weights = weights_by_step(reports)
-    unlike = [step for step, hashes in weights.items() if len(hashes) > 1]
-    other = [step for step, hashes in weights.items() if hashes != reference.get(step)]
+    unequal_steps = [step for step, hashes in weights.items() if len(hashes) > 1]
+    changed_steps = [step for step, hashes in weights.items() if hashes != reference.get(step)]
     done = defaultdict[int, set[int]](set)
-    computed = defaultdict[int, int](int)
+    computed: Counter[int] = Counter()
     for report in reports:
+        if report.what == "step":
+            done[report.rank].add(report.step)
         if report.what != "ended":
             computed[report.rank] += 1
-            done[report.rank] |= {report.step} if report.what == "step" else set()
+    lost = [count - len(done[rank]) for rank, count in computed.items()]
+    completed_ranks = sum(steps in done_steps for done_steps in done.values())
     return TrainingOutcome(
         detected_s=detected_s(reports, t_fault, killed, until),
-        stalled_s=max(0.0, longest - step_s.get(BEFORE, 0.0)),
-        steps_lost=max((computed[rank] - len(done[rank]) for rank in computed), default=0),
-        weights_equal=bool(weights) and not other,
-        ranks_equal=not unlike,
-        completed=sum(steps in reached for reached in done.values()) == ranks,
-        first_difference=min(unlike + other, default=None),
+        stalled_s=max(0.0, longest_s - step_s.get(BEFORE, 0.0)),
+        steps_lost=max(lost, default=0),
+        weights_equal=bool(weights) and not changed_steps,
+        ranks_equal=not unequal_steps,
+        completed=completed_ranks == ranks,
+        first_difference=min(unequal_steps + changed_steps, default=None),
         step_s=step_s,
     )
+
+
+def _part(at_ns: int, t_fault: int, t_repair: int) -> str:
+    """Return the part of a training, by the fault, that a time belongs to."""
+    if at_ns <= t_fault:
+        return BEFORE
+    if at_ns <= t_repair:
+        return DURING
+    return AFTER

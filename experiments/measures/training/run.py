@@ -46,16 +46,23 @@ from railyard.topologies.plan import Plan
 from railyard.workloads.training.program import Job, Launch, Line, is_whole
 
 _POLL_S: Final = 0.005
-_KEPT_LINES: Final = 20  # of a process's output, for error messages
-_OUTPUT_S: Final = 1.0  # for the rest of a process's output: one that it started may hold the pipe open
+# Lines of a process's output that error messages may need.
+_KEPT_LINES: Final = 20
+# A process that a program has started may hold the pipe of its output open for ever.
+_OUTPUT_S: Final = 1.0
 MAX_RESTARTS: Final = 20
-_SCAN_S: Final = 1.0  # between two searches for processes that programs started
-_JOB: Final = "RAILYARD_TRAINING"  # among the variables of all processes of a job
+# Time between two searches for processes that programs have started.
+_SCAN_S: Final = 1.0
+# The variable is in the environment of all processes of a job, also of those that its programs start.
+_JOB: Final = "RAILYARD_TRAINING"
 _KILLED: Final = (-signal.SIGKILL, -signal.SIGTERM)
-_LAUNCHER_KILLED: Final = 128 + signal.SIGKILL  # mpirun's status, like a shell's, if a rank was killed
-Row = tuple[str, float, str, str]  # metric, value, unit and phase
+# mpirun returns this status, like a shell, if a rank was killed.
+_LAUNCHER_KILLED: Final = 128 + signal.SIGKILL
+# Metric, value, unit and phase.
+Row = tuple[str, float, str, str]
 
-Weights = Mapping[int, frozenset[str]]  # the hashes that ranks reported, by step
+# The hashes that ranks reported, by step.
+Weights = Mapping[int, frozenset[str]]
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,10 @@ class _Program:
     @property
     def last_words(self) -> str:
         """Its last line with a word in it, for messages."""
-        return next((line for line in reversed(self.last) if any(map(str.isalpha, line))), "")
+        for line in reversed(self.last):
+            if any(map(str.isalpha, line)):
+                return line
+        return ""
 
 
 @dataclass
@@ -123,10 +133,11 @@ class RunningJob:
         self._ranks = [self._start(launch) for launch in definition.launches(self.job)]
 
     def _start(self, launch: Launch) -> _Program:
-        temporary = self.job.folder / "tmp"  # Open MPI leaves files there when it is killed
+        # Open MPI leaves files there when it is killed
+        temporary = self.job.folder / "tmp"
         temporary.mkdir(exist_ok=True)
-        own = {"OMP_NUM_THREADS": "1", "TMPDIR": str(temporary), _JOB: str(id(self))}
-        environment = {**os.environ, **own, **launch.environment}
+        job_variables = {"OMP_NUM_THREADS": "1", "TMPDIR": str(temporary), _JOB: str(id(self))}
+        environment = {**os.environ, **job_variables, **launch.environment}
         streams = (subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT)
         try:
             process = programs.start(launch.node, launch.argv, streams, environment, launch.cwd)
@@ -155,13 +166,15 @@ class RunningJob:
     def _kill(self) -> None:
         """Kill everything at the GPUs: mpirun, for one, starts processes of its own at them."""
         everything = (*self._ranks, *self._services)
-        for watched in (*(program.watched for program in everything), *self._descendants.values()):
+        watched_programs = [program.watched for program in everything]
+        for watched in (*watched_programs, *self._descendants.values()):
             watched.release()
         self._descendants.clear()
         for gpu in self.job.addresses:
             signal_all(gpu, signal.SIGKILL)
         for program in everything:
-            with suppress(ProcessLookupError):  # it left its GPU's namespace
+            # only a process that left its GPU's namespace is still alive
+            with suppress(ProcessLookupError):
                 program.process.kill()
             program.process.wait()
             program.reader.join(_OUTPUT_S)
@@ -171,7 +184,8 @@ class RunningJob:
         """True if every rank has reported a step, or the start of a program that reports none is over."""
         if self.meter:
             return self.meter.has_begun(self.begin_segments)
-        return len({report.rank for report in self.reports if report.what == "step"}) == len(self.job.addresses)
+        ranks = {report.rank for report in self.reports if report.what == "step"}
+        return len(ranks) == len(self.job.addresses)
 
     def is_over(self, is_faulted: bool = False, dead: frozenset[str] = frozenset()) -> bool:
         """Note which processes have ended, start again what has to be, and return whether all ranks are done.
@@ -180,7 +194,9 @@ class RunningJob:
         ProcessMissing if a process is stopped, or was killed by something else than the fault.
         """
         watch.check()
-        self._watch_descendants(dead if is_faulted else frozenset())
+        # after the repair, all GPUs run programs again
+        dead_now = dead if is_faulted else frozenset[str]()
+        self._watch_descendants(dead_now)
         started = (*self._services, *self._ranks)
         for program in started:
             if program.process.poll() is not None and not program.is_noted:
@@ -195,7 +211,7 @@ class RunningJob:
             self._start_all()
             self.restarts.append(time.monotonic_ns())
         elif restarts == "process":
-            self._restart_failed(dead if is_faulted else frozenset())
+            self._restart_failed(dead_now)
         return all(program.process.returncode == 0 for program in self._ranks)
 
     def _restart_failed(self, dead: frozenset[str]) -> None:
@@ -213,8 +229,10 @@ class RunningJob:
         status = program.process.returncode
         node = program.launch.node
         now = time.monotonic_ns()
-        text = program.last_words if status else ""
-        self.reports.append(Report(now, program.launch.rank, "ended", status, text))
+        reason = ""
+        if status:
+            reason = program.last_words
+        self.reports.append(Report(now, program.launch.rank, "ended", status, reason))
         if (status in _KILLED and node not in dead) or (status == _LAUNCHER_KILLED and not dead):
             missing = watch.Interruption(self._name(node), f"died (signal {abs(status) % 128})", now, now)
             watch.note(missing)
@@ -228,14 +246,24 @@ class RunningJob:
         if time.monotonic() < self._scanned_s + _SCAN_S:
             return
         self._scanned_s = time.monotonic()
-        known = {program.process.pid for program in (*self._ranks, *self._services)} | set(self._descendants)
+        watched_pids = {program.process.pid for program in (*self._ranks, *self._services)}
+        watched_pids.update(self._descendants)
         for gpu in self.job.addresses:
-            for pid in processes_in(gpu) if gpu not in dead else ():
-                with suppress(OSError):  # it has ended
-                    if pid not in known and f"{_JOB}={id(self)}".encode() in Path(f"/proc/{pid}/environ").read_bytes():
+            if gpu in dead:
+                continue
+            for pid in processes_in(gpu):
+                # a process that has ended meanwhile has no environment
+                with suppress(OSError):
+                    if pid not in watched_pids and self._is_of_job(pid):
                         self._descendants[pid] = watch.add(self._name(gpu), pid, is_child=False, may_die=True)
-        for pid in [pid for pid, watched in self._descendants.items() if watched.has_ended]:
-            self._descendants.pop(pid).release()
+        for pid, watched in list(self._descendants.items()):
+            if watched.has_ended:
+                self._descendants.pop(pid).release()
+
+    def _is_of_job(self, pid: int) -> bool:
+        """Return whether a program of this job has started a process, directly or not. OSError if it has ended."""
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        return f"{_JOB}={id(self)}".encode() in environment
 
     def last_words(self) -> str:
         """Return the last line of any rank that is no report, for messages."""
@@ -254,7 +282,10 @@ class TrainingRun:
 
     def interval(self, repeat: int = 0, fault: BaseFaultSpec | None = None) -> IntervalId:
         """Return the identity of a training with a fault, or of the one without."""
-        script = fault.fault.name if fault else ""  # a script of one fault: a column of results.csv
+        # a fault is a script of its own: results.csv has a column for scripts
+        script = ""
+        if fault:
+            script = fault.fault.name
         return replace(self.session.interval(self.training.program, repeat, script=script), reroute=self.reroute)
 
     def without_fault(self) -> Reference:
@@ -272,11 +303,13 @@ class TrainingRun:
                 raise CheckFailed(f"{self.training.program} without a fault ended too soon, or sent too little")
             return Reference({}, pace)
         never = results.OPEN_END_NS
-        found = results.outcome(job.reports, {}, len(job.job.addresses), self.training.steps, never, never)
-        if not found.completed or not found.ranks_equal:
-            what = f"ranks differ after step {found.first_difference}" if found.completed else "not all steps were done"
-            raise CheckFailed(f"{self.training.program} without a fault: {what}")
-        self._record(interval, [(results.STEP_TIME, found.step_s[results.BEFORE], "s", "")])
+        outcome = results.outcome(job.reports, {}, len(job.job.addresses), self.training.steps, never, never)
+        if not outcome.completed:
+            raise CheckFailed(f"{self.training.program} without a fault: not all steps were done")
+        if not outcome.ranks_equal:
+            problem = f"ranks differ after step {outcome.first_difference}"
+            raise CheckFailed(f"{self.training.program} without a fault: {problem}")
+        self._record(interval, [(results.STEP_TIME, outcome.step_s[results.BEFORE], "s", "")])
         return Reference(results.weights_by_step(job.reports))
 
     def with_fault(self, fault: BaseFaultSpec, repeat: int, reference: Reference) -> None:
@@ -284,8 +317,12 @@ class TrainingRun:
         self.session.await_detours_withdrawn()
         session = self.session
         interval = self.interval(repeat, fault)
-        dead = fault.fault.impact(session.plan).nodes if fault.fault.definition.stops_gpus else frozenset[str]()
-        begin = reference.pace.begin if reference.pace else 0.0
+        dead = frozenset[str]()
+        if fault.fault.definition.stops_gpus:
+            dead = fault.fault.impact(session.plan).nodes
+        begin = 0.0
+        if reference.pace:
+            begin = reference.pace.begin
         with tempfile.TemporaryDirectory() as folder, self._job(folder, begin) as job:
             deadline_s = time.monotonic() + self.training.deadline
             self._await_begin(job, deadline_s)
@@ -301,9 +338,11 @@ class TrainingRun:
             limit = f"the deadline of {self.training.deadline:g} s"
             raise CheckFailed(f"{self.training.program} came to {limit} before {fault.fault.name}")
         ranks = list(job.job.addresses)
-        killed = frozenset(n for n, gpu in enumerate(ranks) if gpu in dead)
-        is_job = self.training.definition.restarts == "job"  # of which nothing notices a fault after its restart
-        until = job.restarts[0] if is_job and job.restarts else results.OPEN_END_NS
+        killed = frozenset(map(ranks.index, dead.intersection(ranks)))
+        until = results.OPEN_END_NS
+        # a job that was started again as a whole doesn't notice the fault any more
+        if self.training.definition.restarts == "job" and job.restarts:
+            until = job.restarts[0]
         self._record_events(interval, fault, job, t_fault, t_repair)
         record_late_injection(self.run, interval, fault.fault, t_fault, active.late_ns)
         if job.meter and reference.pace:
@@ -315,9 +354,9 @@ class TrainingRun:
         else:
             steps = self.training.steps
             times = (t_fault, t_repair, killed, until)
-            found = results.outcome(job.reports, reference.weights, len(ranks), steps, *times)
-            rows = self._outcome_rows(found)
-            detected_s = found.detected_s
+            outcome = results.outcome(job.reports, reference.weights, len(ranks), steps, *times)
+            rows = self._outcome_rows(outcome)
+            detected_s = outcome.detected_s
         if detected_s is not None:
             rows.append((results.DETECTED, detected_s, "s", ""))
         self._record(interval, rows)
@@ -336,7 +375,8 @@ class TrainingRun:
         `dead`: GPUs that can't run anything while the fault is active. `inject_s`, `deadline_s`: monotonic, s.
         CheckFailed if the job is over before the fault.
         """
-        with ExitStack() as probing:  # ends before the repair, which would be taken for a reroute
+        # probes end before the repair, which they would take for a reroute
+        with ExitStack() as probing:
             show_injected: Callable[[int], None] | None = None
             while True:
                 is_over = job.is_over(active.is_injected, dead)
@@ -377,22 +417,22 @@ class TrainingRun:
             limit = f"within {self.training.deadline:g} s"
             raise CheckFailed(f"{self.training.program} without a fault did not end {limit}: {job.last_words()}")
 
-    def _outcome_rows(self, found: TrainingOutcome) -> list[Row]:
+    def _outcome_rows(self, outcome: TrainingOutcome) -> list[Row]:
+        """Return the measurements of a training that reports steps."""
         rows: list[Row] = [
-            (results.STALLED, found.stalled_s, "s", ""),
-            (results.LOST, found.steps_lost, "steps", ""),
-            (results.COMPLETED, found.completed, "1", ""),
-            (results.RANKS, found.ranks_equal, "1", ""),
-            *((results.STEP_TIME, value, "s", part) for part, value in found.step_s.items()),
+            (results.STALLED, outcome.stalled_s, "s", ""),
+            (results.LOST, outcome.steps_lost, "steps", ""),
+            (results.COMPLETED, outcome.completed, "1", ""),
+            (results.RANKS, outcome.ranks_equal, "1", ""),
         ]
+        rows += [(results.STEP_TIME, seconds, "s", part) for part, seconds in outcome.step_s.items()]
         if is_whole(self.training.arguments, len(self.training.gpus_on(self.session.plan))):
-            rows.append((results.WEIGHTS, found.weights_equal, "1", ""))
+            rows.append((results.WEIGHTS, outcome.weights_equal, "1", ""))
         return rows
 
     def _record(self, interval: IntervalId, rows: Sequence[Row]) -> None:
-        self.run.measurements += [
-            Measurement(interval, phase, metric, float(value), unit) for metric, value, unit, phase in rows
-        ]
+        for metric, value, unit, phase in rows:
+            self.run.measurements.append(Measurement(interval, phase, metric, float(value), unit))
 
     def _record_events(
         self, interval: IntervalId, fault: BaseFaultSpec, job: RunningJob, t_fault: int, t_repair: int
@@ -428,7 +468,7 @@ def _train_on(
             session = stack.enter_context(built(label, plan, context.datapath, reroute == "on", run))
             if not any(link.fabric == label for link in run.links):
                 check_links(session, run)
-        heartbeats = spec.heartbeats if reroute == "on" else "off"
+        heartbeats = "off" if reroute == "off" else spec.heartbeats
         stack.enter_context(heartbeats_running(session, heartbeats, run))
         for training in trainings:
             with surviving_interruptions(run, IntervalId(label)):
@@ -438,14 +478,14 @@ def _train_on(
 def _train(training_run: TrainingRun, repeats: int, steps: Steps) -> None:
     training = training_run.training
     run = training_run.run
-    what = f"{training_run.session.label}: {training.program}"
+    title = f"{training_run.session.label}: {training.program}"
     reference: list[Reference] = []
-    with steps.step(f"{what}, no fault"):
+    with steps.step(f"{title}, no fault"):
         measure_undisturbed(run, lambda: reference.append(training_run.without_fault()))
     for fault in training.faults:
         for repeat in range(repeats):
             with (
-                steps.step(f"{what}, {fault.fault.name}" + repeat_suffix(repeat, repeats)),
+                steps.step(f"{title}, {fault.fault.name}" + repeat_suffix(repeat, repeats)),
                 surviving_interruptions(run, training_run.interval(repeat, fault)),
             ):
                 measure_undisturbed(run, partial(training_run.with_fault, fault, repeat, reference[-1]))

@@ -12,7 +12,7 @@ from railyard.core.records import IntervalId
 from railyard.experiments.measures.training import outcome
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.format import NOTHING, seconds
-from railyard.results.runs.records import worst_verdict
+from railyard.results.runs.records import Measurement, worst_verdict
 from railyard.results.views.report import Card, Section, spread_text
 from railyard.results.views.table import Column, Table, text
 
@@ -37,7 +37,9 @@ class _Row:
 
 def _share(values: Values) -> str:
     """Return in how many repeats of all a claim was true."""
-    return f"{sum(map(bool, values))} of {len(values)}" if values else NOTHING
+    if not values:
+        return NOTHING
+    return f"{sum(map(bool, values))} of {len(values)}"
 
 
 def _spread(values: Values) -> str:
@@ -45,14 +47,18 @@ def _spread(values: Values) -> str:
     if not values:
         return NOTHING
     middle = seconds(median(values))
-    return f"{middle} ({seconds(min(values))} to {seconds(max(values))})" if len(values) > 1 else middle
+    if len(values) == 1:
+        return middle
+    return f"{middle} ({seconds(min(values))} to {seconds(max(values))})"
 
 
 def _steps(values: Values) -> str:
     if not values:
         return NOTHING
     middle = f"{median(values):g}"
-    return f"{middle} ({min(values):g} to {max(values):g})" if len(values) > 1 else middle
+    if len(values) == 1:
+        return middle
+    return f"{middle} ({min(values):g} to {max(values):g})"
 
 
 class TrainingSection(Section):
@@ -75,7 +81,8 @@ class TrainingSection(Section):
 
     def tables(self, analysis: Analysis) -> list[Table]:
         """Return one table: medians of the repeats, with the range of times."""
-        before, during = ((outcome.STEP_TIME, part) for part in (outcome.BEFORE, outcome.DURING))
+        before = (outcome.STEP_TIME, outcome.BEFORE)
+        during = (outcome.STEP_TIME, outcome.DURING)
         columns = [
             text("program", key="program"),
             text("fault", key="fault"),
@@ -95,33 +102,40 @@ class TrainingSection(Section):
 
     def show(self, analysis: Analysis, console: Console) -> None:
         """Print the table."""
-        for table in self.tables(analysis) if self.applies(analysis) else ():
+        if not self.applies(analysis):
+            return
+        for table in self.tables(analysis):
             console.print(replace(table, title=self.title).to_terminal(), "")
 
     def summary(self, analysis: Analysis) -> dict[str, Any]:
         """Return the rows of the table."""
-        rows = [row for table in self.tables(analysis) for row in table.to_dicts()]
-        return {"training": rows} if rows else {}
+        if not self.applies(analysis):
+            return {}
+        (table,) = self.tables(analysis)
+        return {"training": table.to_dicts()}
 
 
 def _median(values: Values) -> str:
-    return seconds(median(values)) if values else NOTHING
+    if not values:
+        return NOTHING
+    return seconds(median(values))
 
 
 def _rows(analysis: Analysis) -> Sequence[_Row]:
     """Return a row for each program and fault; trainings without a fault have none."""
-    found = defaultdict[IntervalId, list[Any]](list)
-    trainings = {m.interval for m in analysis.run.measurements if m.metric == outcome.COMPLETED}
-    for m in analysis.run.measurements:
-        if m.interval in trainings:
-            found[replace(m.interval, repeat=0)].append(m)
-    rows = []
-    for interval, measurements in found.items():
-        values = defaultdict[tuple[str, str], list[float]](list)
-        for m in measurements:
-            values[m.metric, m.phase].append(m.value)
-        verdict = worst_verdict(analysis.judgement.of_row(m) for m in measurements)
+    measurements = analysis.run.measurements
+    trainings = {measurement.interval for measurement in measurements if measurement.metric == outcome.COMPLETED}
+    repeats = defaultdict[IntervalId, list[Measurement]](list)
+    for measurement in measurements:
+        if measurement.interval in trainings:
+            repeats[replace(measurement.interval, repeat=0)].append(measurement)
+    rows: list[_Row] = []
+    for interval, interval_measurements in repeats.items():
+        values: dict[tuple[str, str], Values] = {}
+        for measurement in interval_measurements:
+            key = (measurement.metric, measurement.phase)
+            values[key] = (*values.get(key, ()), measurement.value)
+        verdict = worst_verdict(map(analysis.judgement.of_row, interval_measurements))
         label = analysis.labels[interval.fabric, interval.policy]
-        kept = {key: tuple(each) for key, each in values.items()}
-        rows.append(_Row(label, interval.workload, interval.reroute, interval.script, kept, verdict))
+        rows.append(_Row(label, interval.workload, interval.reroute, interval.script, values, verdict))
     return rows

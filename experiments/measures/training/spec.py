@@ -82,10 +82,10 @@ def check_trainings(trainings: Sequence[TrainingSpec], plans: Sequence[FabricPla
         for number, plan in enumerate(plans):
             if not training.is_on(number):
                 continue
-            known = plan.link_names("hb")
+            gpus = plan.link_names("hb")
             for n, gpu in enumerate(training.gpus or ()):
-                if gpu not in known:
-                    raise BadInput(f"{field}.gpus.{n}", gpu, unknown_name_hint(gpu, known))
+                if gpu not in gpus:
+                    raise BadInput(f"{field}.gpus.{n}", gpu, unknown_name_hint(gpu, gpus))
             if len(training.gpus_on(plan)) < MIN_GPUS:
                 raise BadInput(f"{field}.gpus", list(training.gpus_on(plan)), f"must be {MIN_GPUS} or more")
             for n, fault in enumerate(training.faults):

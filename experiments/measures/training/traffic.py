@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
+from operator import sub
 from typing import IO, Final, Self
 
 from railyard.experiments.measures.training.outcome import Sent
@@ -14,7 +15,8 @@ from railyard.topologies.build import namespaces
 from railyard.topologies.measure.counters import tcp_counters
 
 SAMPLE_S: Final = 0.02
-MIN_SEGMENTS: Final = 20  # that each GPU sends when a training begins: peers connect with fewer
+# Each GPU sends more when a training begins: peers connect with fewer segments.
+MIN_SEGMENTS: Final = 20
 
 
 class TrafficMeter:
@@ -29,7 +31,8 @@ class TrafficMeter:
 
     def __enter__(self) -> Self:
         for gpu in self._gpus:
-            with namespaces.inside(gpu):  # the file stays that of the namespace where it was opened
+            # the file stays that of the namespace where it was opened
+            with namespaces.inside(gpu):
                 self._counters.append(self._files.enter_context(open("/proc/thread-self/net/netstat")))  # noqa: PTH123
         self._before = self._read()
         self._thread.start()
@@ -48,12 +51,12 @@ class TrafficMeter:
         while not self._ended.wait(SAMPLE_S):
             now_ns = time.monotonic_ns()
             counted = self._read()
-            self._each = [now - before for now, before in zip(counted, self._before, strict=True)]
+            self._each = list(map(sub, counted, self._before))
             self.sent.append(Sent(now_ns, sum(self._each)))
 
     def _read(self) -> list[int]:
-        found = []
+        segments: list[int] = []
         for file in self._counters:
             file.seek(0)
-            found.append(tcp_counters(file.read(), "TcpExt:")["TCPOrigDataSent"])
-        return found
+            segments.append(tcp_counters(file.read(), "TcpExt:")["TCPOrigDataSent"])
+        return segments

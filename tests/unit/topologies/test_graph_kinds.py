@@ -16,7 +16,7 @@ from railyard.controller.openflow.flows import graph_tables
 from railyard.core import plugins
 from railyard.core.errors import BadInput
 from railyard.core.plugins import BadDefinition
-from railyard.experiments.measures.faults.plot import component_kind, component_title
+from railyard.experiments.measures.faults.script_plot import component_kind, component_title
 from railyard.failure.faults import FAULTS, Fault
 from railyard.failure.oracle.reachability import bounds
 from railyard.failure.pairs import affected_pairs, broken_by

@@ -44,7 +44,7 @@ DYNAMIC = {
             "state-moved", "job-resumed",
         )
     ),
-    "f'replacement-{what}'": (),  # the same
+    "f'replacement-{name}'": (),  # the same
     "f'{source}-{what}'": (),  # of measures, which have sentences of their own
     "f'{event_name}-failed'": ("workload-failed", "background-failed", "policy-failed"),
     "[]": (),  # of phases: a callback that is called show too

@@ -11,7 +11,7 @@ import pytest
 
 from railyard.core.records import IntervalId, Recovered
 from railyard.experiments.measures.faults import plot as recovery
-from railyard.experiments.measures.faults import section as faults
+from railyard.experiments.measures.faults import tables as faults
 from railyard.experiments.measures.faults.analysis import rows_of_faults
 from railyard.experiments.measures.faults.records import GOODPUT, RECOVERIES
 from railyard.experiments.measures.steering.records import CHOICES, HEALTH

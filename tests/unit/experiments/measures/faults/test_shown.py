@@ -10,10 +10,12 @@ import pytest
 from railyard.core.records import Recovered
 from railyard.experiments.measures.faults import plot as recovery
 from railyard.experiments.measures.faults import plot as recovery_steps
+from railyard.experiments.measures.faults import script_plot
 from railyard.experiments.measures.faults import script_section as scripts
-from railyard.experiments.measures.faults import section as faults
+from railyard.experiments.measures.faults import tables as faults
 from railyard.experiments.measures.faults.analysis import rows_of_faults, script_runs
 from railyard.experiments.measures.faults.records import CONNECTIVITY_CHECKS, GOODPUT, RECOVERIES
+from railyard.experiments.measures.faults.section import FailuresSection
 from railyard.experiments.measures.replacement.records import REPLACEMENTS
 from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.run_analysis import Analysis
@@ -155,7 +157,7 @@ def test_targets_of_one_fault_kind_have_rows_of_their_own() -> None:
         *(f"{kind} {target}, {side}" for target in ("d0g1", "d1g0") for side in ("source", "far")),
         *(f"{kind}, {side}" for side in ("source", "far")),
     ]
-    names = [part["name"] for part in faults.FailuresSection().parts(Analysis(run))["failures"]]
+    names = [part["name"] for part in FailuresSection().parts(Analysis(run))["failures"]]
     assert names == [f"{kind} d0g1", f"{kind} d1g0", kind, "rail-switch-crash", "gpu-crash"]
     assert [(r["target"], r["repeats"]) for r in summarise(run)["headline"]["recovery"][:4:2]] == [
         ("d0g1", 2), ("d1g0", 2),
@@ -307,15 +309,15 @@ def test_many_repeats_are_a_band_and_not_a_thicket() -> None:
 
 def test_script_without_streams_or_checks_is_drawn(run: Run) -> None:
     script_timeline = script_runs(run)[0]
-    assert "check matches" in recovery.script_timeline(script_timeline).svg
-    bare = recovery.script_timeline(replace(script_timeline, connectivity_checks=(), goodput=()))
+    assert "check matches" in script_plot.script_timeline(script_timeline).svg
+    bare = script_plot.script_timeline(replace(script_timeline, connectivity_checks=(), goodput=()))
     ElementTree.fromstring(bare.svg)
     assert "goodput" not in bare.svg
     wrong = replace(
         script_timeline,
         connectivity_checks=(connectivity_check(script_timeline.faults[0].t_fault, "x", 0, not_recovered=2),),
     )
-    assert "connectivity checks: 1 of 1 done, 0 match" in recovery.script_timeline(wrong).alt
+    assert "connectivity checks: 1 of 1 done, 0 match" in script_plot.script_timeline(wrong).alt
     missed = replace(
         script_timeline,
         connectivity_checks=(
@@ -323,7 +325,7 @@ def test_script_without_streams_or_checks_is_drawn(run: Run) -> None:
             *script_timeline.connectivity_checks,
         ),
     )
-    drawn = recovery.script_timeline(missed)
+    drawn = script_plot.script_timeline(missed)
     assert "connectivity checks: 16 of 17 done, all match" in drawn.alt
     assert ">not done<" in drawn.svg
 
@@ -332,7 +334,7 @@ def test_last_line_names_missed_recovery_targets() -> None:
     run = recovery_run()
     assert re.fullmatch(r"recovery targets met: (\d+) of \1", screen(run, 100)[-1])
     assert summarise(run)["targets_missed"] == []
-    (table,) = (faults.FailuresSection().parts(Analysis(run))["targets"],)
+    (table,) = (FailuresSection().parts(Analysis(run))["targets"],)
     assert screen(run, 100)[-1].endswith(f" of {len(table.rows)}"), "it counts the rows of the table"
     late = [replace(t, replaced_ms=200.0) for t in run.rows(REPLACEMENTS)]
     run = run.with_rows(REPLACEMENTS, late)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from railyard.core.records import Recovered, Recovery
-from railyard.experiments.measures.faults import section as faults
+from railyard.experiments.measures.faults import tables as faults
 from railyard.experiments.measures.faults.analysis import rows_of_faults
 from railyard.experiments.measures.faults.records import RECOVERIES, RECOVERY_COLUMNS
 from railyard.experiments.measures.faults.states import (

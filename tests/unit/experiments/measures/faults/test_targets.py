@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from railyard.core.records import Recovered, Recovery
 from railyard.experiments.measures.faults.analysis import SIDES, recovery_rows, rows_of_faults, side_values, verdict
 from railyard.experiments.measures.faults.records import RECOVERIES
-from railyard.experiments.measures.faults.section import lines_of
+from railyard.experiments.measures.faults.tables import lines_of
 from railyard.experiments.measures.faults.targets import (
     NO_LOSS_WITHOUT_CONTROLLER,
     PUBLISHED_SYSTEMS,
