@@ -32,11 +32,14 @@ ORDERING: Final = ("init", "wait", "batch_isend_irecv")
 KNOWN_NAMES: Final = (*OPS, *SENDS, *RECEIVES, *ORDERING)
 ELEMENT_BYTES: Final = {
     "byte": 1, "char": 1, "signed char": 1, "unsigned char": 1, "bool": 1, "int8": 1, "uint8": 1,
-    "float8_e4m3fn": 1, "float8_e5m2": 1,
-    "half": 2, "float16": 2, "bfloat16": 2, "short": 2,
-    "int16": 2, "int": 4, "int32": 4, "float": 4, "float32": 4, "long": 8, "int64": 8, "double": 8, "float64": 8,
+    "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
+    "float4_e2m1fn_x2": 1, "half": 2, "float16": 2, "bfloat16": 2, "short": 2, "int16": 2, "uint16": 2,
+    "int": 4, "int32": 4, "uint32": 4, "float": 4, "float32": 4, "complexhalf": 4, "complex32": 4,
+    "long": 8, "int64": 8, "uint64": 8, "double": 8, "float64": 8, "complexfloat": 8, "complex64": 8,
+    "complexdouble": 16, "complex128": 16,
 }  # fmt: skip
 MICROSECONDS: Final = 1e6  # in a second
+MAX_LATENCY_US: Final = 1e15  # thirty years
 
 
 @common.TRACE_FORMATS.register("param")
@@ -69,7 +72,7 @@ class Param(common.TraceFormat):
             ranks.append(RankEntries(rank, count, name, on.flops_per_s).nodes(entries))
         untimed = 0
         for entry in chain.from_iterable(by_rank):
-            if entry.get("compute") == "emb_lookup" and _latency(entry) is None:
+            if entry.get("compute") == "emb_lookup" and _latency(entry, files.name) is None:
                 untimed += 1
         notes: tuple[str, ...] = ()
         if untimed:
@@ -115,11 +118,14 @@ def _world_size(entries: Sequence[Mapping[str, Any]], name: str) -> int:
     return rank_count
 
 
-def _latency(entry: Mapping[str, Any]) -> float | None:
+def _latency(entry: Mapping[str, Any], where: str) -> float | None:
+    """Return the measured time of an entry, microseconds; None if it has none. BadInput for what is no time."""
     value = entry.get("latency_us")
-    if isinstance(value, int | float) and 0 <= value < 1e15:
-        return float(value)
-    return None
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < MAX_LATENCY_US:
+        raise BadInput(where, value, "is no latency_us: a time of 0 or more is needed, or none")
+    return float(value)
 
 
 class RankEntries:
@@ -172,7 +178,7 @@ class RankEntries:
     def _action(self, name: str, entry: Mapping[str, Any], where: str) -> common.Action:
         if name == "compute":
             kind = str(entry["compute"]).lower()
-            measured = _latency(entry)
+            measured = _latency(entry, where)
             if kind not in ("gemm", "emb_lookup"):
                 raise BadInput(where, entry["compute"], "is no known compute: allowed are gemm, emb_lookup")
             if measured is not None or kind == "emb_lookup":

@@ -38,6 +38,8 @@ EDITS: Final[dict[str, tuple[str, Edit]]] = {
     "PARAM: missing call": ("dlrm", lambda data: data.pop()),
     "PARAM: empty list": ("dlrm", lambda data: data.clear()),
     "PARAM: unknown compute": ("dlrm", put(2, "compute", "sort")),
+    "PARAM: negative time": ("dlrm", put(2, "latency_us", -5)),
+    "PARAM: time that is no number": ("dlrm", put(2, "latency_us", float("nan"))),
     "PARAM: root outside its group": ("ddp", put(3, "root", 9)),
     "PARAM: rank twice": ("ddp", put(0, "global_ranks", [0, 0])),
     "PARAM: message to itself": ("ddp", put(6, "dst_rank", 0)),

@@ -51,6 +51,36 @@ def sent_bytes(path: Path, fabric: FabricSpec | None = None) -> int:
     return sum(transfer.bytes for _, transfer in replayable(path, fabric).schedule.transfers)
 
 
+ODD_CALLS: Final[dict[str, tuple[dict[str, Any], int]]] = {
+    "text as a group's id": ({"pg_id": "tp 0"}, 4 * 1000),
+    "complex numbers": ({"dtype": "ComplexDouble"}, 16 * 1000),
+    "numbers of a byte": ({"dtype": "Float8_e5m2fnuz"}, 1000),
+    "no bytes": ({"in_msg_size": 0, "out_msg_size": 0}, 0),
+    "a rank alone": ({"global_ranks": [0], "world_size": 1}, 0),
+    "a whole number with a point": ({"in_msg_size": 1000.0, "out_msg_size": 1000.0}, 4 * 1000),
+}
+"""Of the second of two AllReduces among four ranks: what is unlike the first, and the bytes of its buffer."""
+
+
+@pytest.mark.parametrize(("change", "buffer_bytes"), ODD_CALLS.values(), ids=ODD_CALLS.keys())
+@pytest.mark.parametrize("name", ["trace.json", "my traces/a b.json"])
+def test_odd_calls_have_the_bytes_of_an_independent_count(
+    change: dict[str, Any], buffer_bytes: int, name: str, tmp_path: Path
+) -> None:
+    ranks = {"world_size": 4, "global_ranks": [0, 1, 2, 3]}
+    call = {"comms": "all_reduce", "in_msg_size": 1000, "out_msg_size": 1000, "dtype": "Float"}
+    odd = {"pg_id": 7, **ranks, **call, **change}
+    first = {"pg_id": 1, **ranks, **call}
+    inits = [{**{key: entry[key] for key in ("pg_id", *ranks)}, "comms": "init"} for entry in (first, odd)]
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    # as an editor on another system saves it
+    text = json.dumps([*inits, first, odd], indent=1).replace("\n", "\r\n")
+    path.write_bytes(codecs.BOM_UTF8 + text.encode())
+    # each byte of a ring's buffer is sent once less than there are ranks, to be reduced and to be gathered
+    assert sent_bytes(path) == 2 * 3 * (4 * 1000 + buffer_bytes)
+
+
 def test_a_control_dependency_on_an_absent_node_orders_nothing(tmp_path: Path) -> None:
     nodes = [node(1, COMPUTE, ctrl_deps=[0], duration_micros=20), all_reduce(2, 2**20, data_deps=[1])]
     trace = read(write_ranks(tmp_path, [nodes, nodes]))
