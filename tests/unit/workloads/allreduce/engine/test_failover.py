@@ -137,7 +137,7 @@ def test_work_of_a_cut_nic_moves_and_the_rail_returns(kinds: str, nic: tuple[int
     assert on_all(kinds, 3, body, timeouts=SHARP_EYED, net=net) == [(1, [1], [0, 1])] * 3
 
 
-def test_policy_and_report_leave_out_a_dead_rail_until_its_return() -> None:
+def test_policy_and_report_leave_out_a_rail_until_its_return() -> None:
     net = Net()
     steps = threading.Barrier(3, timeout=30)
     requested = Operations("allreduce", "int32", 4, count=1, seed=1)
