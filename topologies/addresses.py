@@ -125,7 +125,8 @@ OPTICAL_DPID: Final = 0x4000
 LEAF_DPID: Final = 0x5000
 CORE_DPID: Final = 0x6000
 UPLINK_PORT: Final = 2001
-LEAF_UPLINK_PORT: Final = 0xF000  # of leaves and core switches: ports that lead to other switches
+# above the ports of GPUs: leaves and core switches number their ports to other switches from here
+LEAF_UPLINK_PORT: Final = 0xF000
 OPTICAL_RAILS: Final = 64
 NETWORK_PORT_OFFSET: Final = 0x4000
 

@@ -11,8 +11,10 @@ from railyard.topologies.spec import FabricSpec
 
 BUSY: Final = 0.6
 """Share of the cores' time that `auto` lets full rails take: above 85%, frames wait for a core."""
-HB_BUSY: Final = 0.8  # the same of full HB domains, which collectives fill for a small part of their time
-STEPS: Final = (1, 1.5, 2, 3, 5, 7)  # rates that people like to read, none more than 1.5 times (2 to 3) the one before
+# more than for rails, since collectives fill HB domains for a small part of their time
+HB_BUSY: Final = 0.8
+# easy to read, and none more than 1.5 times (2 to 3) the one before
+STEPS: Final = (1, 1.5, 2, 3, 5, 7)
 MAX_RAIL_BPS: Final = 1_000_000_000
 
 

@@ -89,12 +89,16 @@ def load(text: str) -> dict[str, Any]:
 
 def _chosen(module: ModuleType, name: str, topo_class: type, text: str) -> MakeTopo:
     """Return the class of this name, or the entry of the file's `topos`, which `mn --custom` uses."""
-    names = {key: value for key, value in vars(module).items() if value is not topo_class}
-    classes = {key: value for key, value in names.items() if isinstance(value, type)}
-    choices: dict[str, MakeTopo] = {key: value for key, value in classes.items() if issubclass(value, topo_class)}
+    choices: dict[str, MakeTopo] = {}
+    for key, value in vars(module).items():
+        # the file imports Topo itself, which is no topology
+        if isinstance(value, type) and issubclass(value, topo_class) and value is not topo_class:
+            choices[key] = value
     topos = getattr(module, "topos", None)
     if isinstance(topos, dict):
-        choices |= {key: make for key, make in topos.items() if isinstance(key, str) and key.isidentifier()}
+        for key, make in topos.items():
+            if isinstance(key, str) and key.isidentifier():
+                choices[key] = make
     if name in choices:
         return choices[name]
     if hasattr(module, name):

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
 MAX_GRAPH_DOMAINS: Final = 239
 """Ports of GPUs at a switch of a graph are numbered as at the single switch, and end below LEAF_UPLINK_PORT."""
-MAX_SWITCHES: Final = 4096  # numbers in a datapath id
+# a datapath id has 12 bits for the number
+MAX_SWITCHES: Final = 4096
 MAX_UPLINKS: Final = 2048  # ports between switches, of one switch
 _SWITCH_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_MAX_NAME: Final = 10  # characters: interfaces have the names of switches, some with five characters before them
+# interfaces are named after switches, some with five characters before the name, and the kernel allows 15
+_MAX_NAME: Final = 10
 _RESERVED: Final = re.compile(r"(hb|ocs)\d*|d\d+g\d+|lo")
 Ends = frozenset[str]  # of a cable: the names of two nodes
 NextSwitches = Mapping[str, Mapping[str, tuple[str, ...]]]  # by switch and by target switch
@@ -205,7 +207,8 @@ class FabricGraph:
         import networkx as nx
 
         living: nx.Graph[str] = nx.Graph()
-        living.add_nodes_from(name for name in self.switches if name not in dead)
+        living.add_nodes_from(self.switches)
+        living.remove_nodes_from(dead)
         for a, b in self.uplinks:
             if frozenset((a, b)) not in cut and a not in dead and b not in dead:
                 living.add_edge(a, b)

@@ -237,13 +237,12 @@ PLAN_FILE: Final = Path("/run/railyard/plan.json")
 
 
 def write_active_plan(plan: Plan) -> None:
-    """Store the plan of the running fabric, in one step, so that no reader gets half a plan.
-
-    It has the plugins of this process with it, since its kind and policy may be theirs.
-    """
+    """Store the plan of the running fabric."""
     PLAN_FILE.parent.mkdir(parents=True, exist_ok=True)
+    # renamed when it is whole, so that no reader gets half a plan
     temporary = PLAN_FILE.with_suffix(".half")
     spec = plan.spec.model_dump(mode="json")
+    # with the plugins of this process, since the kind and the policy may be theirs
     temporary.write_text(json.dumps([plugins.for_other_processes(), spec, plan.rail_bps, plan.hb_bps]))
     temporary.rename(PLAN_FILE)
 

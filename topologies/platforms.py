@@ -17,7 +17,8 @@ from railyard.core.input_paths import NameOrPath
 from railyard.core.installation import data_file
 
 SYSTEMS: Final = data_file("topologies/systems")
-_MOST: Final = 1e24  # and no more, nor far less than 1: products and quotients in the formulas stay finite
+# products and quotients in the formulas stay finite up to this and far below 1
+_MOST: Final = 1e24
 _Positive = Annotated[float, Field(ge=1, le=_MOST)]
 _Share = Annotated[float, Field(ge=1e-6, le=1)]
 _NotNegative = Annotated[float, Field(ge=0, le=_MOST)]

@@ -22,7 +22,8 @@ Device = str  # hb0, or rail0, rail1, ...: a rail link for each plane
 MAIN: Final = 254
 FROM_HB: Final = 101
 FROM_RAIL: Final = 102
-METRIC: Final = 20  # lower wins: a choice made while running overrides, and a backup stands behind
+# lower wins: a choice made while running overrides these routes, and backups stand behind them
+METRIC: Final = 20
 BACKUP_METRIC: Final = 1000
 MAX_WEIGHT: Final = 256
 
@@ -96,10 +97,9 @@ def host_prefix(gpu: Gpu) -> str:
 def source_routes(plan: Plan, gpu: Gpu) -> list[Route]:
     """Return the main table, by the fabric's forwarding policy: own domain over hb0, own rail over rail0, and the
     rest by the policy's rule.
-
-    One route for a rank, or for all, where the next hop is the same for many destinations: a route for each of 1,024
-    GPUs at each takes 28 s to put in.
     """
+    # A route for each of 1,024 GPUs at each of them takes 28 s to put in. So there is one route for a rank, or for all,
+    # where the next hop is the same for many destinations.
     domains = plan.spec.domains
     other_domains = [domain for domain in range(domains) if domain != gpu.domain]
     other_ranks = [rank for rank in range(plan.spec.rails) if rank != gpu.rank]
@@ -130,8 +130,11 @@ def _routes_besides(
 def _usual_hops(gpu: Gpu, hops_by_domain: Sequence[tuple[Hop, ...]]) -> tuple[Hop, ...]:
     """Return the next hops that most domains of a rank have in common; () if there are none."""
     counts = Counter(hops_by_domain)
-    # a GPU of another domain forwards for its own domain alone
-    common = [hops for hops in counts if all(hop.via is None or hop.via.domain == gpu.domain for hop in hops)]
+    common: list[tuple[Hop, ...]] = []
+    for hops in counts:
+        # a GPU of another domain forwards for its own domain alone
+        if all(hop.via is None or hop.via.domain == gpu.domain for hop in hops):
+            common.append(hops)
     return max(common, key=counts.__getitem__, default=())
 
 
@@ -218,12 +221,13 @@ def carried_routes(plan: Plan, rank: int, domain: int) -> list[Route]:
 def backup_routes(plan: Plan, gpu: Gpu) -> list[Route]:
     """Return routes to a neighbour in the domain for all that would leave by rail0 while that has no carrier (drd).
 
-    Transit too: a packet that finds nothing alive in table 101 is looked up in main next. One dead link makes no loop,
-    since the neighbour's own rail lives; its source may be that neighbour, which then carries its own packet. None
-    for a GPU that is alone in its domain.
+    An empty list for a GPU that is alone in its domain.
     """
     if plan.spec.rails == 1:
         return []
+    # These serve transit too: a packet that finds nothing alive in table 101 is looked up in main next. One dead link
+    # makes no loop, since the neighbour's own rail lives; the packet's source may be that neighbour, which then carries
+    # its own packet.
     neighbour = Gpu(gpu.domain, (gpu.rank + 1) % plan.spec.rails)
     blocks = BLOCK_PREFIXES[: len(rank_prefixes(0, plan.spec.domains))]
     return [Route(block, (Hop("hb0", neighbour),), metric=BACKUP_METRIC) for block in blocks]

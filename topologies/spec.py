@@ -5,7 +5,7 @@ between the GPU and rail switches to allow the dynamic reconfiguration of rails"
 core of the HB domain.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
@@ -21,8 +21,10 @@ from railyard.topologies.forwarding import FORWARDING_POLICIES, Shares, fabric_o
 from railyard.topologies.graph import FabricGraph, Size
 from railyard.topologies.platforms import PlatformName
 
-OPTICAL_DOMAINS: Final = 254  # whose last port has a number below NETWORK_PORT_OFFSET
-MIN_RAIL_BPS: Final = 500_000  # below, a workload has too few packets to show anything
+# ports of further domains would reach NETWORK_PORT_OFFSET
+OPTICAL_DOMAINS: Final = 254
+# at a lower rate a workload has too few packets to show anything
+MIN_RAIL_BPS: Final = 500_000
 
 
 class OpticalSpec(ConfigModel):
@@ -40,12 +42,10 @@ class OpticalSpec(ConfigModel):
 
     @property
     def is_per_domain(self) -> bool:
-        """Use of an optical switch for each HB domain.
-
-        Unless HB links are optical, too, a spare can't be of another domain than the failed GPU, and no cable need
-        leave a domain. Such switches are small: at each port event their process looks at all interfaces, and frames
-        wait for that.
-        """
+        """Use of an optical switch for each HB domain."""
+        # Unless HB links are optical too, a spare can't be of another domain than the failed GPU, and no cable need
+        # leave a domain. Small switches are better: at each port event their process looks at all interfaces, and
+        # frames wait for that.
         return "hb" not in self.layers
 
 
@@ -106,7 +106,7 @@ class FabricSpec(BaseFabricSpec):
     def _only_with_spines(cls, value: float | None, info: ValidationInfo) -> float | None:
         kind = _kind_in(info)
         if value is not None and kind and not kind.default_spines:
-            raise ValueError(f"is only for {_kinds(k for k, v in FABRIC_KINDS.items() if v.default_spines)}")
+            raise ValueError(f"is only for {_kinds_with('default_spines')}")
         return value
 
     @field_validator("policy")
@@ -124,7 +124,7 @@ class FabricSpec(BaseFabricSpec):
             return None
         kind = _kind_in(info)
         if kind and not kind.takes_optics:
-            raise ValueError(f"is only for {_kinds(k for k, v in FABRIC_KINDS.items() if v.takes_optics)}")
+            raise ValueError(f"is only for {_kinds_with('takes_optics')}")
         if info.data.get("rails", 0) > OPTICAL_RAILS or info.data.get("domains", 0) > OPTICAL_DOMAINS:
             most = f"{OPTICAL_RAILS} rails and {OPTICAL_DOMAINS} domains at most"
             raise ValueError(f"is for {most}: port numbers go no further")
@@ -219,9 +219,10 @@ def _kind_in(info: ValidationInfo) -> FabricKind | None:
     return FABRIC_KINDS[info.data["kind"]]
 
 
-def _kinds(names: Iterable[str]) -> str:
-    named = list(names)
-    return f"kind{'s' if len(named) > 1 else ''} {' and '.join(named)}"
+def _kinds_with(attribute: str) -> str:
+    """Name the fabric kinds of which an attribute is true, for a message."""
+    names = [name for name, kind in FABRIC_KINDS.items() if getattr(kind, attribute)]
+    return f"{'kinds' if len(names) > 1 else 'kind'} {' and '.join(names)}"
 
 
 def parse_fabric(data: object) -> FabricSpec:

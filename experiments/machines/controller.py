@@ -49,7 +49,7 @@ class ClusterController(ControllerProcess):
         numbers = [sock.fileno() for sock in sockets]
         self._carriers = [Worker(carrier.MODULE, CARRIERS, Ready, pass_fds=numbers)]
         other_machines = tuple(enumerate(numbers, 1))
-        self._carriers[0].open(carrier.Mirror(placement=self._placement, machine=0, others=other_machines))
+        self._carriers[0].open(carrier.Mirror(placement=self._placement, machine=0, peers=other_machines))
         for sock in sockets:
             sock.close()
 

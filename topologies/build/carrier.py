@@ -39,12 +39,12 @@ HELD_GROUP: Final = 14
 class Mirror(Message):
     """Begin to mirror: Ready.
 
-    `others`: the connections to the other machines' processes, for the first machine's.
+    `peers`: the connections to the other machines' processes, for the first machine's.
     """
 
     placement: InstanceOf[Placement]
     machine: int
-    others: tuple[tuple[int, int], ...] = ()
+    peers: tuple[tuple[int, int], ...] = ()
 
 
 class EndState(Message):
@@ -101,7 +101,7 @@ class _Mirror:
             watcher.setblocking(False)
             self._watched[watcher.fileno()] = watcher, ends
         self._remote_mirrors: dict[int, RemoteWorker] = {}
-        for machine, fd in task.others:
+        for machine, fd in task.peers:
             name = f"the carriers of machine {machine + 1}"
             self._remote_mirrors[machine] = RemoteWorker(socket.socket(fileno=fd), name, EndState, Ready)
         self._machine_of_fd = {mirror.fileno(): machine for machine, mirror in self._remote_mirrors.items()}
@@ -180,7 +180,8 @@ def main() -> None:
     """Mirror until the parent ends."""
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-    except OSError:  # a container may not
+    except OSError:
+        # a container may lack the right to real-time priority
         with suppress(PermissionError):
             os.nice(NICENESS)
     sys.setswitchinterval(0.0005)
@@ -192,6 +193,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from railyard.topologies.build import carrier  # messages are pickled by the names of this module
+    # messages are pickled by the names of this module
+    from railyard.topologies.build import carrier
 
     carrier.main()

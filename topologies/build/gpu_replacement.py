@@ -54,7 +54,8 @@ class GpuReplacement:
 
     def apply_identity(self) -> None:
         """Give the spare its new addresses and routes, at any time. RailyardError with the output of `ip`."""
-        for process, commands in self._batches:  # they run concurrently
+        # all have their commands before one is awaited, so that they run concurrently
+        for process, commands in self._batches:
             assert process.stdin
             # its output is read below
             with suppress(BrokenPipeError):

@@ -33,7 +33,8 @@ _NEWRULE = 32
 _NEWQDISC = 36
 _NEWTCLASS = 40
 _NLMSG_NOOP: Final = 1
-_SEND_BYTES: Final = 64 * 1024  # a send buffer of the usual 208 KiB takes 212,960
+# a send buffer of the usual 208 KiB takes 212,960
+_SEND_BYTES: Final = 64 * 1024
 _LOOPBACK: Final = 1  # index of lo in every namespace
 _PERMANENT: Final = 0x80
 # state and flag of an entry in a bridge's forwarding table

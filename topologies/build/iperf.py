@@ -10,7 +10,8 @@ from railyard.topologies.build.mininet_import import without_setuptools
 with without_setuptools():
     from mininet.log import output
 
-CONNECT_MS: Final = 30_000  # the first frame over 80 switches with a reactive controller takes seconds on two cores
+# the first frame over 80 switches with a reactive controller takes seconds on two cores
+CONNECT_MS: Final = 30_000
 
 
 def iperf(

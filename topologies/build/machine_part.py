@@ -134,9 +134,7 @@ def guarded(underlay: Underlay, machine_net: int) -> Iterator[None]:
     """Keep packets that no tunnel of the run has sent out of the tunnels while entered: VXLAN authenticates nothing.
 
     What comes from elsewhere than the other machines is dropped, and so is what programs of this machine send to
-    tunnels, root's included. The table is owned by a process that ends with this one, and the kernel removes it then,
-    whatever ends them. It is watched: without it every packet comes in. MissingRequirement if the kernel has no
-    tunnels, or no such tables.
+    tunnels, root's included. MissingRequirement if the kernel has no tunnels, or no such tables.
     """
     check_tunnels()
     table = f"railyard-{os.getpid()}-{time.monotonic_ns()}"
@@ -148,13 +146,15 @@ def guarded(underlay: Underlay, machine_net: int) -> Iterator[None]:
         return active_rules.count(" drop") == rules.count(" drop")
 
     with namespaces.inside_machine(machine_net):
+        # nft owns the table, so the kernel removes it with this process, whatever ends that
         owner = subprocess.Popen(
             ["nft", "-i"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # Ctrl-C ends it last
+            # Ctrl-C must end it last, so it leaves the terminal's process group
+            start_new_session=True,
         )
         assert owner.stdin
         owner.stdin.write(rules)

@@ -24,7 +24,8 @@ from railyard.core.host import CLONE_NEWNET, NETNS_DIR, usable_cores
 
 MS_BIND: Final = 0x1000
 MNT_DETACH: Final = 2
-_SO_ATTACH_FILTER: Final = 26  # <asm-generic/socket.h>, which the socket module doesn't name
+# <asm-generic/socket.h>; the socket module does not name it
+_SO_ATTACH_FILTER: Final = 26
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -120,11 +121,9 @@ def add_name(name: str, another: str) -> None:
 
 
 def remove(names: Iterable[str]) -> None:
-    """Unpin the namespaces; the kernel takes each down when its last process and socket are gone.
-
-    All there are go with the folder that they are mounted in: each mount by itself costs an RCU grace period.
-    """
+    """Unpin the namespaces; the kernel takes each down when its last process and socket are gone."""
     removed = set(names)
+    # each mount by itself costs an RCU grace period, so all of them go with the folder that they are mounted in
     if NETNS_DIR.is_mount() and {file.name for file in NETNS_DIR.iterdir()} == removed:
         _check(_libc.umount2(bytes(NETNS_DIR), MNT_DETACH), f"unmount {NETNS_DIR}")
         return
@@ -165,10 +164,13 @@ def set_sysctl(key: str, value: int | str) -> None:
 
 
 RTO_MIN: Final = "net/ipv4/tcp_rto_min_us"
-MAX_RTO_US: Final = 120_000_000  # the kernel waits no longer (tcp_rto_max_ms)
+# the kernel waits no longer (tcp_rto_max_ms)
+MAX_RTO_US: Final = 120_000_000
 TCP_SETTINGS: Final = {
-    "net/ipv4/tcp_early_retrans": 0,  # no probe of a transfer's end after a pause
-    RTO_MIN: 1_000_000,  # Linux 6.11 and later; without it, only the first helps
+    # no probe of a transfer's end after a pause
+    "net/ipv4/tcp_early_retrans": 0,
+    # Linux 6.11 and later; without it, only the first helps
+    RTO_MIN: 1_000_000,
 }
 
 
@@ -176,14 +178,14 @@ TCP_SETTINGS: Final = {
 def relaxed_tcp_timers(gpus: Iterable[str], longest_queue_s: float = 0.0) -> Iterator[None]:
     """Relax TCP loss detection in the GPUs' namespaces while entered.
 
-    Linux takes a segment for lost when its acknowledgement is later than usual by the least timeout. A queue that grows
-    from nothing delays it by `longest_queue_s` at most, so the least timeout is that, and a second at least.
-
-    On links of a few Mbit/s a frame takes milliseconds, and TCP takes a queue that grows fast for a loss: 64 GPUs at 10
-    Mbit/s sent 9,800 segments of a direct all-to-all twice, in 1.47 of the predicted time; with this 11, in 1.06. RDMA,
-    which the real fabrics carry, has no such timer. Faults are measured with the kernel's own settings.
+    `longest_queue_s`: the longest time that a segment may wait in queues, s. Faults are measured with the kernel's own
+    settings.
     """
     nodes = list(gpus)
+    # On links of a few Mbit/s a frame takes milliseconds, and TCP takes a queue that grows fast for a loss: 64 GPUs at
+    # 10 Mbit/s sent 9,800 segments of a direct all-to-all twice, in 1.47 of the predicted time; with this 11, in 1.06.
+    # RDMA, which the real fabrics carry, has no such timer. Linux takes a segment for lost when its acknowledgement is
+    # later than usual by the least timeout, and a queue that grows from nothing delays it by `longest_queue_s` at most.
     rto_min_us = min(MAX_RTO_US, max(TCP_SETTINGS[RTO_MIN], round(longest_queue_s * 1e6)))
     settings = TCP_SETTINGS | {RTO_MIN: rto_min_us}
     # a kernel may lack some of them

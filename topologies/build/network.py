@@ -38,20 +38,23 @@ with without_setuptools():
 
 
 SWITCH_SYSCTLS: Final[dict[str, int | str]] = {
-    "net/ipv6/conf/default/disable_ipv6": 1,  # no router solicitations among the measured packets
+    # no router solicitations among the measured packets
+    "net/ipv6/conf/default/disable_ipv6": 1,
     "net/ipv6/conf/all/disable_ipv6": 1,
 }
 GPU_SYSCTLS: Final = SWITCH_SYSCTLS | {
     "net/ipv4/ip_forward": 1,
     "net/ipv4/conf/all/rp_filter": 0,
     "net/ipv4/conf/default/rp_filter": 0,
-    "net/ipv4/conf/all/accept_local": 1,  # a backup route may hand a packet back to its source, who carries it then
+    # a backup route may hand a packet back to its source, who carries it then
+    "net/ipv4/conf/all/accept_local": 1,
     "net/ipv4/conf/all/send_redirects": 0,
     "net/ipv4/conf/default/send_redirects": 0,
     "net/ipv4/conf/all/accept_redirects": 0,
     "net/ipv4/conf/default/accept_redirects": 0,
     "net/ipv4/conf/default/ignore_routes_with_linkdown": 1,
-    "net/ipv4/tcp_no_metrics_save": 1,  # a transfer must not inherit the metrics of another
+    # a transfer must not inherit the metrics of another
+    "net/ipv4/tcp_no_metrics_save": 1,
 }
 # Over several next hops by ports too: a pair's transfers differ in nothing else, and would all take the same one.
 # Kernels without multipath routes have no such setting, and need it for nothing but policies that spread.
@@ -235,12 +238,10 @@ class EmulatedNet(Mininet):
             switch.start()
 
     def _configure(self, node: str) -> None:
-        """Shape a node's interfaces, then set it up; a switch gets its buffers.
-
-        Shapers come first: a qdisc for an interface that is up costs an RCU grace period. Ports go up before their
-        switch starts: ovs-vswitchd reads each one's flags and writes them back with PROMISC, and would take back an UP
-        that came between.
-        """
+        """Shape a node's interfaces, then set it up; a switch gets its buffers."""
+        # Shapers come first: a qdisc for an interface that is up costs an RCU grace period. Ports go up before their
+        # switch starts: ovs-vswitchd reads each one's flags and writes them back with PROMISC, and would take back an
+        # UP that came between.
         with namespaces.inside(node):
             shapers = "".join(self.shaper_commands(name, rate) for name, (_, rate) in self._ends[node].items())
             messages = gpu_setup.shaper_messages(shapers)

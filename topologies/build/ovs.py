@@ -27,7 +27,8 @@ EMPTY_DATABASE: Final = OVS_DIR / "empty.db"
 SCHEMA: Final = Path("/usr/share/openvswitch/vswitch.ovsschema")
 CONTROLLER_PORT: Final = 6653  # of 127.0.0.1, in the switch's own namespace
 START_S: Final = 20.0
-FORWARDING_NICENESS: Final = -10  # a real switch forwards in hardware, and queues behind no program of a GPU
+# a real switch forwards in hardware, and queues behind no program of a GPU
+FORWARDING_NICENESS: Final = -10
 
 
 def prepare() -> None:
@@ -40,10 +41,10 @@ def prepare() -> None:
 def set_controller_port(switch: str, port: int) -> None:
     """Set the port of a switch's controller in its database: the switch connects at once.
 
-    One whose controller was gone tries again only once a second (max_backoff; no less is allowed). It is one
-    transaction, so that the switch is never without a controller, which would flush its flows. A crashed switch reads
-    of it when it starts again.
+    A crashed switch reads of it when it starts again.
     """
+    # A switch whose controller was gone tries again only once a second (max_backoff; no less is allowed). It is one
+    # transaction, so that the switch is never without a controller, which would flush its flows.
     database = f"--db=unix:{OVS_DIR / switch}/db.sock"
     target = f'target="tcp:127.0.0.1:{port}"'
     argv = ["ovs-vsctl", "--no-wait", database, "set", "controller", switch, target]
@@ -51,12 +52,9 @@ def set_controller_port(switch: str, port: int) -> None:
 
 
 def wake_vswitchd(switch: str) -> None:
-    """Make a switch that was called look whether its controller has greeted it. Returns at once, whatever it does.
-
-    Open vSwitch 3.1 doesn't wait for that greeting (poll(2) in the state CONNECTING lacks the connection), and an idle
-    switch would see it up to 500 ms late, when its next look at old flows is due. Traffic wakes it, and so
-    does a connection.
-    """
+    """Make a switch that was called look whether its controller has greeted it. Returns at once, whatever it does."""
+    # Open vSwitch 3.1 doesn't wait for that greeting (poll(2) in the state CONNECTING lacks the connection), and an
+    # idle switch would see it up to 500 ms late, when its next look at old flows is due. Any connection wakes it.
     with socket.socket(socket.AF_UNIX) as management_socket:
         management_socket.setblocking(False)
         management_socket.connect_ex(str(OVS_DIR / switch / f"{switch}.mgmt"))
@@ -102,11 +100,7 @@ class PrivateSwitch:
         return self.processes["ovs-vswitchd"].pid
 
     def setup_command(self) -> list[str]:
-        """Return one ovs-vsctl transaction: the bridge, its ports with their numbers, its controller, but no flows.
-
-        A port without a QoS record would lose its shaper: ovs-vswitchd resets the qdiscs of all interfaces that it
-        takes up, but those marked linux-noop.
-        """
+        """Return one ovs-vsctl transaction: the bridge, its ports with their numbers, its controller, but no flows."""
         name = self.name
         kind = "system" if self.datapath == "system" else "netdev"
         arguments = ["set", "Open_vSwitch", ".", "other_config:n-handler-threads=1"]
@@ -119,6 +113,8 @@ class PrivateSwitch:
         arguments += ["--", "set-controller", name, f"tcp:127.0.0.1:{CONTROLLER_PORT}"]
         arguments += ["--", "set", "controller", name]
         arguments += ["connection_mode=out-of-band", "inactivity_probe=0", "max_backoff=1000"]
+        # a port without this record would lose its shaper: ovs-vswitchd resets the qdiscs of all interfaces that it
+        # takes up, but those marked linux-noop
         arguments += ["--", "--id=@hands-off", "create", "qos", "type=linux-noop"]
         for interface, number in self.ports.items():
             arguments += ["--", "add-port", name, interface, "--", "set", "interface", interface]
@@ -166,12 +162,10 @@ class PrivateSwitch:
         return namespaces.run(argv, name=f"ovs-vsctl of {self.name}")
 
     def kill(self) -> None:
-        """Crash it, in its namespace: SIGKILL to ovs-vswitchd. The database stays, as a switch's flash does.
-
-        The kernel's datapath would go on forwarding by itself, which no crashed switch does: it goes too.
-        """
+        """Crash it, in its namespace: SIGKILL to ovs-vswitchd. The database stays, as a switch's flash does."""
         self.signal(signal.SIGKILL)
         self.processes["ovs-vswitchd"].wait()
+        # the kernel's datapath would go on forwarding by itself, which no crashed switch does
         if self.datapath == "system":
             namespaces.run(["ovs-dpctl", "del-dp", "system@ovs-system"])
 

@@ -18,10 +18,8 @@ _MAX_IP: Final = 120  # bytes of IP and TCP headers with all options
 
 
 def give_own_queue(interface: str, mtu: int) -> None:
-    """Give an interface of this thread's namespace a receive queue, once its other end does so too. OSError.
-
-    Frames are still received one by one: a packet of two would exceed the size to which the kernel may join them.
-    """
+    """Give an interface of this thread's namespace a receive queue, once its other end does so too. OSError."""
     ethtool.set_feature(interface, ethtool.TSO, False)
     ethtool.set_feature(interface, ethtool.GRO, True)
+    # frames are still received one by one: a packet of two would exceed the size to which the kernel may join them
     gpu_setup.send([gpu_setup.max_joined(socket.if_nametoindex(interface), mtu + ETHERNET + _MAX_IP)], interface)

@@ -24,8 +24,10 @@ CREATE_REPLACE = 0x400 | 0x100
 SCOPE_UNIVERSE = 0
 SCOPE_LINK = 253
 SCOPE_NOWHERE = 255
-ONLINK: Final = 4  # of a next hop: its GPU is on the link, though no address of the link says so
-PROTOCOL: Final = 99  # marks our routes in `ip route` (proto 99)
+# flag of a next hop whose GPU is on the link, though no address of the link says so
+ONLINK: Final = 4
+# marks our routes in `ip route` (proto 99)
+PROTOCOL: Final = 99
 PROTOCOL_BOOT: Final = 3  # what `ip route` gives to routes
 UNICAST: Final = 1
 RTA_DST = 1
@@ -35,8 +37,10 @@ RTA_PRIORITY = 6
 RTA_PREFSRC = 7
 RTA_MULTIPATH = 9
 
-BATCH_MESSAGES: Final = 128  # in one send: a receive buffer of the usual 208 KiB holds 256 answers, and loses more
-BATCH_BYTES: Final = 64 * 1024  # in one send: a send buffer of the usual 208 KiB takes 212,960
+# in one send: a receive buffer of the usual 208 KiB holds 256 answers and loses the rest
+BATCH_MESSAGES: Final = 128
+# in one send: a send buffer of the usual 208 KiB takes 212,960
+BATCH_BYTES: Final = 64 * 1024
 
 _FLAGS: Final = struct.Struct("=H")
 _FLAGS_AT: Final = 6  # in a message
@@ -110,10 +114,8 @@ def batches(messages: Sequence[bytes]) -> Iterator[tuple[int, int, bytes]]:
 
 
 def answer_of(data: bytes) -> tuple[int, int]:
-    """Return the sequence number and the errno (0: success) of the kernel's answer to one message.
-
-    It sends only NLMSG_ERROR to the messages that are packed here.
-    """
+    """Return the sequence number and the errno (0: success) of the kernel's answer to one message."""
+    # the kernel sends only NLMSG_ERROR to the messages that are packed here, so its type need not be looked at
     _, _, _, sequence, _, code = _ANSWER.unpack_from(data)
     return sequence, -code
 

@@ -17,9 +17,11 @@ from railyard.topologies.fabric_kinds import LAYERS, End
 from railyard.topologies.plan import Plan
 
 ETHERNET: Final = 14
-IP_TCP: Final = 20 + 20 + 12  # IPv4, TCP, and the timestamp option that Linux always sends
+# IPv4, TCP, and the timestamp option that Linux always sends
+IP_TCP: Final = 20 + 20 + 12
 BURST_S: Final = 1.5e-3
-PACKET_S: Final = 1e-3  # what a NIC hands on as one packet, if that is more than a frame
+# what a NIC hands on as one packet, if that is more than a frame
+PACKET_S: Final = 1e-3
 _MIN_BURST: Final = 1500  # bytes
 LARGEST_PACKET: Final = 65_535
 
@@ -94,9 +96,11 @@ def shared_htb_commands(interface: str, rate_bps: int, reserved_bps: int, udp_po
 
 
 HEARTBEAT_PORT: Final = 65433  # UDP port of heartbeats (controller/processes/heartbeat_main.py)
-HEARTBEAT_BPS: Final = 1_000_000  # a bound; 50 heartbeats a second are 25 kbit/s
+# a bound far above need: 50 heartbeats a second are 25 kbit/s
+HEARTBEAT_BPS: Final = 1_000_000
 _HEARTBEAT_CLASS: Final = 30
-_HEARTBEAT_PRIORITY: Final = 1  # before the filter of `shared_htb_commands`
+# heartbeats are looked for before the filter of `shared_htb_commands`
+_HEARTBEAT_PRIORITY: Final = 1
 
 
 def heartbeat_lane_commands(interface: str, mtu: int) -> str:
@@ -128,16 +132,15 @@ def shaper_commands(interface: str, rate_bps: int, mtu: int, reserved: tuple[int
     return (shared or htb_commands(interface, rate_bps, mtu)) + lane
 
 
-DISCARD_INTERFACE: Final = "hole"  # is down: what is sent there is gone, without an error for the sender
+# an interface that is down discards frames without an error for the sender
+DISCARD_INTERFACE: Final = "hole"
 
 
 def switch_buffer_rules(interfaces: Iterable[str]) -> str:
-    """Return input for `nft -f -` that gives a userspace switch a buffer at each port.
-
-    All that waits in its shapers would else be charged to one packet socket, so that two flows that meet at one port
-    would make the switch drop frames of all (docs/design.md, "A buffer at each port"). Here a copy of each frame, with
-    a mark, waits in the shaper, and the original ends at once, in an interface that is down.
-    """
+    """Return input for `nft -f -` that gives a userspace switch a buffer at each port."""
+    # All that waits in a switch's shapers would else be charged to one packet socket, so that two flows that meet at
+    # one port would make the switch drop frames of all (docs/design.md, "A buffer at each port"). With these rules a
+    # marked copy of each frame waits in the shaper, and the original ends at once, in an interface that is down.
     devices = ", ".join(interfaces)
     return (
         "table netdev railyard {\n chain buffer {\n"

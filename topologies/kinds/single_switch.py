@@ -9,7 +9,8 @@ class SingleSwitch(FabricKind):
     """One switch carries all rails."""
 
     default_policy = "spine"
-    max_domains = 254  # ports are 1 + d * 256 + g, and those of Open vSwitch end below 0xff00 = 65280
+    # ports are 1 + d * 256 + g, and Open vSwitch reserves those from 0xff00 on
+    max_domains = 254
     max_domains_reason = "a switch has no more ports"
 
     def rail_switch(self, rank: int, plane: int = 0) -> Switch:

@@ -31,13 +31,18 @@ from railyard.topologies.plan import Plan
 from railyard.topologies.spec import FabricSpec
 
 GRID: Final = (2, 2)  # domains and rails of the fabric that is measured on
-RAIL_BPS: Final = 50_000_000  # of 4 GPUs: 2,800 frames a second, more than half of what a run has on two cores
-HB_BPS: Final = 180_000_000  # two frames a packet: of rails of 1 to 20 Mbit/s, HB domains have one to three
+# 2,800 frames a second of 4 GPUs: more than half of what a run has on two cores
+RAIL_BPS: Final = 50_000_000
+# two frames in a packet: HB domains of rails of 1 to 20 Mbit/s have one to three
+HB_BPS: Final = 180_000_000
 SECONDS: Final = 0.3  # for each cost
-SETTLE_S: Final = 0.1  # until a flow is at the rate of its links, and its last frame gone
-ATTEMPTS: Final = 5  # a machine that others keep busy may have no time for a flow in one of them
+# until a flow is at the rate of its links, and its last frame gone
+SETTLE_S: Final = 0.1
+# a machine that others keep busy may have no time for a flow in one of them
+ATTEMPTS: Final = 5
 BUFFER_BYTES: Final = 256 << 10
-_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: a connection that is closed ends at once
+# SO_LINGER: a connection that is closed ends at once
+_RESET: Final = struct.pack("ii", 1, 0)
 _Flow = tuple[Gpu, Gpu]
 
 
@@ -130,7 +135,8 @@ def _connections(flows: Iterable[_Flow]) -> Iterator[tuple[list[socket.socket], 
 
 UNSHAPED_BPS: Final = 20_000_000_000
 BATCHED_SECONDS: Final = 1
-WINDOWS: Final = 8  # in which CPU time and frames are counted; the dearest quarter of them doesn't count
+# CPU time and frames are counted in each; the dearest quarter of them does not count
+WINDOWS: Final = 8
 
 
 def measure_batched(datapath: Datapath, controller: FabricController) -> Capacity:

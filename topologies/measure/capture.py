@@ -23,10 +23,14 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.plan import Plan
 
-PROBE_PORT: Final = 65_434  # above the ports that Linux hands out, so no transfer has it
-WAIT_S: Final = 0.9  # the kernel sends a SYN again after 1 s; by then the probe is given up, so nothing is seen twice
-_TIMESTAMPING_DELAY_S: Final = 0.02  # the kernel starts stamping frames a moment after the first socket asks for it
-_SO_TIMESTAMPNS: Final = 35  # <asm-generic/socket.h>, which the socket module doesn't name
+# above the ports that Linux hands out, so no transfer has it
+PROBE_PORT: Final = 65_434
+# the kernel sends a SYN again after 1 s; by then the probe is given up, so nothing is seen twice
+WAIT_S: Final = 0.9
+# the kernel starts stamping frames a moment after the first socket asks for it
+_TIMESTAMPING_DELAY_S: Final = 0.02
+# <asm-generic/socket.h>; the socket module does not name it
+_SO_TIMESTAMPNS: Final = 35
 _ETH_P_ALL: Final = 3
 _SNAP_BYTES: Final = 128
 _TIMESPEC: Final = struct.Struct("qq")

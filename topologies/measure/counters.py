@@ -21,7 +21,8 @@ from railyard.topologies.build import namespaces
 from railyard.topologies.build.namespaces import IFF_UP, IFLA_IFNAME, LINK, RTM_GETLINK
 from railyard.topologies.build.shaping import DISCARD_INTERFACE
 
-if TYPE_CHECKING:  # with it the controller would import Mininet
+# with it the controller would import Mininet
+if TYPE_CHECKING:
     from railyard.topologies.build.network import EmulatedNet
 
 Port = tuple[str, str]  # node, interface
@@ -86,7 +87,11 @@ def _read(node: str) -> Counters:
 
 def tcp_counters(text: str, kind: str) -> dict[str, int]:
     """Return the two lines of a kind (`Tcp:`, `TcpExt:`) of /proc/net/snmp or netstat as a dictionary."""
-    names, values = (line.split()[1:] for line in text.splitlines() if line.startswith(kind))
+    rows: list[list[str]] = []
+    for line in text.splitlines():
+        if line.startswith(kind):
+            rows.append(line.split()[1:])
+    names, values = rows
     return dict(zip(names, map(int, values), strict=True))
 
 
@@ -235,7 +240,8 @@ _ESTABLISHED_TCP: Final = struct.pack(
 _MESSAGE: Final = struct.Struct("=4x2H16x4s28xII8x")  # ports, IPv4 destination, what waits to be read and to be sent
 _MESSAGE_BYTES: Final = 72
 _BYTES_ACKED: Final = struct.Struct("=120xQ")
-WINDOW_S: Final = 0.08  # between two looks: 22 frames of 9000 bytes at 20 Mbit/s, and two at a tenth of that
+# between two looks: 22 frames of 9000 bytes at 20 Mbit/s, and two at a tenth of that
+WINDOW_S: Final = 0.08
 MAX_AGE_S: Final = 0.5
 
 Connection = tuple[int, int, bytes]

@@ -23,19 +23,27 @@ from railyard.topologies.fabric_kinds import LinkClass
 from railyard.topologies.measure.counters import PortReader
 from railyard.topologies.plan import Plan
 
-MEASURED_BYTES: Final = 900_000  # 100 jumbo frames: at either end of the time one may count or not
-TIMEOUT_S: Final = 30.0  # for iperf3 to connect and to report, beside the time that it measures
+# 100 jumbo frames, since at either end of the time one frame may count or not
+MEASURED_BYTES: Final = 900_000
+# for iperf3 to connect and to report, beside the time that it measures
+TIMEOUT_S: Final = 30.0
 PINGS: Final = 50
-PING_INTERVAL_S: Final = 2e-3  # longer than shapers take for the idle credit of the last one
-OMIT_S: Final = 1  # iperf3 counts only after this: slow start is over then
-WINDOW: Final = "208K"  # the most that an ordinary user gets; over three switches less than that leaves a link idle
+# longer than shapers take for the idle credit of the last one
+PING_INTERVAL_S: Final = 2e-3
+# iperf3 counts only after this: slow start is over then
+OMIT_S: Final = 1
+# the most that an ordinary user gets; over three switches less than that leaves a link idle
+WINDOW: Final = "208K"
 IPERF_PORT: Final = f"{5201:04X}"
 # states of a connection in /proc/net/tcp
 LISTEN = "0A"
 TIME_WAIT = "06"
-STILL_LOOKS: Final = 3  # a frame between two queues is in none
-SETTLE_S: Final = 5.0  # the longest queue of a slow rail; a workload is measured after that in any case
-BLOCK: Final = "8K"  # iperf3 counts whole blocks; its own of 128 KB take a tenth of a second on a link of 10 Mbit/s
+# a frame between two queues is in none of them, so a single look may miss it
+STILL_LOOKS: Final = 3
+# the longest queue of a slow rail; a workload is measured after that in any case
+SETTLE_S: Final = 5.0
+# iperf3 counts whole blocks; its own of 128 KB take a tenth of a second on a link of 10 Mbit/s
+BLOCK: Final = "8K"
 CALIBRATION: Final = f"-O {OMIT_S} -w {WINDOW} -l {BLOCK} -C cubic"
 
 
@@ -101,16 +109,14 @@ def calibrate(net: FabricNet) -> list[Sample]:
 
 
 def _settle(net: FabricNet, ends: Collection[str]) -> None:
-    """Wait until no packet of iperf3 is under way: a port would count it as one of the workload's.
-
-    iperf3's server closes its connection before the last data comes, which its kernel answers with resets.
-    """
+    """Wait until no packet of iperf3 is under way: a port would count it as one of the workload's."""
     with closing(PortReader([*ends, *net.plan.dpids])) as reader:
 
         def is_still() -> bool:
             for ports in reader.read().values():
                 if any(port.backlog_bytes for port in ports.values()):
                     return False
+            # iperf3's server closes its connection before the last data comes, which its kernel answers with resets
             return not any(map(_has_iperf_connection, ends))
 
         for _ in range(STILL_LOOKS):

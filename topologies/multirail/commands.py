@@ -16,10 +16,12 @@ from railyard.topologies.multirail.spec import PREFIX_BITS, Nic, route_table, su
 
 CONTROL_TOS: Final = 0xB8
 _DSCP: Final = 0xFC
-_CONTROL_DIVISOR: Final = 5  # of the rate is what control messages can take at most
+# control messages can take a fifth of the rate at most
+_CONTROL_DIVISOR: Final = 5
 _MIN_QUANTUM: Final = 20_000
 GSO_BURST_S: Final = 4e-3
-IDLE_BURST_S: Final = 1e-3  # of data: operations are shorter than on GPU fabrics, and a policy learns from each
+# operations are shorter than on GPU fabrics, and a policy learns from each
+IDLE_BURST_S: Final = 1e-3
 
 
 def shaper_commands(interface: str, rate_bps: int, mtu: int) -> str:
@@ -40,21 +42,26 @@ def shaper_commands(interface: str, rate_bps: int, mtu: int) -> str:
 
 
 NODE_SYSCTLS: Final[dict[str, int | str]] = {
-    "net/ipv6/conf/default/disable_ipv6": "1",  # no router solicitations among the measured packets
+    # no router solicitations among the measured packets
+    "net/ipv6/conf/default/disable_ipv6": "1",
     "net/ipv6/conf/all/disable_ipv6": "1",
     "net/ipv4/conf/all/rp_filter": "0",
     "net/ipv4/conf/default/rp_filter": "0",
-    "net/ipv4/conf/default/ignore_routes_with_linkdown": "1",  # to call over a dead NIC fails at once, not in seconds
+    # a call over a dead NIC must fail at once, not in seconds
+    "net/ipv4/conf/default/ignore_routes_with_linkdown": "1",
     # links without loss leave it nothing to do, and it is the one that every kernel lets every namespace choose
     "net/ipv4/tcp_congestion_control": "reno",
     "net/ipv4/tcp_moderate_rcvbuf": "0",
-    "net/ipv4/tcp_slow_start_after_idle": "0",  # between two operations a connection is idle
-    "net/ipv4/tcp_no_metrics_save": "1",  # one connection must not inherit what another one's path taught
+    # between two operations a connection is idle
+    "net/ipv4/tcp_slow_start_after_idle": "0",
+    # a connection must not inherit what the path of another taught
+    "net/ipv4/tcp_no_metrics_save": "1",
 }
 QUEUE_FRAMES: Final = 10_000
 WINDOW_S: Final = 0.03
 MIN_WINDOW_FRAMES: Final = 8
-FIRST_INDEX: Final = 1_000_000  # of NICs: numbers that no far end reaches (topologies/build/network.py says why)
+# interface numbers of NICs, which no far end reaches (build/network.py says why)
+FIRST_INDEX: Final = 1_000_000
 
 
 def window_bytes(plan: MultirailPlan, rail: int) -> int:
@@ -105,7 +112,8 @@ def node_commands(plan: MultirailPlan, namespace: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-MAX_SUBFLOWS: Final = 8  # of the kernel, beyond the first
+# the kernel's own limit, beyond the first subflow
+MAX_SUBFLOWS: Final = 8
 
 
 def has_mptcp() -> bool:

@@ -18,9 +18,11 @@ from railyard.topologies.fabric_kinds import FABRIC_KINDS, End, FabricPlan, Laye
 from railyard.topologies.multirail.spec import MultirailSpec, Nic, RailSpec, switch_name
 from railyard.topologies.rail_kind import RAIL_KINDS
 
-SHARE: Final = 0.3  # of the machine's frames that `auto` takes; the nodes, which sum, and acknowledgements get the rest
+# part of the machine's frames that `auto` takes; nodes, which sum, and acknowledgements get the rest
+SHARE: Final = 0.3
 MAX_RATE_BPS: Final = 1_000_000_000
-NOMINAL_SCALE: Final = 50.0  # slow-down of `auto` rails where no machine is measured: times hardly depend on it
+# for `auto` rails where no machine is measured: predicted times hardly depend on it
+NOMINAL_SCALE: Final = 50.0
 _STEPS: Final = (1, 2, 5, 10)
 
 
@@ -59,7 +61,10 @@ def scale_of(spec: MultirailSpec, frames_per_s: float | None) -> float:
 def round_up(scale: float) -> float:
     """Return the scale rounded up to 1, 2 or 5 times a power of ten, and to 1 at least."""
     power = 10 ** max(0, ceil(log10(max(scale, 1))) - 1)
-    return float(next(step * power for step in _STEPS if step * power >= scale))
+    for step in _STEPS:
+        if step * power >= scale:
+            break
+    return float(step * power)
 
 
 def rail_rates(spec: MultirailSpec, scale: float, frames_per_s: float | None) -> tuple[int, ...]:

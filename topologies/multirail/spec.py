@@ -18,7 +18,8 @@ from railyard.topologies.rail_kind import RAIL_KINDS
 MAX_NODES: Final = 64
 MAX_RAILS: Final = 8
 PREFIX_BITS: Final = 24
-SWITCH_DPID: Final = 0x5000  # plus the rail; other fabrics' switches end below (addresses.py)
+# other fabrics' switches end below (addresses.py); the rail's number is added
+SWITCH_DPID: Final = 0x5000
 AGGREGATOR_NUMBER: Final = 0xFF
 _AGGREGATOR_HOST: Final = 254
 _TABLE: Final = 100
@@ -150,7 +151,10 @@ BySize = Annotated[dict[Size, _T], BeforeValidator(_distinct_sizes)]
 
 def value_for_size(values: Mapping[int, _T], size: int, default: _T) -> _T:
     """Return the value for a collective of so many bytes; `default` above the largest size."""
-    return next((value for limit, value in sorted(values.items()) if size <= limit), default)
+    for limit, value in sorted(values.items()):
+        if size <= limit:
+            return value
+    return default
 
 
 Dilation = Annotated[float, Field(ge=1, le=100, strict=False)]  # how many times slower time passes: see plan.py
