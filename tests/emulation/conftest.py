@@ -24,7 +24,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from railyard.core import worker
 from railyard.experiments.api import connection, pytest_plugin
-from tests.emulation import fabrics, forked, leaks, preloaded, ryu_venv
+from tests.emulation import deadlines, fabrics, forked, leaks, preloaded, ryu_venv
 from tests.emulation.variants import is_variant
 
 OWN_NAMESPACES = "unshare --mount --net --pid --ipc --fork --kill-child --mount-proc sh -c '\"$@\"; exit $?' sh"
@@ -40,6 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: it starts before others, so that no worker ends long after them")
     if not config.pluginmanager.has_plugin("railyard"):  # as in a checkout that isn't installed
         config.pluginmanager.register(pytest_plugin, "railyard")
+    deadlines.factor = config.getoption("--slow")
     if hasattr(config, "workerinput"):
         forked.furnish()
         connection.start = preloaded.start_server
@@ -132,7 +133,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return str(pyfuncitem.repr_failure(pytest.ExceptionInfo.from_exception(error)))
 
     try:
-        forked.run(body, describe, TEST_S * float(pyfuncitem.config.getoption("--slow")))
+        forked.run(body, describe, deadlines.scaled(TEST_S))
     except forked.Skipped as reason:
         pytest.skip(str(reason))
     except forked.Failed as failure:

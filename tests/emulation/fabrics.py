@@ -5,9 +5,10 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import permutations
 from typing import Any, TypeVar
 
 from railyard.controller.processes.clients import ControllerProcess
@@ -20,6 +21,7 @@ from railyard.topologies.build.network import EmulatedNet, FabricNet
 from railyard.topologies.build.ovs import OVS_DIR
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import parse_fabric
+from tests.emulation.deadlines import scaled
 
 RAIL_BPS = 100_000_000
 TRACE_PORT = 33434
@@ -40,7 +42,7 @@ def eventually(look: Callable[[], _T], within_s: float = 20.0) -> _T:
 
     It gets a tenth of a core at most, its programs included: to search all processes takes milliseconds.
     """
-    deadline = time.monotonic() + within_s
+    deadline = time.monotonic() + scaled(within_s)
     begun_s = _cpu_s()
     while not (seen := look()):
         assert time.monotonic() < deadline, f"still {seen!r} after {within_s} s"
@@ -99,6 +101,11 @@ class Fabric:
         """The switch's flow table, without its counters."""
         message = self.openflow(switch, "dump-flows", "--no-stats").splitlines()
         return sorted(line.strip() for line in message if "actions" in line)
+
+    def flow_ages(self, switch: str, match: str = "duration=") -> list[float]:
+        """Seconds since the switch got each of its flows that match a text."""
+        lines = self.openflow(switch, "dump-flows").splitlines()
+        return [float(line.split("duration=")[1].split("s,")[0]) for line in lines if match in line]
 
     def openflow(self, switch: str, verb: str, *words: str) -> str:
         target = f"unix:{OVS_DIR / switch / switch}.mgmt"
@@ -162,6 +169,16 @@ class Fabric:
             except OSError:
                 return False  # no route
             return bool(select.select([sink], [], [], wait_s)[0])
+
+    def all_arrive(self, wait_s: float = WAIT_S, without: Collection[Gpu] = ()) -> bool:
+        """Return whether a packet gets from each GPU to each other, but for the GPUs to leave out."""
+        pairs = permutations([gpu for gpu in self.gpus if gpu not in without], 2)
+        return all(self.arrives(src, dst, wait_s) for src, dst in pairs)
+
+    def restart(self, switch: str) -> None:
+        """Start a switch that was killed."""
+        with namespaces.inside(switch):
+            self.net.ovs[switch].start_vswitchd()
 
     def connect(self, src: Gpu, dst: Gpu, count: int) -> list[socket.socket]:
         """That many TCP connections, at the end of `src`."""

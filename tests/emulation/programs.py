@@ -16,10 +16,10 @@ from typing import Final
 
 import psutil
 import pytest
-import yaml
 
 from railyard.core.host import SEARCH_PATH, USER_NAMESPACE_OPTIONS
 from tests.emulation import preloaded
+from tests.emulation.deadlines import scaled
 
 ROOT: Final = Path(__file__).parents[2]
 RUN_EXPERIMENT: Final = (sys.executable, str(ROOT / "run_experiment.py"))
@@ -89,21 +89,22 @@ class Program:
 
     def await_text(self, text: str, within_s: float) -> None:
         """Read until new output contains this text."""
-        seen, deadline = len(self.output), time.monotonic() + within_s
+        seen = len(self.output)
+        deadline = time.monotonic() + scaled(within_s)
         while text not in self.output[seen:]:
             if not self._read(deadline - time.monotonic()):
                 raise AssertionError(f"{text!r} never came; its output:\n{self.output}")
 
     def await_match(self, pattern: str, within_s: float) -> None:
         """Read until a line of its output has this pattern."""
-        deadline = time.monotonic() + within_s
+        deadline = time.monotonic() + scaled(within_s)
         while not re.search(pattern, self.output):
             if not self._read(deadline - time.monotonic()):
                 raise AssertionError(f"{pattern!r} not within {within_s:g} s; its output:\n{self.output}")
 
     def end(self, within_s: float) -> int:
         """Its exit status, once it has ended by itself."""
-        deadline = time.monotonic() + within_s
+        deadline = time.monotonic() + scaled(within_s)
         while self._read(deadline - time.monotonic()):
             pass
         try:
@@ -142,7 +143,7 @@ def finished(argv: Sequence[str], within_s: float, cwd: Path = ROOT) -> "subproc
         )
     with process:
         try:
-            output, errors = process.communicate(timeout=within_s)
+            output, errors = process.communicate(timeout=scaled(within_s))
         except BaseException:
             process.kill()
             raise
@@ -151,7 +152,8 @@ def finished(argv: Sequence[str], within_s: float, cwd: Path = ROOT) -> "subproc
 
 def read_until(fd: int, text: str, within_s: float) -> str:
     """Read from a terminal until its output contains this text; return the output."""
-    output, deadline = "", time.monotonic() + within_s
+    output = ""
+    deadline = time.monotonic() + scaled(within_s)
     while text not in output:
         assert select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0], f"no {text!r} in {output!r}"
         output += os.read(fd, 4096).decode()
@@ -199,14 +201,3 @@ def assert_as_before(before: dict[str, set[str]], within_s: float = 10.0) -> Non
     while left := {kind: names - before[kind] for kind, names in machine_state().items() if names - before[kind]}:
         assert time.monotonic() < deadline, f"left behind: {left}"
         time.sleep(0.02)
-
-
-def run_with_plugin(example: str, spec: Mapping[str, object], folder: Path, slow: float) -> Path:
-    """Run a spec with docs/examples/EXAMPLE.py as a plugin; the run's folder, which has a copy of the plugin."""
-    plugin, out = ROOT / "docs" / "examples" / f"{example}.py", folder / "out"
-    (folder / "spec.yaml").write_text(yaml.safe_dump(dict(spec)))
-    argv = [*RUN_EXPERIMENT, "run", str(folder / "spec.yaml"), "--plugin", str(plugin), "--out", str(out)]
-    with Program(argv) as program:
-        assert program.end(120 * slow) in (0, 1), program.output  # 1: the machine was too busy for a valid run
-    assert (out / "plugins" / plugin.name).read_bytes() == plugin.read_bytes()
-    return out

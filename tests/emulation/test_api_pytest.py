@@ -1,4 +1,4 @@
-"""A user's test session with fabrics, in two workers of pytest-xdist."""
+"""Fabrics of a user's tests in two workers of pytest-xdist."""
 
 import pytest
 

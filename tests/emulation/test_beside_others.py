@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from tests.emulation import deadlines
 from tests.emulation.programs import ROOT
 
 PART: Final = ("test_sandbox.py", "test_live_access.py", "test_folder_lost.py", "test_forked.py")
@@ -40,12 +41,13 @@ def churn() -> Iterator[None]:
             program.terminate()
 
 
-def test_part_of_the_suite_passes_in_the_background(tmp_path: Path, slow: float) -> None:
+def test_part_of_the_suite_passes_in_the_background(tmp_path: Path) -> None:
     files = [str(Path(__file__).with_name(name)) for name in PART]
-    session = [sys.executable, "-m", "pytest", "-q", *files, f"--slow={slow}", f"--basetemp={tmp_path / 'base'}"]
+    options = ["-q", f"--slow={deadlines.factor}", f"--basetemp={tmp_path / 'base'}"]
+    session = [sys.executable, "-m", "pytest", *options, *files]
     with churn():
         done = subprocess.run(
             [*IGNORING, *session], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-            timeout=SESSION_S * slow,
+            timeout=deadlines.scaled(SESSION_S),
         )  # fmt: skip
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]

@@ -18,17 +18,11 @@ from railyard.failure.probes.traffic import Traffic, TrafficJob
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.build import namespaces
 from railyard.topologies.routing import gpu_commands
-from tests.emulation.fabrics import Fabric, build, eventually
+from tests.emulation.fabrics import build, eventually
 
 pytestmark = pytest.mark.sandbox
 
 PAIRS = ((Gpu(0, 0), Gpu(1, 1)), (Gpu(2, 0), Gpu(1, 0)), (Gpu(1, 2), Gpu(2, 1)))
-
-
-def ages(fabric: Fabric, switch: str) -> list[float]:
-    """Seconds since the switch got each of its flows."""
-    lines = fabric.openflow(switch, "dump-flows").splitlines()
-    return [float(line.split("duration=")[1].split("s,")[0]) for line in lines if "duration=" in line]
 
 
 def lost(probes: list[ProbeLog], until_ns: int) -> list[int]:
@@ -48,7 +42,7 @@ def test_restarted_controller_handles_faults_of_its_absence() -> None:
     traffic = Traffic(TrafficJob(streams=(), probes=PAIRS, stream_bytes_per_s=0.0))
     traffic.start()
     time.sleep(0.3)
-    old = ages(fabric, "rail1")
+    old = fabric.flow_ages("rail1")
     controller.crash()
     time.sleep(0.5)  # a switch that flushed its flows would have done it by now
     controller.restart()
@@ -60,7 +54,7 @@ def test_restarted_controller_handles_faults_of_its_absence() -> None:
     assert lost(log.probes, end_ns) == [0, 0, 0]
     assert fabric.whats()[-3:] == ["controller-crashed", "controller-restarted", "controller-resumed"]
     assert (fabric.routes(), fabric.flows("rail1")) == (routes, flows)
-    assert min(ages(fabric, "rail1")) >= min(old)  # none was written anew
+    assert min(fabric.flow_ages("rail1")) >= min(old)  # none was written anew
 
     controller.crash()
     fabric.set_link(Gpu(0, 1), "down")
@@ -97,8 +91,7 @@ def test_dead_switch_reconnects_to_a_restarted_controller() -> None:
     assert ("controller-resumed", {"switches": 2}) in fabric.events
     for src, dst in ((Gpu(0, 1), Gpu(1, 1)), (Gpu(0, 0), Gpu(1, 1))):
         assert fabric.arrives(src, dst)
-    with namespaces.inside("rail1"):
-        fabric.net.ovs["rail1"].start_vswitchd()
+    fabric.restart("rail1")
     eventually(lambda: fabric.routes() == routes)
     assert fabric.flows("rail1") == flows
 
@@ -124,5 +117,5 @@ def test_replacing_gpu_gets_the_detours_in_force() -> None:
     assert not fabric.in_node(place.name, "ip", "route", "show", "metric", "10")
     fabric.controller.replace_gpu(place.name)
     assert fabric.in_node(place.name, "ip", "route", "show", "metric", "10") == detours != ""
-    with pytest.raises(RailyardError, match="no GPU in the place of d7g7"):
+    with pytest.raises(RailyardError, match="place of d7g7"):
         fabric.controller.replace_gpu("d7g7")

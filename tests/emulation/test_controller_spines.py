@@ -6,7 +6,6 @@ import time
 import pytest
 
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.build import namespaces
 from tests.emulation.fabrics import Fabric, build, eventually
 
 pytestmark = pytest.mark.sandbox
@@ -25,11 +24,6 @@ def spread_of_many(fabric: Fabric, dead: int = 0) -> dict[int, int]:
     for connection in fabric.connect(SRC, DST, MANY):
         connection.detach()
     return went_up(fabric, before, dead)
-
-
-def start(fabric: Fabric, switch: str) -> None:
-    with namespaces.inside(switch):
-        fabric.net.ovs[switch].start_vswitchd()
 
 
 def at_rest(fabric: Fabric) -> dict[int, int]:
@@ -75,7 +69,7 @@ def test_killed_spine_is_avoided_and_used_after_its_return() -> None:
         eventually(lambda rail=rail: "output:2001" not in fabric.openflow(rail, "dump-groups"))  # type: ignore[misc]
     assert spread_of_many(fabric, dead=1)[0] == 0
     assert "decided" not in fabric.whats()  # no GPU's route had to change
-    start(fabric, "spine0")
+    fabric.restart("spine0")
     fabric.await_event("switch-up")
     eventually(lambda: fabric.openflow("rail0", "dump-groups") == group)
     assert min(spread_of_many(fabric).values()) > 0
@@ -91,7 +85,7 @@ def test_assigned_uplink_carries_all_until_its_spine_dies() -> None:
     eventually(lambda: "output:2002" not in fabric.openflow("rail0", "dump-flows"))
     assert spread_of_many(fabric, dead=1)[0] >= 2 * MANY
     assert "decided" not in fabric.whats()  # no GPU's route had to change
-    start(fabric, "spine1")
+    fabric.restart("spine1")
     fabric.await_event("switch-up")
     eventually(lambda: "output:2002" in fabric.openflow("rail0", "dump-flows"))
     at_rest(fabric)
@@ -120,6 +114,6 @@ def test_without_spines_hb_domains_carry_traffic_between_rails() -> None:
     fabric.net.ovs["spine0"].kill()
     fabric.await_event("rerouted")
     assert fabric.trace(SRC, DST) == [Gpu(1, 0), DST]
-    start(fabric, "spine0")
+    fabric.restart("spine0")
     fabric.await_event("rerouted", times=2)
     eventually(lambda: fabric.trace(SRC, DST, 0.5) == [DST])  # rail switches may learn of the spine after the GPUs

@@ -235,29 +235,29 @@ def times_of(folder: Path) -> list[Time]:
     return [Time(m.repeat, m.phase, m.ratio, judgement.of_row(m)) for m in times if m.ratio]
 
 
-def measured(disturbance: Disturbance, mbit: int, repeats: int, folder: Path, slow: float) -> list[Time]:
+def measured(disturbance: Disturbance, mbit: int, repeats: int, folder: Path) -> list[Time]:
     """Return the times of every repeat under a disturbance. NotPossible if this machine does not allow it."""
     # it waits for a line, so that what limits it does so from its first instruction
     run_spec = ["sh", "-c", 'read _ && exec "$@"', "sh", *written(mbit, repeats, folder)]
     with Program(run_spec) as program, disturbance(program):
         program.type("")
-        status = program.end((RUN_S + 20 * repeats) * slow)
+        status = program.end(RUN_S + 20 * repeats)
     if status == 2 and "is more than this machine carries" in program.output:
         raise NotPossible(f"refused under this disturbance: {mbit} Mbit/s")
     assert status in (0, 1), program.output
     return times_of(folder)
 
 
-def measured_in_turn(names: Sequence[str], folder: Path, slow: float) -> tuple[list[Time], dict[str, list[Time]]]:
+def measured_in_turn(names: Sequence[str], folder: Path) -> tuple[list[Time], dict[str, list[Time]]]:
     """Return the times of quiet intervals, and those of an interval under each disturbance, all of one run."""
     total, found = QUIET + len(names), dict[str, list[Time]]()
     with Program(written(20, total, folder)) as program:
         for number, name in enumerate(names, QUIET):
-            program.await_match(f", {number} of {total} ", RUN_S * slow)  # the line of the interval before
+            program.await_match(f", {number} of {total} ", RUN_S)  # the line of the interval before
             with suppress(NotPossible), DISTURBANCES[name][0](program):
-                program.await_match(f", {number + 1} of {total} ", RUN_S * slow)
+                program.await_match(f", {number + 1} of {total} ", RUN_S)
                 found[name] = []
-        assert program.end(RUN_S * slow) in (0, 1), program.output
+        assert program.end(RUN_S) in (0, 1), program.output
     times = times_of(folder)
     for number, name in enumerate(names, QUIET):
         if name in found:
@@ -282,8 +282,8 @@ def assert_none_off(name: str, found: list[Time], quiet: dict[str, float]) -> No
     assert not wrong, f"{name}: ok, and off by more than 5% from {quiet}: {wrong}"
 
 
-def test_disturbed_interval_off_by_five_percent_is_not_ok(tmp_path: Path, slow: float) -> None:
-    times, disturbed = measured_in_turn(ORDINARY, tmp_path / "in turn", slow)
+def test_disturbed_interval_off_by_five_percent_is_not_ok(tmp_path: Path) -> None:
+    times, disturbed = measured_in_turn(ORDINARY, tmp_path / "in turn")
     quiet = quiet_ratios(times)
     for name, found in disturbed.items():
         assert found, name
@@ -305,9 +305,7 @@ class Outcome(NamedTuple):
         return f"{self.kind:20}  {self.why_not or shown}"
 
 
-def attack(
-    intervals: int, folder: Path, slow: float, show: Callable[[object], None], names: Sequence[str] = ()
-) -> list[Outcome]:
+def attack(intervals: int, folder: Path, show: Callable[[object], None], names: Sequence[str] = ()) -> list[Outcome]:
     """Measure a fifth as many quiet intervals, then these disturbances in turn (default: all).
 
     `show` gets each outcome.
@@ -320,7 +318,7 @@ def attack(
     for name, (disturbance, mbit) in {"quiet": (undisturbed, 20), **chosen}.items():
         count = each if quiet else max(3, intervals // 5)
         try:
-            times = measured(disturbance, mbit, count, folder / name, slow)
+            times = measured(disturbance, mbit, count, folder / name)
         except NotPossible as reason:
             outcomes.append(Outcome(name, 0, 0, 0.0, str(reason)))
         else:
@@ -333,8 +331,8 @@ def attack(
     return outcomes
 
 
-def test_two_hundred_disturbed_intervals(tmp_path: Path, slow: float) -> None:
-    quiet, *disturbed = attack(INTERVALS, tmp_path, slow, print)
+def test_two_hundred_disturbed_intervals(tmp_path: Path) -> None:
+    quiet, *disturbed = attack(INTERVALS, tmp_path, print)
     table = "\n".join(map(str, disturbed))
     assert quiet.ok >= QUIET_OK * quiet.intervals
     assert sum(outcome.intervals for outcome in disturbed) >= MIN_INTERVALS, table
@@ -345,4 +343,4 @@ def test_two_hundred_disturbed_intervals(tmp_path: Path, slow: float) -> None:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as made:
         count, *kinds = sys.argv[1:] or [str(INTERVALS)]
-        attack(int(count), Path(made), 1.0, lambda row: print(row, flush=True), kinds)
+        attack(int(count), Path(made), lambda row: print(row, flush=True), kinds)

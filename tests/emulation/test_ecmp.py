@@ -4,36 +4,23 @@
 rail0   rail1   rail2        d0g0, d1g0 on rail0, d0g1, d1g1 on rail1, ...
 """
 
-from typing import Any
-
 import pytest
-import yaml
 
 from railyard.experiments.measures.workloads.records import UPLINK_BYTES, UPLINK_IMBALANCE
-from railyard.results import run_folder
 from railyard.results.analysis.fidelity import judge
 from railyard.results.runs.records import Run
-from tests.emulation.programs import RUN_EXPERIMENT, Program
+from tests.emulation.runs import ALL_TO_ALL, run_experiment, small_spec
 
 FABRIC = {"kind": "rail-optimized", "domains": 2, "rails": 3, "rail_rate": "7Mbit"}
-ALL_TO_ALL = {"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "1s"}
-SPEC: dict[str, Any] = {
-    "name": "uplinks",
-    "attempts": 1,
-    "fabrics": [{**FABRIC, "policy": "spine"}, {**FABRIC, "policy": "round-robin"}],
-    "workloads": [ALL_TO_ALL],
-    "repeats": 2,
-}
+FABRICS = [{**FABRIC, "policy": "spine"}, {**FABRIC, "policy": "round-robin"}]
+SPEC = small_spec(fabrics=FABRICS, workloads=[{**ALL_TO_ALL, "duration": "1s"}], repeats=2)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    folder = tmp_path_factory.mktemp("uplinks")
-    (folder / "spec.yaml").write_text(yaml.safe_dump(SPEC))
-    with Program([*RUN_EXPERIMENT, "run", str(folder / "spec.yaml"), "--out", str(folder / "out")]) as program:
-        program.end(120)
-        assert "flows collide on uplinks" in program.output, program.output
-    return run_folder.load(folder / "out")
+    stored = run_experiment(SPEC, tmp_path_factory.mktemp("uplinks"))
+    assert "flows collide on uplinks" in stored.output, stored.output
+    return stored.run
 
 
 def test_round_robin_loads_uplinks_evenly_and_a_hash_does_not(run: Run) -> None:

@@ -3,28 +3,18 @@
 d0g0 d0g1   d1g0 d1g1   d2g0 d2g1      three HB domains, two rails
 """
 
-import json
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import pandas as pd
 import pytest
-import yaml
 
 from railyard.experiments.measures.faults.measure import FaultsMeasure
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.experiments.spec.parsing import parse
-from tests.emulation.programs import RUN_EXPERIMENT, Program, assert_as_before, machine_state
+from tests.emulation.runs import Stored, run_experiment, small_spec
 
-RUN_S = 240.0
-SPEC: dict[str, Any] = {
-    "name": "scripts",
-    "attempts": 1,
-    "fabrics": [{"kind": "rail-only", "domains": 3, "rails": 2, "rail_rate": "10Mbit"}],
-    "workloads": [{"kind": "moe", "duration": "1s", "compute": 0.2}],
-    "scripts": [
+SPEC = small_spec(
+    fabrics=[{"kind": "rail-only", "domains": 3, "rails": 2, "rail_rate": "10Mbit"}],
+    workloads=[{"kind": "moe", "duration": "1s", "compute": 0.2}],
+    scripts=[
         {
             "name": "cut",
             "during": "moe-1.3b-128",
@@ -32,9 +22,9 @@ SPEC: dict[str, Any] = {
         },
         {"name": "wild", "random_faults": {"count": 3, "mix": {"link-silent": 1, "gpu-hang": 1, "link-down": 1}}},
     ],
-    "reroute": ["on"],
-    "seed": 3,
-}
+    reroute=["on"],
+    seed=3,
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,54 +33,43 @@ def spec() -> ExperimentSpec:
 
 
 @pytest.fixture(scope="module")
-def out() -> Iterator[Path]:
-    """The folder of one run."""
-    with tempfile.TemporaryDirectory() as name:
-        before = machine_state()
-        (Path(name) / "scripts.yaml").write_text(yaml.safe_dump(SPEC))
-        folder = Path(name) / "out"
-        with Program([*RUN_EXPERIMENT, "run", str(Path(name) / "scripts.yaml"), "--out", str(folder)]) as run:
-            status = run.end(RUN_S)
-        assert "Traceback" not in run.output
-        assert status in (0, 1), run.output
-        assert "wild on rail-only" in run.output, run.output  # a failed script ends the run, with status 1 as well
-        assert_as_before(before)
-        yield folder
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
+    stored = run_experiment(SPEC, tmp_path_factory.mktemp("scripts"))
+    assert "wild on rail-only" in stored.output, stored.output  # a failed script ends the run, with status 1 as well
+    return stored
 
 
-def test_random_faults_of_the_seed_are_injected_and_recover(out: Path, spec: ExperimentSpec) -> None:
+def test_random_faults_of_the_seed_are_injected_and_recover(stored: Stored, spec: ExperimentSpec) -> None:
     drawn = FaultsMeasure().scripts(spec)[1].script(nominal_plan(spec.gpu_fabrics[0]), 3).faults
-    rows = pd.read_csv(out / "recovery.csv")
+    rows = pd.read_csv(stored.folder / "recovery.csv")
     wild = rows[rows["script"] == "wild"]
     assert list(zip(wild["fault"], wild["target"], strict=True)) == [(t.fault.kind, t.fault.target) for t in drawn]
     assert wild["detect_ms"].notna().all(), "heartbeats find what is silent"
-    checks = pd.read_csv(out / "connectivity.csv")
+    checks = pd.read_csv(stored.folder / "connectivity.csv")
     assert set(checks["script"]) == {"wild"}
-    assert (checks[["not_recovered", "unexpected_answers", "forwarding_failed_parts"]] == 0).all(axis=None), checks[
-        "mismatches"
-    ].tolist()
+    wrong = checks[checks["not_recovered"] + checks["unexpected_answers"] + checks["forwarding_failed_parts"] > 0]
+    assert wrong["mismatches"].tolist() == []
     assert (rows["lost_bytes"] == 0).all()
 
 
-def test_fault_after_a_phase_is_injected_there_and_loses_nothing(out: Path) -> None:
-    flows = pd.read_parquet(out / "flows.parquet")
+def test_fault_after_a_phase_is_injected_there_and_loses_nothing(stored: Stored) -> None:
+    flows = pd.read_parquet(stored.folder / "flows.parquet")
     broken = flows[(flows["workload"] == "moe-1.3b-128") & (flows["script"] == "cut")]
     assert len(broken) == len(flows) / 2
     assert (broken["delivered"] == broken["bytes"]).all()
-    rows = pd.read_csv(out / "recovery.csv")
+    rows = pd.read_csv(stored.folder / "recovery.csv")
     (t_fault,) = rows[rows["script"] == "cut"]["t_fault"]
     assert broken["start_ns"].min() < t_fault < broken["end_ns"].max()
-    times = pd.read_csv(out / "results.csv").query("metric == 'iteration_time'")
+    times = pd.read_csv(stored.folder / "results.csv").query("metric == 'iteration_time'")
     assert set(times["workload"]) == {"moe-1.3b-128"}
     assert set(times["script"].fillna("")) == {"", "cut"}
 
 
-def test_records_have_heartbeat_cost_and_the_drawn_script(out: Path, spec: ExperimentSpec) -> None:
-    costs = pd.read_csv(out / "results.csv").query("workload == 'heartbeats'").set_index("metric")["value"]
+def test_records_have_heartbeat_cost_and_the_drawn_script(stored: Stored, spec: ExperimentSpec) -> None:
+    costs = pd.read_csv(stored.folder / "results.csv").query("workload == 'heartbeats'").set_index("metric")["value"]
     assert costs["packets"] > 6 * 2 * 50 / 2, "six GPUs, two links each, fifty times a second; half of it on a bad day"
     assert 0 < costs["rail_link_share"] < 0.01
-    events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
-    (reported,) = (event for event in events if (event["source"], event["what"]) == ("script", "wild"))
-    again = parse({**SPEC, "scripts": [{"name": "wild", "faults": reported["detail"]["faults"]}]})
+    (event,) = stored.events("script", "wild")
+    again = parse({**SPEC, "scripts": [{"name": "wild", "faults": event.detail["faults"]}]})
     plan = nominal_plan(spec.gpu_fabrics[0])
     assert FaultsMeasure().scripts(again)[0].script(plan, 0) == FaultsMeasure().scripts(spec)[1].script(plan, 3)

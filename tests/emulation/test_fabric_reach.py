@@ -16,6 +16,7 @@ from tests.emulation.fabrics import at_best, build
 from tests.unit.path_choices import CHOICES, own_path
 
 pytestmark = pytest.mark.sandbox
+SHOW_LINKS = ("ip", "-json", "link")
 
 
 def expected_hops(policy: str, src: Gpu, dst: Gpu) -> list[Gpu]:
@@ -46,7 +47,7 @@ def test_all_reach_all_by_the_policys_path(kind: str, policy: str, domains: int,
         assert any(fabric.packets_to_spines().values()) == crosses
 
 
-def test_fabric_is_a_mininet_network() -> None:
+def test_fabric_is_a_mininet_network_and_leaves_nothing() -> None:
     fabric = build("rail-only", 2, 2)
     gpu = fabric.net.get("d0g1")
     assert gpu.IP() == "198.18.2.0"
@@ -58,6 +59,12 @@ def test_fabric_is_a_mininet_network() -> None:
         lambda: [float(message.split()[0]) for message in fabric.net.iperf((gpu, fabric.net.get("d1g1")), seconds=1)],
         lambda rates: 80 < rates[0] < 101 < 1000 * rates[1],  # received, sent
     )
+    niceness = {os.getpriority(os.PRIO_PROCESS, switch.vswitchd_pid) for switch in fabric.net.ovs.values()}
+    assert niceness == {FORWARDING_NICENESS}
+    assert len(list(NETNS_DIR.iterdir())) == 4 + 2 + 2
+    fabric.net.stop()
+    assert list(NETNS_DIR.iterdir()) == []
+    assert [path.name for path in Path("/proc").iterdir() if path.name.isdigit()] == ["1"]
 
 
 @pytest.mark.parametrize(("rate", "own_queue"), [("1Mbit", True), ("100Mbit", False)])
@@ -72,25 +79,14 @@ def test_slow_hb_links_have_receive_queues_of_their_own(rate: str, own_queue: bo
     assert "\ngeneric-receive-offload: off" in rail
 
 
-def test_switches_have_priority_and_nothing_is_left_at_the_end() -> None:
-    fabric = build("rail-optimized", 2, 2)
-    fabric.net.get("d0g0").cmd("true")
-    niceness = {os.getpriority(os.PRIO_PROCESS, switch.vswitchd_pid) for switch in fabric.net.ovs.values()}
-    assert niceness == {FORWARDING_NICENESS}
-    assert len(list(NETNS_DIR.iterdir())) == 4 + 2 + 4
-    fabric.net.stop()
-    assert list(NETNS_DIR.iterdir()) == []
-    assert [path.name for path in Path("/proc").iterdir() if path.name.isdigit()] == ["1"]
-
-
 def test_a_switch_starts_on_ports_that_are_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """It writes their flags back as it takes them up, and would take back an UP that came in between."""
     seen: dict[str, bool] = {}
     start = PrivateSwitch.start
 
     def looked_at(switch: PrivateSwitch) -> None:
-        links = {link["ifname"]: link["flags"] for link in json.loads(namespaces.run(["ip", "-json", "link"]))}
-        seen[switch.name] = all("UP" in links[interface] for interface in switch.ports)
+        flags = {link["ifname"]: link["flags"] for link in json.loads(namespaces.run(SHOW_LINKS))}
+        seen[switch.name] = all("UP" in flags[interface] for interface in switch.ports)
         start(switch)
 
     monkeypatch.setattr(PrivateSwitch, "start", looked_at)

@@ -88,9 +88,7 @@ class Broken:
         """Routes and flows as they were, and everybody reaches everybody."""
         eventually(lambda: self.fabric.routes() == self.routes)
         eventually(lambda: {switch: self.fabric.flows(switch) for switch in self.flows} == self.flows)
-        gpus = self.fabric.gpus
-        for src, dst in ((src, dst) for src in gpus for dst in gpus if src != dst):
-            eventually(lambda src=src, dst=dst: self.fabric.arrives(src, dst))  # type: ignore[misc]
+        eventually(self.fabric.all_arrive)
 
 
 @pytest.mark.long
@@ -204,9 +202,7 @@ def test_a_fault_that_changes_nothing_is_no_fault() -> None:
         before = time.monotonic_ns()
         assert before < inject(net, fault) < time.monotonic_ns()
         assert is_active(net, fault)
-        with pytest.raises(
-            CheckFailed, match=f"{fault.kind} at {fault.target} can't be injected: it is active already"
-        ):
+        with pytest.raises(CheckFailed, match=f"{fault.kind} at {fault.target} can't be injected"):
             inject(net, fault)
         repair(net, fault)
         assert not is_active(net, fault)
@@ -222,7 +218,7 @@ def test_a_fault_that_does_not_bite_fails_loudly(monkeypatch: pytest.MonkeyPatch
     monkeypatch.undo()
     inject(net, fault)
     monkeypatch.setattr(type(FAULTS["link-down"]), "repair", lambda *_: None)
-    with pytest.raises(CheckFailed, match="link-down at d0g1 is still active after its repair"):
+    with pytest.raises(CheckFailed, match="d0g1 is still active"):
         repair(net, fault)
 
 
@@ -239,9 +235,8 @@ def test_probes_have_their_time_of_arrival_if_read_late() -> None:
     traffic.stop(0.0)
     took_ns = [arrived - sent for sent, arrived in zip(log.sent_ns, log.arrived_ns, strict=True) if arrived >= 0]
     assert len(took_ns) > 300
-    assert (
-        log.lost(0, log.sent_ns[-1] - IN_FLIGHT_NS) == []
-    )  # when it goes on, it sends no more at once than fit a queue
+    # when it goes on, it sends no more at once than fit a queue
+    assert log.lost(0, log.sent_ns[-1] - IN_FLIGHT_NS) == []
     assert median(took_ns) < IN_FLIGHT_NS
     assert min(took_ns) > -50_000  # arrivals are stamped by another clock
 

@@ -4,6 +4,9 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import permutations
 
 import psutil
 import pytest
@@ -73,48 +76,59 @@ def assert_left_nothing(fabric: Fabric, before: dict[str, str]) -> None:
     deadline = time.monotonic() + 20
     while found := differences():
         assert time.monotonic() < deadline, "\n".join(found)
-    eventually(lambda: all_hear(fabric))
-
-
-def all_hear(fabric: Fabric) -> bool:
-    return all(fabric.arrives(src, dst, WAIT_S) for src in fabric.gpus for dst in fabric.gpus if src != dst)
-
-
-def arrive(fabric: Fabric, src: Gpu, dst: Gpu, wait_s: float) -> int:
-    """Of so many packets, how many arrive."""
-    return sum(fabric.arrives(src, dst, wait_s) for _ in range(PINGS))
+    eventually(lambda: fabric.all_arrive(WAIT_S))
 
 
 def assert_cut(fabric: Fabric, *pairs: tuple[Gpu, Gpu]) -> None:
     """In none of these pairs the second hears anything of the first; in all others it hears everything."""
-    for src in fabric.gpus:
-        for dst in (gpu for gpu in fabric.gpus if gpu != src):
-            expected, wait_s = (0, WAIT_S) if (src, dst) in pairs else (PINGS, LONG_S)
-            assert arrive(fabric, src, dst, wait_s) == expected, f"{src.name} -> {dst.name}"
+    for src, dst in permutations(fabric.gpus, 2):
+        expected, wait_s = (0, WAIT_S) if (src, dst) in pairs else (PINGS, LONG_S)
+        arrived = sum(fabric.arrives(src, dst, wait_s) for _ in range(PINGS))
+        assert arrived == expected, f"{src.name} -> {dst.name}"
 
 
-def test_a_silent_link_loses_all_both_ways_and_keeps_its_carrier() -> None:
-    fabric, fault = bare(), Fault("link-silent", A.name)
+@contextmanager
+def broken(fabric: Fabric, fault: Fault) -> Iterator[None]:
+    """Have a fault while entered; then it has left nothing."""
     before = state(fabric)
     inject(fabric.net, fault)
-    assert is_up(End(A.name, "rail0"))
-    assert is_up(End("rail1", A.name))
-    assert_cut(fabric, *BY_RAIL_1)
-    assert "port-down" not in fabric.whats()
+    yield
     repair(fabric.net, fault)
     assert_left_nothing(fabric, before)
+
+
+@contextmanager
+def sleeping(fabric: Fabric, *gpus: str) -> Iterator[list[psutil.Process]]:
+    """Run `sleep` on these GPUs."""
+    started = [fabric.net.get(gpu).popen("sleep 1000") for gpu in gpus]
+    processes = [psutil.Process(process.pid) for process in started]
+    eventually(lambda: {process.name() for process in processes} == {"sleep"})
+    yield processes
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_silent_faults_lose_packets_and_keep_carriers() -> None:
+    fabric = bare()
+    for fault, cut in (
+        (Fault("link-silent", A.name), BY_RAIL_1),
+        (Fault("rail-switch-hang", "rail1"), BY_RAIL_1),
+        (Fault("hb-port-down", A.name), ((A, Gpu(0, 0)), (Gpu(0, 0), A), (Gpu(0, 0), B), (A, Gpu(1, 0)))),
+    ):
+        with broken(fabric, fault):
+            assert is_up(End(A.name, "rail0"))
+            assert is_up(End("rail1", A.name))
+            assert_cut(fabric, *cut)
+    assert not {"port-down", "switch-down"} & set(fabric.whats())
 
 
 @pytest.mark.parametrize("loss", [0.2, 0.5])
 def test_a_gray_link_loses_its_share_at_random_both_ways(loss: float) -> None:
-    fabric, fault = bare(), Fault.of("link-gray", A.name, loss=loss)
-    before = state(fabric)
-    inject(fabric.net, fault)
-    count = 500
-    for lost in zip(*lost_frames(fabric.net.plan.rail_link(A), [100] * (count // 100)), strict=True):
-        assert sum(lost) == pytest.approx(loss * count, abs=5 * (count * loss * (1 - loss)) ** 0.5)
-    repair(fabric.net, fault)
-    assert_left_nothing(fabric, before)
+    fabric, count = bare(), 500
+    with broken(fabric, Fault.of("link-gray", A.name, loss=loss)):
+        for lost in zip(*lost_frames(fabric.net.plan.rail_link(A), [100] * (count // 100)), strict=True):
+            assert sum(lost) == pytest.approx(loss * count, abs=5 * (count * loss * (1 - loss)) ** 0.5)
 
 
 def seconds_for(fabric: Fabric, size: int) -> float:
@@ -139,27 +153,31 @@ def seconds_for(fabric: Fabric, size: int) -> float:
 
 
 def test_slow_link_carries_its_share_until_its_repair() -> None:
-    fabric, fault = bare(), Fault.of("link-slow", A.name, rate=0.1)
-    before = state(fabric)
-    inject(fabric.net, fault)
-    for node, interface in ((A.name, "rail0"), ("rail1", A.name)):
-        assert "rate 10Mbit ceil 10Mbit" in fabric.in_node(node, "tc", "class", "show", "dev", interface)
-    size = 100_000  # 80 ms at 10 Mbit/s, 8 at 100
-    assert seconds_for(fabric, size) > 0.06
-    assert_cut(fabric)
-    repair(fabric.net, fault)
-    assert_left_nothing(fabric, before)
+    fabric = bare()
+    with broken(fabric, Fault.of("link-slow", A.name, rate=0.1)):
+        for node, interface in ((A.name, "rail0"), ("rail1", A.name)):
+            assert "rate 10Mbit ceil 10Mbit" in fabric.in_node(node, "tc", "class", "show", "dev", interface)
+        assert seconds_for(fabric, 100_000) > 0.06  # 80 ms at 10 Mbit/s, 8 at 100
+        assert_cut(fabric)
 
 
-def test_link_flapping_ends_with_the_link_up_after_its_repair() -> None:
-    fabric, fault = bare(), Fault.of("link-flapping", A.name, period="0.1s")
+def test_flapping_link_is_up_after_its_repair() -> None:
+    fabric, flapping = bare(), Fault.of("link-flapping", A.name, period="0.1s")
     before = state(fabric)
-    inject(fabric.net, fault)
+    inject(fabric.net, flapping)
     eventually(lambda: min(fabric.whats().count(what) for what in ("port-down", "port-up")) >= 3)
-    repair(fabric.net, fault)
+    repair(fabric.net, flapping)
     eventually(lambda: fabric.whats().count("port-down") == fabric.whats().count("port-up"))
     eventually(lambda: is_quiet(fabric))  # events from before the repair may arrive after it
     assert_left_nothing(fabric, before)
+    slowly = Fault.of("link-flapping", A.name, period="1.0s")
+    inject(fabric.net, slowly)
+    begun = time.monotonic()
+    repair(fabric.net, slowly)
+    assert time.monotonic() - begun < 10
+    assert is_up(End(A.name, "rail0"))
+    inject(fabric.net, Fault("link-down", A.name))
+    assert not is_active(fabric.net, flapping)
 
 
 def is_quiet(fabric: Fabric) -> bool:
@@ -169,41 +187,7 @@ def is_quiet(fabric: Fabric) -> bool:
     return len(fabric.whats()) == reported
 
 
-def test_a_slowly_flapping_link_is_seen_to_flap_and_ends_at_once() -> None:
-    fabric, fault = bare(), Fault.of("link-flapping", A.name, period="1.0s")
-    inject(fabric.net, fault)
-    begun = time.monotonic()
-    repair(fabric.net, fault)
-    assert time.monotonic() - begun < 10
-    assert is_up(End(A.name, "rail0"))
-
-
-def test_link_down_for_good_is_no_flapping_link() -> None:
-    fabric = bare()
-    inject(fabric.net, Fault("link-down", A.name))
-    assert not is_active(fabric.net, Fault.of("link-flapping", A.name, period="0.1s"))
-
-
-def test_hb_port_down_cuts_the_domain_but_not_the_rail() -> None:
-    fabric, fault = bare(), Fault("hb-port-down", A.name)
-    before = state(fabric)
-    inject(fabric.net, fault)
-    assert_cut(fabric, (A, Gpu(0, 0)), (Gpu(0, 0), A), (Gpu(0, 0), B), (A, Gpu(1, 0)))
-    repair(fabric.net, fault)
-    assert_left_nothing(fabric, before)
-
-
-def test_hung_rail_switch_drops_all_but_keeps_its_connection() -> None:
-    fabric, fault = bare(), Fault("rail-switch-hang", "rail1")
-    before = state(fabric)
-    inject(fabric.net, fault)
-    assert_cut(fabric, *BY_RAIL_1)
-    assert fabric.whats()[-1] != "switch-down"
-    repair(fabric.net, fault)
-    assert_left_nothing(fabric, before)
-
-
-def test_a_rail_switch_reboots_by_itself() -> None:
+def test_a_rail_switch_reboots_by_itself_and_its_repair_waits() -> None:
     fabric, fault = bare(), Fault.of("rail-switch-reboot", "rail1", down="3.0s")
     before, flows = state(fabric), fabric.flows("rail1")
     at_ns = inject(fabric.net, fault)
@@ -216,14 +200,11 @@ def test_a_rail_switch_reboots_by_itself() -> None:
     eventually(lambda: fabric.arrives(A, B, WAIT_S))
     repair(fabric.net, fault)
     assert_left_nothing(fabric, before)
-
-
-def test_repair_of_a_reboot_waits_for_the_switch() -> None:
-    fabric, fault = bare(), Fault.of("rail-switch-reboot", "rail1", down="0.4s")
-    at_ns = inject(fabric.net, fault)
-    repair(fabric.net, fault)
+    short = Fault.of("rail-switch-reboot", "rail1", down="0.4s")
+    at_ns = inject(fabric.net, short)
+    repair(fabric.net, short)
     assert time.monotonic_ns() - at_ns >= 0.4e9
-    assert not is_active(fabric.net, fault)
+    assert not is_active(fabric.net, short)
 
 
 def test_a_dead_spine_or_uplink_is_left_out_and_taken_back() -> None:
@@ -236,59 +217,40 @@ def test_a_dead_spine_or_uplink_is_left_out_and_taken_back() -> None:
         fault = Fault(kind, target)
         inject(fabric.net, fault)
         fabric.await_event(down)
-        eventually(lambda: all_hear(fabric))
+        eventually(lambda: fabric.all_arrive(WAIT_S))
         repair(fabric.net, fault)
         fabric.await_event(up)
         assert_left_nothing(fabric, before)
 
 
-def test_hung_gpu_forwards_nothing_and_keeps_its_carrier() -> None:
-    fabric, fault = bare(), Fault("gpu-hang", A.name)
+def test_hung_gpus_forward_nothing_until_their_repairs() -> None:
+    fabric = bare()
     before = state(fabric)
-    ours, others = fabric.net.get("d0g1").popen("sleep 1000"), fabric.net.get("d0g0").popen("sleep 1000")
-    eventually(lambda: [psutil.Process(p.pid).name() for p in (ours, others)] == ["sleep", "sleep"])
-    inject(fabric.net, fault)
-    assert is_up(End(A.name, "rail0"))
-    assert is_up(End(A.name, "hb0"))
-    assert_cut(fabric, *((a, b) for a in fabric.gpus for b in fabric.gpus if A in (a, b)), (Gpu(0, 0), B))
-    assert psutil.Process(ours.pid).status() == psutil.STATUS_STOPPED
-    assert psutil.Process(others.pid).status() != psutil.STATUS_STOPPED
-    assert "port-down" not in fabric.whats()
-    repair(fabric.net, fault)
-    assert psutil.Process(ours.pid).status() != psutil.STATUS_STOPPED
-    for process in (ours, others):
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert_left_nothing(fabric, before)
-
-
-def test_two_hung_gpus_of_a_domain_are_repaired_separately() -> None:
-    fabric = bare(rails=3)
-    before = state(fabric)
-    first, second = Fault("gpu-hang", "d0g0"), Fault("gpu-hang", "d0g1")
-    inject(fabric.net, first)
-    inject(fabric.net, second)
-    repair(fabric.net, first)
-    assert not is_active(fabric.net, first)
-    assert is_active(fabric.net, second)
-    repair(fabric.net, second)
+    with sleeping(fabric, "d0g1", "d0g0") as (hung, running):
+        inject(fabric.net, Fault("gpu-hang", A.name))
+        assert is_up(End(A.name, "rail0"))
+        assert is_up(End(A.name, "hb0"))
+        assert_cut(fabric, *(pair for pair in permutations(fabric.gpus, 2) if A in pair), (Gpu(0, 0), B))
+        assert hung.status() == psutil.STATUS_STOPPED
+        assert running.status() != psutil.STATUS_STOPPED
+        assert "port-down" not in fabric.whats()
+        inject(fabric.net, Fault("gpu-hang", "d0g0"))
+        assert running.status() == psutil.STATUS_STOPPED
+        repair(fabric.net, Fault("gpu-hang", A.name))
+        assert hung.status() != psutil.STATUS_STOPPED
+        assert not is_active(fabric.net, Fault("gpu-hang", A.name))
+        assert is_active(fabric.net, Fault("gpu-hang", "d0g0"))
+        repair(fabric.net, Fault("gpu-hang", "d0g0"))
     assert_left_nothing(fabric, before)
 
 
 def test_a_crashed_server_takes_its_whole_domain_and_no_other() -> None:
-    fabric, fault = bare(domains=3), Fault("server-crash", "hb1")
-    before = state(fabric)
-    ours, others = fabric.net.get("d1g0").popen("sleep 1000"), fabric.net.get("d0g0").popen("sleep 1000")
-    eventually(lambda: [psutil.Process(p.pid).name() for p in (ours, others)] == ["sleep", "sleep"])
-    inject(fabric.net, fault)
-    assert ours.wait(20) == -signal.SIGKILL
-    assert others.poll() is None
-    others.kill()
-    others.wait()
+    fabric = bare(domains=3)
     dead = {Gpu(1, 0), Gpu(1, 1)}
-    assert_cut(fabric, *((a, b) for a in fabric.gpus for b in fabric.gpus if {a, b} & dead))
-    repair(fabric.net, fault)
-    assert_left_nothing(fabric, before)
+    with sleeping(fabric, "d1g0", "d0g0") as (ended, running), broken(fabric, Fault("server-crash", "hb1")):
+        assert ended.wait(20) == -signal.SIGKILL
+        assert running.is_running()
+        assert_cut(fabric, *(pair for pair in permutations(fabric.gpus, 2) if set(pair) & dead))
 
 
 def test_each_kind_fails_loudly_without_an_effect(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,7 @@ from tests.emulation import forked
 from tests.emulation.fabrics import eventually
 
 
-def run(body: object, within_s: float = 60.0) -> None:
-    assert callable(body)
+def run(body: Callable[[], None], within_s: float = 60.0) -> None:
     forked.run(body, lambda error: f"worded: {error}", within_s)
 
 
@@ -28,25 +28,24 @@ def test_the_body_sees_nothing_of_the_machine() -> None:
     run(body)
 
 
-def test_a_failure_comes_back_in_words() -> None:
+def raising(error: Exception) -> Callable[[], None]:
     def body() -> None:
-        raise ValueError("wrong answer")
+        raise error
 
-    with pytest.raises(forked.Failed, match="worded: wrong answer"):
+    return body
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome", "message"),
+    [
+        (raising(ValueError("wrong answer")), forked.Failed, "worded: wrong answer"),
+        (raising(forked.Skipped("no module")), forked.Skipped, "no module"),
+        (lambda: os._exit(3), forked.Failed, "ended before"),
+    ],
+)
+def test_end_of_a_body_is_reported(body: Callable[[], None], outcome: type[Exception], message: str) -> None:
+    with pytest.raises(outcome, match=message):
         run(body)
-
-
-def test_a_body_that_asks_to_be_skipped_is() -> None:
-    def body() -> None:
-        raise forked.Skipped("no such module")
-
-    with pytest.raises(forked.Skipped, match="no such module"):
-        run(body)
-
-
-def test_a_body_that_dies_is_a_failure() -> None:
-    with pytest.raises(forked.Failed, match="ended before it could report"):
-        run(lambda: os._exit(3))
 
 
 def test_hanging_body_is_ended_with_its_processes() -> None:

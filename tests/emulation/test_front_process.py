@@ -11,13 +11,13 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import psutil
 import pytest
-import yaml
 
 from railyard.results.runs import journal
+from tests.emulation.deadlines import scaled
 from tests.emulation.fabrics import eventually
 from tests.emulation.programs import (
     RUN_EXPERIMENT,
@@ -28,24 +28,17 @@ from tests.emulation.programs import (
     machine_state,
     read_to_end,
 )
+from tests.emulation.runs import run_command, small_spec
 
-SMALL: Final[dict[str, Any]] = {
-    "name": "small",
-    "attempts": 1,
-    "fabrics": [{"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "10Mbit"}],
-    "workloads": [{"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "200ms"}],
-    "seed": 5,
-}
 RUN_S: Final = 60.0
-WHOLE_RUN_S: Final = 7.0  # of SMALL by a new Python on an idle machine, roughly
+WHOLE_RUN_S: Final = 7.0  # of the small experiment by a new Python on an idle machine, roughly
 BAD: Final = ("Traceback", "Exception ignored", "Fatal Python error", "died", "crash report", "error:")
 STOPPED_LINES: Final = ("stopped by Ctrl-C", "interrupted: what was measured until then is kept")
 
 
 @pytest.fixture
 def command(tmp_path: Path) -> list[str]:
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump(SMALL))
-    return [*RUN_EXPERIMENT, "run", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "out"), "--no-queue"]
+    return run_command(small_spec(seed=5), tmp_path, "--no-queue")
 
 
 def at_a_terminal(argv: list[str], delay_s: float, within_s: float) -> tuple[int, str]:
@@ -87,13 +80,13 @@ def moments(count: int, until_s: float, seed: int) -> list[float]:
 
 
 @pytest.mark.long
-def test_ctrl_c_at_a_terminal_is_one_line(command: list[str], slow: float) -> None:
-    assert_one_line_at_each_ctrl_c([0.02, 3.0 * slow], command, RUN_S * slow)
+def test_ctrl_c_at_a_terminal_is_one_line(command: list[str]) -> None:
+    assert_one_line_at_each_ctrl_c([0.02, scaled(3.0)], command, RUN_S)
 
 
-def test_ctrl_c_at_twenty_moments_is_one_line(command: list[str], slow: float) -> None:
-    delays_s = [*moments(6, 0.3, seed=1), *moments(14, WHOLE_RUN_S * slow, seed=2)]
-    assert_one_line_at_each_ctrl_c(delays_s, command, RUN_S * slow)
+def test_ctrl_c_at_twenty_moments_is_one_line(command: list[str]) -> None:
+    delays_s = [*moments(6, 0.3, seed=1), *moments(14, scaled(WHOLE_RUN_S), seed=2)]
+    assert_one_line_at_each_ctrl_c(delays_s, command, RUN_S)
 
 
 def sandbox_init(run: Program) -> list[psutil.Process]:
@@ -109,13 +102,13 @@ def sandbox_init(run: Program) -> list[psutil.Process]:
     return []
 
 
-def assert_line_of_a_killed_run_is_true(delay_s: float, command: list[str], out: Path, slow: float) -> None:
+def assert_line_of_a_killed_run_is_true(delay_s: float, command: list[str], out: Path) -> None:
     """Kill the sandbox so long after it began. The folder that the line names exists, or nothing is kept."""
     with Program(command, is_new=True) as run:
-        (process,) = eventually(lambda: sandbox_init(run), within_s=RUN_S * slow)
+        (process,) = eventually(lambda: sandbox_init(run), within_s=RUN_S)
         time.sleep(delay_s)
         process.kill()
-        status = run.end(RUN_S * slow)
+        status = run.end(RUN_S)
     line = run.output.strip().splitlines()[-1]
     case = f"killed after {delay_s:.2f} s: {run.output}"
     if status == 3:  # Python had not begun to prepare the sandbox
@@ -126,7 +119,7 @@ def assert_line_of_a_killed_run_is_true(delay_s: float, command: list[str], out:
     if named := re.search(r" report (\S+) finishes its folder$", line):
         assert named[1] == str(out), case
         assert (out / journal.NAME).exists(), case
-        report = finished([*RUN_EXPERIMENT, "report", str(out)], RUN_S * slow)
+        report = finished([*RUN_EXPERIMENT, "report", str(out)], RUN_S)
         assert report.returncode == 0, (case, report.stderr)
         assert (out / "report.html").exists(), case
     else:
@@ -136,28 +129,28 @@ def assert_line_of_a_killed_run_is_true(delay_s: float, command: list[str], out:
 
 @pytest.mark.parametrize("options", [(), ("--live",)], ids=["plain", "live"])
 def test_line_of_a_run_killed_in_its_first_seconds_is_true(
-    options: tuple[str, ...], command: list[str], tmp_path: Path, slow: float
+    options: tuple[str, ...], command: list[str], tmp_path: Path
 ) -> None:
-    for number, delay_s in enumerate([0.0, *moments(2, 2.0 * slow, seed=len(options))]):
+    for number, delay_s in enumerate([0.0, *moments(2, scaled(2.0), seed=len(options))]):
         out = tmp_path / f"out{number}"
         argv = [str(out) if word.endswith("/out") else word for word in command]
-        assert_line_of_a_killed_run_is_true(delay_s, [*argv, *options], out, slow)
+        assert_line_of_a_killed_run_is_true(delay_s, [*argv, *options], out)
 
 
 @pytest.mark.long
-def test_front_process_that_is_stopped_is_named(command: list[str], tmp_path: Path, slow: float) -> None:
+def test_front_process_that_is_stopped_is_named(command: list[str], tmp_path: Path) -> None:
     with Program(command, is_new=True) as run:
-        run.await_text("calibrating", RUN_S * slow)
+        run.await_text("calibrating", RUN_S)
         pid = run.process.pid
         os.kill(pid, signal.SIGSTOP)
         try:
-            run.await_text(f"the front process (pid {pid}) is stopped, and the run goes on; type: kill -CONT {pid}", 5)
-            ps = finished([*RUN_EXPERIMENT, "ps"], RUN_S * slow)
+            run.await_match(rf"\(pid {pid}\) is stopped, .* kill -CONT {pid}", 5)
+            ps = finished([*RUN_EXPERIMENT, "ps"], RUN_S)
             assert f"run-{pid} is stopped; type: kill -CONT {pid}" in ps.stderr
-            run.await_text(f"the run has ended, but the front process (pid {pid}) is stopped", RUN_S * slow)
+            run.await_match(rf"has ended, .* \(pid {pid}\) is stopped", RUN_S)
         finally:
             os.kill(pid, signal.SIGCONT)
-        assert run.end(RUN_S * slow) in (0, 1), run.output
-        assert re.search(r"the front process was stopped for \d+\.\d s\n", run.output), run.output
+        assert run.end(RUN_S) in (0, 1), run.output
+        assert re.search(r"was stopped for \d+\.\d s\n", run.output), run.output
         assert run.output.strip().endswith("report.html")
     assert (tmp_path / "out" / "report.html").exists()

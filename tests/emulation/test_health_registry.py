@@ -19,6 +19,7 @@ from railyard.controller.health.policy import Scores
 from railyard.controller.health.registry.client import Registry, View, connect
 from railyard.controller.health.registry.etcd import EtcdServer
 from railyard.core import watch
+from tests.emulation.deadlines import scaled
 from tests.emulation.fabrics import eventually
 
 pytestmark = pytest.mark.sandbox
@@ -128,7 +129,7 @@ def test_thousand_puts_end_with_the_last_and_never_go_back(kind: Kind) -> None:
     assert seen == sorted(set(seen))
 
 
-def test_killed_server_leaves_last_scores_and_agents_reconnect(kind: Kind, slow: float) -> None:
+def test_killed_server_leaves_last_scores_and_agents_reconnect(kind: Kind) -> None:
     server = start(kind)
     healthd, reader = writer(server), Reader(server)
     healthd.put(scores(1))
@@ -143,22 +144,22 @@ def test_killed_server_leaves_last_scores_and_agents_reconnect(kind: Kind, slow:
     assert time.monotonic() - before_s > STALE_S / 2  # a beat may have been due just then
     eventually(lambda: reader.views[-1] == View(scores(1), stale=True))
     server.start()
-    eventually(lambda: reader.has(2), BACK_S * slow)
+    eventually(lambda: reader.has(2), BACK_S)
     assert reader.versions() == [1, 2]
 
 
-def test_scores_go_on_when_a_server_was_away_for_long_and_often(kind: Kind, slow: float) -> None:
+def test_scores_go_on_when_a_server_was_away_for_long_and_often(kind: Kind) -> None:
     server = start(kind)
     healthd, reader = writer(server), Reader(server)
     for version in range(1, 6):
         healthd.put(scores(version))
-        eventually(lambda version=version: reader.has(version), BACK_S * slow)  # type: ignore[misc]
+        eventually(lambda version=version: reader.has(version), BACK_S)  # type: ignore[misc]
         server.stop()
         time.sleep(0.1 * version)
         server.start()
 
 
-def test_hanging_server_blocks_no_client_and_continues(kind: Kind, slow: float) -> None:
+def test_hanging_server_blocks_no_client_and_continues(kind: Kind) -> None:
     server = start(kind)
     healthd, reader = writer(server), Reader(server)
     healthd.put(scores(1))
@@ -168,11 +169,11 @@ def test_hanging_server_blocks_no_client_and_continues(kind: Kind, slow: float) 
     before_s = time.monotonic()
     for version in range(2, 102):
         healthd.put(scores(version))
-    assert time.monotonic() - before_s < 2.0 * slow  # if one waited, a hundred would take far longer
+    assert time.monotonic() - before_s < scaled(2.0)  # if one waited, a hundred would take far longer
     eventually(lambda: reader.views[-1] == View(scores(1), stale=True))
     time.sleep(3 * STALE_S)  # while everybody tries again and again
     watch.send_signal(server.process.pid, signal.SIGCONT)
-    eventually(lambda: reader.has(101), BACK_S * slow)
+    eventually(lambda: reader.has(101), BACK_S)
 
 
 def test_an_agent_that_takes_its_time_holds_up_no_other(kind: Kind) -> None:

@@ -1,7 +1,5 @@
 """Fabrics over several machines beside the same on one, and a large one. Machines are network namespaces here."""
 
-import csv
-import json
 import signal
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,16 +10,15 @@ from statistics import median
 from typing import Any
 
 import pytest
-import yaml
 
 from railyard.core.records import Recovered
 from railyard.experiments.measures.faults.records import RECOVERIES
-from railyard.results import run_folder
 from railyard.results.analysis.comparison import MIN_VALUES, values_of
 from railyard.results.analysis.fidelity import judge
 from railyard.results.runs.records import Run
 from tests.emulation.machines import Machines, machines
 from tests.emulation.programs import RUN_EXPERIMENT
+from tests.emulation.runs import Stored, run_command
 
 pytestmark = pytest.mark.alone
 RUN_S = 280.0
@@ -38,24 +35,13 @@ def run_on(joined: Machines, count: int, folder: Path, keys: dict[str, Any]) -> 
     """Run an experiment on that many machines; return its folder."""
     hosts = {"hosts": count, "underlay": {"interface": "eth0"}} if count > 1 else {}
     folder.mkdir()
-    (folder / "spec.yaml").write_text(yaml.safe_dump({"name": "compared", **hosts, **keys}))
+    argv = run_command({"name": "compared", **hosts, **keys}, folder, "--no-queue")
     with ExitStack() as stack:
         for number in range(2, count + 1):
             stack.enter_context(joined.agent(number, "--once"))
-        argv = [*RUN_EXPERIMENT, "run", str(folder / "spec.yaml"), "--no-queue", "--out", str(folder / "out")]
         run = stack.enter_context(joined.program(1, *argv))
         assert run.end(RUN_S) in (0, 1), run.output
     return folder / "out"
-
-
-def rows(out: Path, name: str) -> list[dict[str, str]]:
-    return list(csv.DictReader((out / name).read_text().splitlines()))
-
-
-def check_bytes(out: Path) -> None:
-    """No byte is missing."""
-    summary = json.loads((out / "summary.json").read_text())
-    assert not [reason for reason in summary["reasons"] if "delivered" in reason or "ports counted" in reason], summary
 
 
 def check_recovered(run: Run) -> None:
@@ -76,8 +62,9 @@ def believed(
     found = defaultdict[str, list[float]](list)
     for attempt in range(TRIES):
         out = run_on(joined, count, folder / f"on-{count}-{attempt}", keys)
-        check_bytes(out)
-        run = run_folder.load(out)
+        Stored(out).assert_no_byte_is_missing()
+        Stored(out).assert_ports_counted_every_byte()
+        run = Stored(out).run
         check_recovered(run)
         for key, values in values_of(run).items():
             if key.metric in metrics:
@@ -127,10 +114,11 @@ def test_faults_of_each_kind_on_two_machines(tmp_path: Path) -> None:
         out = run_on(
             joined, 2, tmp_path / "on-2", {"fabrics": [fabric], **FAULTS, "faults": faults, "fault_repeats": 1}
         )
-    found = {row["fault"]: row for row in rows(out, "recovery.csv")}
+    stored = Stored(out)
+    found = {row["fault"]: row for row in stored.rows("recovery.csv")}
     for kind, row in found.items():
         print(kind, {step: row[step] for step in ("detect_ms", "first_packet_ms", "goodput_ms", "recovered")})
-    assert list(found) == list(targets), json.loads((out / "summary.json").read_text())["reasons"]
+    assert list(found) == list(targets), stored.summary["reasons"]
     assert (found["hb-port-down"]["detect_ms"], found["hb-port-down"]["recovered"]) == ("", "no")
     is_rerouted = set(targets) - {"link-slow", "link-flapping", "hb-port-down"}
     assert {kind for kind, row in found.items() if row["recovered"] in ("yes", "unaffected")} >= is_rerouted
@@ -141,11 +129,9 @@ def test_a_thousand_gpus_are_built_pinged_across_and_taken_down(tmp_path: Path) 
     load = {"kind": "collective", "collective": "all-reduce", "algorithm": "ring", "duration": "60s"}
     keys = {"name": "large", "fabrics": [fabric], "workloads": [load], "attempts": 1}
     keys |= {"hosts": 4, "underlay": {"interface": "eth0", "wait": "60s"}}
-    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(keys))
     with machines(4) as joined, ExitStack() as stack:
         agents = [stack.enter_context(joined.agent(number, "--once")) for number in (2, 3, 4)]
-        argv = [*RUN_EXPERIMENT, "run", str(tmp_path / "spec.yaml"), "--no-queue", "--out", str(tmp_path / "out")]
-        run = stack.enter_context(joined.program(1, *argv))
+        run = stack.enter_context(joined.program(1, *run_command(keys, tmp_path, "--no-queue")))
         run.await_text("calibrating", RUN_S)
         for far in ("d32g1", "d64g2", "d96g3", "d127g7"):  # a domain of each other machine
             ping = [*RUN_EXPERIMENT, "exec", "large", "d0g0", "ping", "-c", "2", "-W", "5", far]

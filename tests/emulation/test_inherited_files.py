@@ -6,19 +6,16 @@ from pathlib import Path
 
 import psutil
 import pytest
-import yaml
 
-from tests.emulation.programs import RUN_EXPERIMENT, Program
+from tests.emulation.programs import Program
+from tests.emulation.runs import run_command, small_spec
 from tests.emulation.test_cli import BUILT_S, PROMPT, SHELL, SOON_S
-from tests.emulation.test_experiment_small import SMALL
 
 FAULTS = (("link-gray", "d0g1"), ("link-slow", "d0g0"), ("rail-switch-reboot", "rail1"))
-SPEC = {
-    **SMALL,
-    "attempts": 1,
-    "fabrics": SMALL["fabrics"][:1],
-    "faults": [{"kind": kind, "target": target, "at": "500ms", "repair": "1s"} for kind, target in FAULTS],
-}
+SPEC = small_spec(
+    faults=[{"kind": kind, "target": target, "at": "500ms", "repair": "700ms"} for kind, target in FAULTS],
+    reroute=["on"],
+)
 FIRST = 3  # after standard input, output and error
 
 
@@ -42,12 +39,10 @@ def shared_files(processes: list[psutil.Process]) -> list[str]:
 
 
 @pytest.mark.long
-def test_programs_of_a_run_inherit_no_open_file(tmp_path: Path, slow: float) -> None:
+def test_programs_of_a_run_inherit_no_open_file(tmp_path: Path) -> None:
     """Looked at all the time, since helper programs of faults and measurements are there for milliseconds only."""
-    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
-    argv = [*RUN_EXPERIMENT, "run", str(tmp_path / "spec.yaml"), "--out", str(tmp_path / "out"), "--quiet"]
     found, known = set[str](), set[tuple[int, str]]()
-    with Program(argv) as program:
+    with Program(run_command(SPEC, tmp_path, "--quiet")) as program:
         process = psutil.Process(program.process.pid)
         while program.process.poll() is None:
             children, running = process.children(recursive=True), set[tuple[int, str]]()
@@ -58,7 +53,7 @@ def test_programs_of_a_run_inherit_no_open_file(tmp_path: Path, slow: float) -> 
                 found.update(shared_files(children))
                 known |= running
             time.sleep(0.015)
-        assert program.end(SOON_S * slow) in (0, 1), program.output
+        assert program.end(SOON_S) in (0, 1), program.output
     assert {"ovs-vswitchd", "iperf3"} <= {name for _, name in known}
     assert found == set()
 

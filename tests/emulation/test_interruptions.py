@@ -5,7 +5,6 @@ d0g0, d0g1 ── hb0      d0gN, d1gN ── railN ── one fabric, one worklo
 """
 
 import importlib.util
-import json
 import os
 import re
 import signal
@@ -18,45 +17,36 @@ from typing import Any, Final
 
 import psutil
 import pytest
-import yaml
 
 from tests.emulation.fabrics import eventually
-from tests.emulation.programs import RUN_EXPERIMENT, Program, assert_as_before, command_line, machine_state
+from tests.emulation.programs import Program, command_line
+from tests.emulation.runs import ALL_TO_ALL, FABRIC, Stored, run_command, small_spec
 
-FABRIC: Final = {"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "10Mbit"}
-GPUS: Final[dict[str, Any]] = {
-    "name": "interrupted",
-    "attempts": 1,
-    "fabrics": [FABRIC],
-    "workloads": [{"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "4s"}],
-    "faults": [{"kind": "link-down", "target": "d0g1", "at": "1s", "repair": "3s"}],
-    "reroute": ["on"],
-    "heartbeats": {"period": "20ms"},
-}
-STEERED: Final[dict[str, Any]] = {
-    "name": "interrupted",
-    "attempts": 1,
-    "fabrics": [{**FABRIC, "policy": "rd"}],
-    "workloads": [{"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "4s"}],
-    "routing": {"policies": ["health"], "settle": "1s", "health": {"registry": "etcd"}},
-    "background": [{"rails": [0], "load": 0.5}],
-}
-RAILS: Final[dict[str, Any]] = {
-    "name": "interrupted",
-    "attempts": 1,
-    "fabrics": [{"kind": "multi-rail", "nodes": 2, "rails": [{"kind": "tcp", "rate": "50Mbit"}]}],
-    "workloads": [{"kind": "allreduce", "sizes": ["4MB"], "policies": ["equal"]}],
-}
+LONG: Final = [{**ALL_TO_ALL, "duration": "4s"}]
+GPUS: Final = small_spec(
+    workloads=LONG,
+    faults=[{"kind": "link-down", "target": "d0g1", "at": "1s", "repair": "3s"}],
+    reroute=["on"],
+    heartbeats={"period": "20ms"},
+)
+STEERED: Final = small_spec(
+    fabrics=[{**FABRIC, "policy": "rd"}],
+    workloads=LONG,
+    routing={"policies": ["health"], "settle": "1s", "health": {"registry": "etcd"}},
+    background=[{"rails": [0], "load": 0.5}],
+)
+RAILS: Final = small_spec(
+    fabrics=[{"kind": "multi-rail", "nodes": 2, "rails": [{"kind": "tcp", "rate": "50Mbit"}]}],
+    workloads=[{"kind": "allreduce", "sizes": ["4MB"], "policies": ["equal"]}],
+)
 PEERS: Final = {"kind": "allreduce", "sizes": ["64MB"]}  # ranks take some seconds: shorter ones end unnoticed
 MPI: Final = {**RAILS, "workloads": [{**PEERS, "policies": ["mpi"]}]}
 GLOO: Final = {**RAILS, "workloads": [{**PEERS, "policies": ["gloo"]}]}
 DDP: Final = {**RAILS, "workloads": [{"kind": "ddp", "steps": 200}]}
 TRAININGS: Final[dict[str, dict[str, Any]]] = {
-    program: {
-        "name": "interrupted",
-        "attempts": 1,
-        "fabrics": [FABRIC],
-        "trainings": [
+    program: small_spec(
+        workloads=[],
+        trainings=[
             {
                 "program": program,
                 "steps": 120,
@@ -64,8 +54,8 @@ TRAININGS: Final[dict[str, dict[str, Any]]] = {
                 "faults": [{"kind": "link-down", "target": "d1g0", "at": "1s", "repair": "2s"}],
             }
         ],
-        "reroute": ["on"],
-    }
+        reroute=["on"],
+    )
     for program in ("gloo", "torchft", "mpi")
 }
 MARKERS: Final = {  # of a phase: a process that runs in it and not before
@@ -168,20 +158,20 @@ def joined(program: Program, words: str) -> int:
     return len(accepted)
 
 
-def interrupt(program: Program, case: Case, folder: Path, slow: float) -> None:
+def interrupt(program: Program, case: Case, folder: Path) -> None:
     """Wait for the phase, then kill, stop or pause a process."""
     _, phase, words, action = case
     if phase == "end":
-        eventually(lambda: (folder / "out" / "results.csv").exists(), within_s=RUN_S * slow)
+        eventually(lambda: (folder / "out" / "results.csv").exists(), within_s=RUN_S)
     else:
         if phase == "train":
-            program.await_text("no fault", RUN_S * slow)
-        eventually(lambda: bool(list(found(program, MARKERS[phase]))), within_s=RUN_S * slow)
+            program.await_text("no fault", RUN_S)
+        eventually(lambda: bool(list(found(program, MARKERS[phase]))), within_s=RUN_S)
         time.sleep({"build": 0.05, "replay": 1.5, "background": 3.5, "fault": 1.5, "train": 3}.get(phase, 0.7))
     is_rank = words in RANKS
-    eventually(lambda: len(list(found(program, words))) >= RANKS.get(words, 1), within_s=RUN_S * slow)
+    eventually(lambda: len(list(found(program, words))) >= RANKS.get(words, 1), within_s=RUN_S)
     if is_rank:
-        eventually(lambda: joined(program, words) >= GLOO["fabrics"][0]["nodes"], within_s=RUN_S * slow)
+        eventually(lambda: joined(program, words) >= GLOO["fabrics"][0]["nodes"], within_s=RUN_S)
         time.sleep(1)  # until their first operation
     victim = list(found(program, words))[-1 if is_rank or words in LAST else 0].pid
     os.kill(victim, signal.SIGKILL if action == "kill" else signal.SIGSTOP)
@@ -190,7 +180,7 @@ def interrupt(program: Program, case: Case, folder: Path, slow: float) -> None:
         os.kill(victim, signal.SIGCONT)
 
 
-def check(case: Case, folder: Path, slow: float) -> None:
+def check(case: Case, folder: Path) -> None:
     """Run, interrupt, and look at what the run says of it, and when.
 
     At the end everything is measured, so an interruption spoils no result. A killed run writes no summary.
@@ -198,33 +188,29 @@ def check(case: Case, folder: Path, slow: float) -> None:
     spec, phase, words, action = case
     if phase in LIBRARIES and importlib.util.find_spec(LIBRARIES[phase]) is None:
         pytest.skip(f"needs {LIBRARIES[phase]}: script/bootstrap")
-    before = machine_state()
-    (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
-    argv = [*RUN_EXPERIMENT, "run", str(folder / "spec.yaml"), "--out", str(folder / "out")]
-    with Program(argv, is_new=words == RUN_ITSELF or words in RANKS) as program:  # which is found by its arguments
-        interrupt(program, case, folder, slow)
+    with Program(
+        run_command(spec, folder), is_new=words == RUN_ITSELF or words in RANKS
+    ) as program:  # which is found by its arguments
+        interrupt(program, case, folder)
         how = {"kill": "died", "stop": "(was|is) stopped", "pause": "was stopped"}[action]
-        program.await_match(f"{re.escape(NAMES[words])}.* {how}", NAMED_S * slow)
-        status = program.end(RUN_S * slow)
+        program.await_match(f"{re.escape(NAMES[words])}.* {how}", NAMED_S)
+        status = program.end(RUN_S)
         died = words == RUN_ITSELF and action == "kill"
         assert status == 137 if died else status == 1 or (phase == "end" and status == 0), program.output
         assert "Traceback" not in program.output
     if (folder / "out" / "summary.json").exists() and phase != "end":
-        summary = json.loads((folder / "out" / "summary.json").read_text())
+        summary = Stored(folder / "out").summary
         assert summary["verdict"] == "invalid" or (summary["failed"] and summary["verdict"] == "degraded"), summary
-    assert_as_before(before)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("spec", "phase", "words", "action"), USUAL, ids=label)
-def test_a_missing_process_is_named(
-    spec: dict[str, Any], phase: str, words: str, action: str, tmp_path: Path, slow: float
-) -> None:
-    check((spec, phase, words, action), tmp_path, slow)
+def test_a_missing_process_is_named(spec: dict[str, Any], phase: str, words: str, action: str, tmp_path: Path) -> None:
+    check((spec, phase, words, action), tmp_path)
 
 
 @pytest.mark.parametrize(("spec", "phase", "words", "action"), [c for c in CASES if c not in USUAL], ids=label)
 def test_each_process_in_each_phase_is_named(
-    spec: dict[str, Any], phase: str, words: str, action: str, tmp_path: Path, slow: float
+    spec: dict[str, Any], phase: str, words: str, action: str, tmp_path: Path
 ) -> None:
-    check((spec, phase, words, action), tmp_path, slow)
+    check((spec, phase, words, action), tmp_path)

@@ -5,50 +5,27 @@ import os
 import random
 import re
 import signal
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
-import pytest
-import yaml
-
 from railyard.experiments.measures.faults.records import RECOVERIES
-from railyard.results import run_folder
 from railyard.results.runs import journal
 from railyard.results.runs.records import STEP
-from tests.emulation.programs import RUN_EXPERIMENT, Program
+from tests.emulation.deadlines import scaled
+from tests.emulation.fabrics import eventually
+from tests.emulation.programs import RUN_EXPERIMENT, Program, finished
+from tests.emulation.runs import CUT, RUN_S, Stored, run_command, small_spec
 
-SMALL: dict[str, Any] = {
-    "name": "small",
-    "attempts": 1,
-    "fabrics": [{"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "10Mbit"}],
-    "workloads": [{"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "200ms"}],
-    "faults": [{"kind": "link-down", "target": "d0g1", "at": "500ms", "repair": "1s"}],
-    "reroute": ["on"],
-    "repeats": 3,
-    "seed": 5,
-}
-RUN_S = 180.0
+SMALL = small_spec(faults=[CUT], reroute=["on"], repeats=3, seed=5)
 WHOLE_RUN_S = 12.0  # on an idle machine, roughly: when to kill it
 LINE = re.compile(r"^\[ ?(\d+)/\d+\] +[\d.]+ s  (.*)$", re.MULTILINE)
 
 
-@pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="killed-") as name:
-        (Path(name) / "small.yaml").write_text(yaml.safe_dump(SMALL))
-        yield Path(name)
-
-
-def killed_after(delay_s: float, place: Path, out: Path) -> list[str]:
+def killed_after(delay_s: float, folder: Path) -> list[str]:
     """Kill a run so long after its folder was made; return the steps that it printed as finished."""
-    with Program([*RUN_EXPERIMENT, "run", str(place / "small.yaml"), "--out", str(out)]) as run:
-        until = time.monotonic() + 60
-        while not (out / journal.NAME).exists() and time.monotonic() < until:
-            time.sleep(0.01)
+    with Program(run_command(SMALL, folder)) as run:
+        eventually((folder / "out" / journal.NAME).exists, 60)
         time.sleep(delay_s)
         os.kill(run.process.pid, signal.SIGKILL)
         run.process.wait()
@@ -60,10 +37,10 @@ def assert_finished(out: Path, printed: list[str]) -> None:
     """Check that `report` finishes the folder, and that it has what every printed step measured."""
     with Program([*RUN_EXPERIMENT, "report", str(out), "--junit", str(out.with_suffix(".xml"))]) as report:
         assert report.end(RUN_S) == 0, report.output
-    summary = json.loads((out / "summary.json").read_text())
+    stored = Stored(out)
+    summary, run = stored.summary, stored.run
     assert (summary["complete"], summary["interrupted"], summary["passed"]) == (False, True, False)
     assert not (out / journal.NAME).exists()
-    run = run_folder.load(out)
     assert not run.damaged
     steps = [event.detail["text"] for event in run.events if event.what == STEP]
     # the journal has a step before or just after its line is printed
@@ -75,40 +52,37 @@ def assert_finished(out: Path, printed: list[str]) -> None:
     assert names[len(names) - len(steps) :] == steps
 
 
-def assert_survives_kills(count: int, place: Path, slow: float) -> None:
+def assert_survives_kills(count: int, place: Path) -> None:
     seed = random.randrange(1_000_000)
     dice = random.Random(seed)
     for number in range(count):
-        delay_s = dice.uniform(0.0, WHOLE_RUN_S * slow)
-        out = place / f"killed{seed}-{number}"
-        printed = killed_after(delay_s, place, out)
-        if (out / "manifest.json").exists():
+        delay_s = dice.uniform(0.0, scaled(WHOLE_RUN_S))
+        folder = place / str(number)
+        folder.mkdir()
+        printed = killed_after(delay_s, folder)
+        if (folder / "out" / "manifest.json").exists():
             continue  # it had ended
         try:
-            assert_finished(out, printed)
+            assert_finished(folder / "out", printed)
         except AssertionError as error:
             raise AssertionError(f"killed after {delay_s:.3f} s (seed {seed}): {error}") from error
 
 
-def test_a_run_killed_at_a_random_moment_is_reported(place: Path, slow: float) -> None:
-    assert_survives_kills(1, place, slow)
+def test_a_run_killed_at_a_random_moment_is_reported(tmp_path: Path) -> None:
+    assert_survives_kills(1, tmp_path)
 
 
-def test_a_run_killed_at_ten_random_moments_is_reported(place: Path, slow: float) -> None:
-    assert_survives_kills(10, place, slow)
+def test_a_run_killed_at_ten_random_moments_is_reported(tmp_path: Path) -> None:
+    assert_survives_kills(10, tmp_path)
 
 
-def test_a_whole_run_gives_its_outputs_for_ci(place: Path) -> None:
-    out, xml, text = place / "whole", place / "junit.xml", place / "summary.md"
-    options = ["--out", str(out), "--junit", str(xml), "--markdown", str(text), "--json"]
-    with Program(
-        ["sh", "-c", '"$@" 2>/dev/null', "sh", *RUN_EXPERIMENT, "run", str(place / "small.yaml"), *options]
-    ) as run:
-        run.end(RUN_S)
-    summary = json.loads(run.output)
-    assert summary == json.loads((out / "summary.json").read_text())
-    names = [case.attrib["name"] for case in ElementTree.parse(xml).iter("testcase")]
-    assert {check["name"] for check in summary["checks"]} < set(names)
+def test_a_whole_run_gives_its_outputs_for_ci(tmp_path: Path) -> None:
+    xml, text = tmp_path / "junit.xml", tmp_path / "summary.md"
+    done = finished(run_command(SMALL, tmp_path, "--junit", str(xml), "--markdown", str(text), "--json"), RUN_S)
+    stored = Stored(tmp_path / "out")
+    assert json.loads(done.stdout) == stored.summary
+    names = {case.attrib["name"] for case in ElementTree.parse(xml).iter("testcase")}
+    assert {check["name"] for check in stored.summary["checks"]} < names
     assert "rail-only: all-to-all, 3 of 3" in names
     assert text.read_text().startswith("### ")
-    assert not (out / journal.NAME).exists()
+    assert not (stored.folder / journal.NAME).exists()

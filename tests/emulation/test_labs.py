@@ -11,8 +11,8 @@ from tests.emulation.lab_blocks import BLOCK_S, assert_checked, run_all
 
 @pytest.mark.long
 @pytest.mark.parametrize("lab", in_order(), ids=stem)
-def test_a_labs_commands_run_and_are_checked(lab: Lab, tmp_path: Path, slow: float) -> None:
+def test_a_labs_commands_run_and_are_checked(lab: Lab, tmp_path: Path) -> None:
     """Variants, but for lab 2."""
     setting = Setting.of(lab, "", tmp_path / f"lab{lab.number}")
-    run_all(setting, BLOCK_S * slow)
+    run_all(setting, BLOCK_S)
     assert_checked(setting)

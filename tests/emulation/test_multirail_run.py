@@ -7,17 +7,11 @@
 rail0   rail1
 """
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import pandas as pd
-import pytest
-import yaml
-
 from railyard.experiments.measures.allreduce.records import AllreduceResults
-from railyard.results import run_folder
-from tests.emulation.programs import RUN_EXPERIMENT, Program, assert_as_before, finished, machine_state
+from tests.emulation.programs import RUN_EXPERIMENT, Program, finished
+from tests.emulation.runs import run_experiment
 from tests.emulation.test_cli import BUILT_S, PROMPT
 
 TINY = {
@@ -39,56 +33,37 @@ TINY = {
 }
 
 
-@pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
-    before = machine_state()
-    yield
-    assert_as_before(before)
-
-
-def test_run_measures_all_and_every_sum_is_right(tmp_path: Path, slow: float) -> None:
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
-    out = tmp_path / "out"
-    argv = [*RUN_EXPERIMENT, "run", str(tmp_path / "tiny.yaml"), "--out", str(out)]
-    done = finished(argv, 240 * slow)
-    assert "Traceback" not in done.stderr
-    assert (out / "summary.json").exists(), done.stdout + done.stderr
-    found, summary = AllreduceResults.of(run_folder.load(out)), json.loads((out / "summary.json").read_text())
-    measured = {(p.policy, p.size) for p in found.points}
+def test_run_measures_all_and_every_sum_is_right(tmp_path: Path) -> None:
+    stored = run_experiment(TINY, tmp_path)
+    results = AllreduceResults.of(stored.run)
+    measured = {(point.policy, point.size) for point in results.points}
     assert measured == {(policy, size) for policy in ("nezha", "single:tcp0") for size in (2048, 8 * 2**20)}
-    assert all(p.wrong == 0 and p.checked > 0 and p.mean_s > 0 for p in found.points)
-    (cut,) = found.cuts
+    assert all(point.wrong == 0 and point.checked > 0 and point.mean_s > 0 for point in results.points)
+    (cut,) = results.cuts
     assert (cut.wrong, cut.error) == (0, "")
-    assert cut.home_ms is not None, "the rail is used again after its repair"
-    assert {rates.link for rates in found.rates} == {"tcp0", "tcp1"}
-    (training,) = found.trainings
+    assert cut.home_ms is not None, "after its repair the rail carries again"
+    assert {rates.link for rates in results.rates} == {"tcp0", "tcp1"}
+    (training,) = results.trainings
     assert training.step_s > training.compute_s > 0
-    rows = pd.read_csv(out / "results.csv")
-    assert set(rows.metric) >= {
-        "completion_time",
-        "throughput",
-        "iteration_time",
-        "samples_per_s",
-        "operation_time_longest",
-    }
-    assert "allreduce 8MiB" in set(rows.workload)
-    (recovery,) = pd.read_csv(out / "recovery.csv").to_dict("records")
+    rows = stored.rows("results.csv")
+    metrics = {"completion_time", "throughput", "iteration_time", "samples_per_s", "operation_time_longest"}
+    assert {row["metric"] for row in rows} >= metrics
+    assert "allreduce 8MiB" in {row["workload"] for row in rows}
+    (recovery,) = stored.rows("recovery.csv")
     assert (recovery["fault"], recovery["target"], recovery["recovered"]) == ("link-down", "tcp1 of n1", "yes")
-    failed = [check["name"] for check in summary["checks"] if not check["passed"]]
-    assert done.returncode == (1 if failed else 0)
-    assert set(failed) <= {"the emulation is believable"}, "nothing but the machine's speed may fail here"
-    assert "tcp+tcp, 2 nodes" in done.stdout
+    stored.assert_only_the_machine_failed()
+    assert "tcp+tcp, 2 nodes" in stored.output
 
 
-def test_live_commands_work_on_a_multi_rail_fabric(tmp_path: Path, slow: float) -> None:
+def test_live_commands_work_on_a_multi_rail_fabric(tmp_path: Path) -> None:
     def run(*words: str) -> tuple[int, str]:
         argv = [*RUN_EXPERIMENT, *words]
-        done = finished(argv, 60 * slow, cwd=tmp_path)
+        done = finished(argv, 60, cwd=tmp_path)
         return done.returncode, done.stdout + done.stderr
 
     live, pcap = "shell-multirail-quick", tmp_path / "n0.pcap"
     with Program([*RUN_EXPERIMENT, "shell", "multirail-quick"]) as shell:
-        shell.await_text(PROMPT, BUILT_S * slow)
+        shell.await_text(PROMPT, BUILT_S)
         shell.type("n0 ping -i 0.05 -c 200 n1 > /dev/null &")
         status, text = run("ps")
         assert status == 0
@@ -103,4 +78,4 @@ def test_live_commands_work_on_a_multi_rail_fabric(tmp_path: Path, slow: float) 
         status, text = run("trace", live, "n0", "n1")
         assert (status, text.startswith(f"error: RUN: '{live}' has no GPUs to trace between")) == (2, True)
         shell.type("exit")
-        assert shell.end(BUILT_S * slow) == 0
+        assert shell.end(BUILT_S) == 0

@@ -10,6 +10,7 @@ import yaml
 from railyard.experiments.labs import checking
 from railyard.experiments.labs.definition import Lab, Setting, in_order
 from railyard.experiments.labs.pages import stem
+from tests.emulation.deadlines import scaled
 from tests.emulation.lab_blocks import BLOCK_S, failed_only_by_load, runs_solution
 from tests.emulation.notebooks import code_cells, errors_of, kernel, printed_by
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT, Program
@@ -43,13 +44,13 @@ def assert_ran(cell: Any) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("lab", in_order(), ids=stem)
-def test_cells_run_without_errors(lab: Lab, tmp_path: Path, slow: float) -> None:
+def test_cells_run_without_errors(lab: Lab, tmp_path: Path) -> None:
     here = checkout(tmp_path / "checkout")
     with Program([str(here / "script" / "run"), "lab", str(lab.number)], cwd=here) as made:
-        assert made.end(60 * slow) == 0, made.output
+        assert made.end(60) == 0, made.output
     notebook = nbformat.read(here / f"lab{lab.number}" / "lab.ipynb", as_version=4)
     *cells, check = code_cells(notebook)
-    with kernel(notebook, here, BLOCK_S * slow) as client:
+    with kernel(notebook, here, scaled(BLOCK_S)) as client:
         for cell in cells:
             if lab.starter and runs_solution(lab, cell[0].source):
                 (here / f"lab{lab.number}" / lab.starter.file).write_text(lab.starter.solution)

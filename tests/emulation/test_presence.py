@@ -3,8 +3,6 @@
 d0g0, d0g1 ── hb0      d0gN, d1gN ── railN ── a background on rail 0, or a fault with probes, two repeats of each
 """
 
-import csv
-import json
 import os
 import signal
 import time
@@ -13,45 +11,38 @@ from typing import Any, Final
 
 import psutil
 import pytest
-import yaml
 
 from tests.emulation.fabrics import eventually
-from tests.emulation.programs import RUN_EXPERIMENT, Program, command_line
+from tests.emulation.programs import Program, command_line
+from tests.emulation.runs import ALL_TO_ALL, FABRIC, Stored, run_command, small_spec
 
-FABRIC: Final = {"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "10Mbit"}
-ALL_TO_ALL: Final = {"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "3s"}
-STEERED: Final[dict[str, Any]] = {
-    "name": "presence",
-    "attempts": 1,
-    "fabrics": [{**FABRIC, "policy": "rd"}],
-    "workloads": [ALL_TO_ALL],
-    "routing": {"policies": ["health"], "settle": "1s", "health": {"registry": "etcd"}},
-    "background": [{"rails": [0], "load": 0.5}],
-    "repeats": 2,
-}
-FAULTS: Final[dict[str, Any]] = {
-    "name": "presence",
-    "attempts": 1,
-    "fabrics": [FABRIC],
-    "faults": [{"kind": "link-down", "target": "d0g1", "at": "1s", "repair": "2s"}],
-    "fault_repeats": 2,
-    "reroute": ["on"],
-}
+STEERED: Final = small_spec(
+    fabrics=[{**FABRIC, "policy": "rd"}],
+    workloads=[{**ALL_TO_ALL, "duration": "3s"}],
+    routing={"policies": ["health"], "settle": "1s", "health": {"registry": "etcd"}},
+    background=[{"rails": [0], "load": 0.5}],
+    repeats=2,
+)
+CUT: Final = {"kind": "link-down", "target": "d0g1", "at": "1s", "repair": "2s"}
 CASES: Final = [
     ("background.sender", "the background sender", STEERED),
     ("etcd --data-dir", "etcd", {**STEERED, "repeats": 1}),  # a second one has no scores, and ends the run
-    ("failure.probes.traffic", "the traffic process", FAULTS),
+    (
+        "failure.probes.traffic",
+        "the traffic process",
+        small_spec(workloads=[], faults=[CUT], fault_repeats=2, reroute=["on"]),
+    ),
 ]
 
 
-def kill(program: Program, words: str, after_s: float, slow: float) -> None:
+def kill(program: Program, words: str, after_s: float) -> None:
     """Kill the process of a run whose command line has these words, some time after it has appeared."""
 
     def found() -> list[psutil.Process]:
         children = psutil.Process(program.process.pid).children(recursive=True)
         return [process for process in children if words in " ".join(command_line(process))]
 
-    eventually(lambda: bool(found()), within_s=60 * slow)
+    eventually(lambda: bool(found()), within_s=60)
     time.sleep(after_s)
     os.kill(found()[0].pid, signal.SIGKILL)
 
@@ -59,21 +50,19 @@ def kill(program: Program, words: str, after_s: float, slow: float) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(("words", "name", "spec"), CASES, ids=[name for _, name, *_ in CASES])
 def test_interval_of_a_dead_process_is_invalid_by_name(
-    words: str, name: str, spec: dict[str, Any], tmp_path: Path, slow: float
+    words: str, name: str, spec: dict[str, Any], tmp_path: Path
 ) -> None:
     """The traffic process is a variant: test_interruptions.py stops it."""
-    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
-    with Program([*RUN_EXPERIMENT, "run", str(tmp_path / "spec.yaml"), "--out", str(tmp_path / "out")]) as program:
-        kill(program, words, 4 if words.startswith("etcd") else 2, slow)
-        assert program.end(120 * slow) == 1, program.output
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    dead = [found for found in summary["findings"] if name in found["text"] and "died" in found["text"]]
-    assert {found["interval"]["repeat"] for found in dead} == {0}, summary["findings"]
-    assert any(name in reason for reason in summary["reasons"])
-    assert summary["verdict"] == "invalid"
-    verdicts = {interval["repeat"]: interval["verdict"] for interval in summary["intervals"]}
+    with Program(run_command(spec, tmp_path)) as program:
+        kill(program, words, 4 if words.startswith("etcd") else 2)
+        assert program.end(120) == 1, program.output
+    stored = Stored(tmp_path / "out", program.output)
+    dead = [finding for finding in stored.summary["findings"] if f"{name} died" in finding["text"]]
+    assert {finding["interval"].get("repeat") for finding in dead} == {0}, stored.summary["findings"]
+    assert any(name in reason for reason in stored.summary["reasons"])
+    assert stored.summary["verdict"] == "invalid"
+    verdicts = stored.verdicts("repeat")
     assert verdicts[0] == "invalid"
     assert len(verdicts) == spec.get("repeats", spec.get("fault_repeats"))
-    with (tmp_path / "out" / "results.csv").open() as rows:
-        own = [row for row in csv.DictReader(rows) if row["repeat"] == "0" and row["workload"] != "heartbeats"]
-    assert all(row["verdict"] == "invalid" for row in own)
+    rows = [row for row in stored.rows("results.csv") if row["repeat"] == "0" and row["workload"] != "heartbeats"]
+    assert {row["verdict"] for row in rows} <= {"invalid"}

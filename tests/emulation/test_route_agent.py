@@ -25,6 +25,10 @@ pytestmark = pytest.mark.sandbox
 SRC, DST = Gpu(0, 0), Gpu(1, 1)
 METRIC = 15
 FLOWS = 24  # all on one of two next hops: once in 8 million runs
+LINKS = "".join(
+    f"link add {name} type veth peer name {name}-end\nlink set {name} up\nlink set {name}-end up\n"
+    for name in ("hb0", "rail0")
+)
 BYTES = 6_000_000  # each time; half a second
 
 
@@ -138,7 +142,8 @@ def test_each_next_hop_reaches_the_destination() -> None:
     agent.change(SRC, [], [by_both(DST), Route(host_prefix(peer), hops, metric=METRIC)])
     message = next(entry for entry in there(SRC) if entry["dst"] == peer.ip)
     assert (message["metric"], message["prefsrc"]) == (METRIC, SRC.ip)
-    assert [(hop["dev"], hop.get("gateway"), hop["weight"], hop["flags"]) for hop in message["nexthops"]] == [
+    hops_shown = [(hop["dev"], hop.get("gateway"), hop["weight"], hop["flags"]) for hop in message["nexthops"]]
+    assert hops_shown == [
         ("rail0", None, 3, []),
         ("hb0", Gpu(0, 1).ip, 2, ["onlink"]),
         ("hb0", Gpu(0, 2).ip, 256, ["onlink"]),
@@ -160,10 +165,8 @@ def test_refused_route_is_named_and_others_are_installed() -> None:
     plan = make_plan(parse_fabric({"kind": "rail-only", "domains": 2, "rails": 2}), 10**8)
     namespaces.create([gpu.name for gpu in plan.gpus])
     for gpu in plan.gpus:
-        links = "".join(f"link add {name} type veth peer name {name}-end\n" for name in ("hb0", "rail0"))
-        ups = "".join(f"link set {name} up\n" for name in ("hb0", "rail0", "hb0-end", "rail0-end"))
         with namespaces.inside(gpu.name):
-            namespaces.run(["ip", "-batch", "-"], f"{links}{ups}addr add {gpu.ip}/32 dev lo\n")
+            namespaces.run(["ip", "-batch", "-"], f"{LINKS}addr add {gpu.ip}/32 dev lo\n")
     agent = RouteAgent(plan)
     agent.learn_interfaces()
     good = [Route(host_prefix(Gpu(2 + i, 1)), (Hop("hb0", Gpu(0, 1)),), metric=METRIC) for i in range(298)]
@@ -174,7 +177,8 @@ def test_refused_route_is_named_and_others_are_installed() -> None:
     assert outcome.refused.keys() == {SRC}
     assert outcome.refused[SRC].errno == errno.EINVAL
     assert str(outcome.refused[SRC]) == f"[Errno 22] d0g0: route to {bad[0].prefix}: Invalid argument (and 1 more)"
-    assert {entry["dst"] for entry in there(SRC)} == {route.prefix.removesuffix("/32") for route in good}
+    installed = {entry["dst"] for entry in there(SRC)}
+    assert installed == {route.prefix.removesuffix("/32") for route in good}
     assert len(there(Gpu(1, 0))) == 1  # what was put took the place of what was to go
     with pytest.raises(OSError, match=r"d0g0: route .*: Invalid argument$"):
         agent.change(SRC, good[:3], [bad[1]])

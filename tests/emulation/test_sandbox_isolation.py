@@ -33,6 +33,7 @@ from tests.emulation.programs import (
 from tests.emulation.test_cli import Wrap, command
 
 WITHIN_S = 30.0
+IN_SANDBOX = (SANDBOXED[0], "-m", "railyard.core.sandbox")
 USUAL = ("/run", "/var/run", "/tmp", "/var/tmp", "/dev/shm")  # /var/run leads to /run
 WHO: dict[str, Wrap] = {"root": as_root, "user": as_user}
 CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1].replace('@', chr(0)))"
@@ -94,13 +95,6 @@ def gpu(request: pytest.FixtureRequest, machine: Machine) -> Iterator[Gpu]:
 
             assert run("true").returncode == 0  # its processes are there now, before a test looks at what it leaves
             yield run
-    assert_as_before(before)
-
-
-@pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
-    before = machine_state()
-    yield
     assert_as_before(before)
 
 
@@ -276,7 +270,7 @@ def test_files_of_a_run_in_tmp_end_with_the_run(gpu: Gpu) -> None:
 def test_relative_path_in_tmp_leads_to_no_hidden_socket() -> None:
     """From /tmp, a relative path would else lead past what covers it."""
     path = f"/tmp/railyard-test-{uuid4().hex}.sock"
-    line = [SANDBOXED[0], "-m", "railyard.core.sandbox", "sh", "-c", f"pwd; ls {Path(path).name}"]
+    line = [*IN_SANDBOX, "sh", "-c", f"pwd; ls {Path(path).name}"]
     with listening(path):
         done = subprocess.run(
             line, cwd="/tmp", env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
@@ -293,14 +287,7 @@ def test_a_folder_in_tmp_that_is_needed_is_there(who: Wrap) -> None:
             Path(name).chmod(0o777)
         Path(needed, "deep").mkdir()
         Path(needed, "deep", "file").write_text("seen")
-        line = [
-            SANDBOXED[0],
-            "-m",
-            "railyard.core.sandbox",
-            "sh",
-            "-c",
-            f"cat deep/file; touch new; ls -d {beside}",
-        ]
+        line = [*IN_SANDBOX, "sh", "-c", f"cat deep/file; touch new; ls -d {beside}"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(who(line), cwd=needed, env=environment, capture_output=True, text=True, check=False)
         assert done.stdout == "seen"

@@ -23,6 +23,7 @@ import yaml
 
 from railyard.results import run_folder
 from tests.emulation import preloaded
+from tests.emulation.deadlines import scaled
 from tests.emulation.fabrics import eventually
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT, Program, finished
 from tests.unit.experiments.sweep.test_spec import TINY
@@ -30,6 +31,16 @@ from tests.unit.experiments.sweep.test_spec import TINY
 SWEEP_S = 240.0  # for some short runs on a slow machine
 RUNS = 2
 KILLS = 1
+NO_SCHEDULER = "no Dask scheduler answers at "
+UNREACHABLE = {
+    "tcp://127.0.0.1:9": (3, f"{NO_SCHEDULER}tcp://127.0.0.1:9"),
+    "tcp://nowhere.invalid:8786": (3, f"{NO_SCHEDULER}tcp://nowhere.invalid:8786"),
+    "tls://127.0.0.1:9": (3, "tls://127.0.0.1:9 needs certificates"),
+    "tcp://": (2, "--on: 'tcp://' must be local"),
+    "ssh:,": (2, "--on: 'ssh:,' must name hosts"),
+    "ssh:nowhere.invalid": (3, "Dask can't be started on nowhere.invalid"),
+}
+"""Values of --on: the exit status, and words of the message."""
 KEYS = ["seed", "fabric", "policy", "workload", "phase", "metric", "unit", "predicted", "repeat"]
 
 
@@ -92,25 +103,25 @@ def dask(workers: int) -> Iterator[tuple[str, list[psutil.Process]]]:
 
 
 @pytest.mark.long
-def test_a_sweep_of_this_machine_has_every_run_once(spec: str, tmp_path: Path, slow: float) -> None:
+def test_a_sweep_of_this_machine_has_every_run_once(spec: str, tmp_path: Path) -> None:
     with sweep(spec, tmp_path / "out") as program:
-        assert program.end(SWEEP_S * slow) in (0, 1), program.output
+        assert program.end(SWEEP_S) in (0, 1), program.output
     assert assert_whole(tmp_path / "out").seed.nunique() == RUNS
 
 
 @pytest.fixture(scope="module")
-def looped(spec: str, tmp_path_factory: pytest.TempPathFactory, slow: float) -> Path:
+def looped(spec: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a sweep on this machine, whose program was killed at a random moment, and then called again."""
     out = tmp_path_factory.mktemp("sweep") / "out"
     dice = random.Random(7)
     for _ in range(KILLS):
         with sweep(spec, out) as program:
-            time.sleep(dice.uniform(1, 12) * slow)
+            time.sleep(scaled(dice.uniform(1, 12)))
             program.process.send_signal(signal.SIGKILL)
             program.process.wait()
-        eventually(lambda: not sandboxes(), 10 * slow)
+        eventually(lambda: not sandboxes(), 10)
     with sweep(spec, out) as program:
-        assert program.end(SWEEP_S * slow) in (0, 1), program.output
+        assert program.end(SWEEP_S) in (0, 1), program.output
     return out
 
 
@@ -119,32 +130,30 @@ def test_a_sweep_killed_at_random_moments_has_every_run_once(looped: Path) -> No
     assert assert_whole(looped).seed.nunique() == RUNS
 
 
-def test_workers_on_one_machine_do_the_same_runs_one_at_a_time(
-    spec: str, looped: Path, tmp_path: Path, slow: float
-) -> None:
+def test_workers_on_one_machine_do_the_same_runs_one_at_a_time(spec: str, looped: Path, tmp_path: Path) -> None:
     """Two workers share the machine; one is killed during the first run, and the other does what it had."""
     # with the sentinel run of the same machine, as a valid one: an invalid one is done again
     shutil.copytree(looped, tmp_path / "out", ignore=shutil.ignore_patterns("runs", "*.parquet"))
     (summary,) = (tmp_path / "out" / "machines").glob("*/summary.json")
     summary.write_text(json.dumps(json.loads(summary.read_text()) | {"verdict": "ok"}))
     with dask(2) as (address, (_, victim, *_)), sweep(spec, tmp_path / "out", "--on", address, "--insecure") as program:
-        program.await_text("[1/2]", SWEEP_S * slow)
+        program.await_text("[1/2]", SWEEP_S)
         victim.kill()
-        assert program.end(SWEEP_S * slow) in (0, 1), program.output
+        assert program.end(SWEEP_S) in (0, 1), program.output
     assert sandboxes() == []
     pd.testing.assert_frame_equal(sorted_keys(assert_whole(tmp_path / "out")), sorted_keys(assert_whole(looped)))
 
 
-def test_runs_on_three_workers_equal_a_plain_loop(spec: str, tmp_path: Path, slow: float) -> None:
+def test_runs_on_three_workers_equal_a_plain_loop(spec: str, tmp_path: Path) -> None:
     frames = []
     for seed in range(1, 13):
         argv = [*RUN_EXPERIMENT, "run", spec, "--seed", str(seed), "--out", str(tmp_path / str(seed))]
-        done = finished(argv, SWEEP_S * slow)
+        done = finished(argv, SWEEP_S)
         assert done.returncode in (0, 1), done.stderr
         table = pd.read_csv(tmp_path / str(seed) / "results.csv", dtype={"phase": str, "policy": str})
         frames.append(table.assign(seed=seed))
     with dask(3) as (address, _), sweep(spec, tmp_path / "out", "--on", address, "--insecure", runs=12) as program:
-        assert program.end(2 * SWEEP_S * slow) in (0, 1), program.output
+        assert program.end(2 * SWEEP_S) in (0, 1), program.output
     assert sandboxes() == []
     swept = sorted_keys(assert_whole(tmp_path / "out", 12))
     pd.testing.assert_frame_equal(swept, sorted_keys(pd.concat(frames)), check_dtype=False)
@@ -155,22 +164,10 @@ def sorted_keys(table: pd.DataFrame) -> pd.DataFrame:
     return table[KEYS].fillna({"phase": "", "policy": ""}).sort_values(KEYS).reset_index(drop=True)
 
 
-@pytest.mark.parametrize(
-    ("where", "status", "line"),
-    [
-        ("tcp://127.0.0.1:9", 3, "no Dask scheduler answers at tcp://127.0.0.1:9"),
-        ("tcp://nowhere.invalid:8786", 3, "no Dask scheduler answers at tcp://nowhere.invalid:8786"),
-        ("tls://127.0.0.1:9", 3, "tls://127.0.0.1:9 needs certificates"),
-        ("tcp://", 2, "--on: 'tcp://' must be local"),
-        ("ssh:,", 2, "--on: 'ssh:,' must name hosts"),
-        ("ssh:nowhere.invalid", 3, "Dask can't be started on nowhere.invalid"),
-    ],
-)
-def test_machines_that_do_not_answer_give_one_line(
-    where: str, status: int, line: str, spec: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("where", UNREACHABLE)
+def test_machines_that_do_not_answer_give_one_line(where: str, spec: str, tmp_path: Path) -> None:
     pytest.importorskip("distributed", reason="needs Dask: script/bootstrap cluster")
-    assert_refused(where, status, line, spec, tmp_path)
+    assert_refused(where, *UNREACHABLE[where], spec, tmp_path)
 
 
 @pytest.mark.parametrize("words", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
@@ -189,7 +186,7 @@ def test_a_port_where_no_scheduler_speaks_gives_one_line(words: bytes, spec: str
         thread = threading.Thread(target=accept)
         thread.start()
         where = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-        assert_refused(where, 3, f"no Dask scheduler answers at {where}", spec, tmp_path)
+        assert_refused(where, 3, f"{NO_SCHEDULER}{where}", spec, tmp_path)
         listener.shutdown(socket.SHUT_RDWR)
         thread.join()
 

@@ -1,16 +1,17 @@
 """Programs that really train while something fails: an experiment from its file to its table, and a user's own test."""
 
 import importlib.util
-import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from railyard.experiments.live import recorded
 from railyard.workloads.training.program import TRAINING_PROGRAMS
-from tests.emulation.programs import ROOT, RUN_EXPERIMENT, Program
+from tests.emulation.programs import ROOT, Program
+from tests.emulation.runs import Stored, overrides, run_experiment
 from tests.unit.api_examples import PLUGIN
 
 pytestmark = pytest.mark.long
@@ -25,28 +26,28 @@ PROGRAMS: Final = {
 }
 
 
-def run_faults(folder: Path, *changes: str, options: tuple[str, ...] = ()) -> tuple[list[dict[str, Any]], str]:
-    """Run the experiment with these overrides; return its table and its output."""
-    changes += ("training_repeats=1", "attempts=1")
-    argv = [*RUN_EXPERIMENT, "run", "training-faults", "--out", str(folder / "run"), *options]
-    with Program([*argv, *(part for change in changes for part in ("-o", change))]) as process:
-        process.end(200)
-    summary = json.loads((folder / "run" / "summary.json").read_text())
-    failed = [check for check in summary["checks"] if not check["passed"]]
-    assert not [check for check in failed if "believable" not in check["name"]], process.output
-    return summary["headline"]["training"], process.output
+def run_faults(folder: Path, *changes: str, live: Sequence[str] = ()) -> Stored:
+    """Run the experiment once with these overrides."""
+    options = overrides("training_repeats=1", "attempts=1", *changes)
+    stored = run_experiment("training-faults", folder, *options, *live, within_s=200)
+    stored.assert_only_the_machine_failed()
+    return stored
+
+
+def skip_without(program: str) -> None:
+    if lacking := TRAINING_PROGRAMS[program].missing_requirement():
+        pytest.skip(str(lacking))
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_training_ends_with_the_weights_of_one_without_faults(program: str, tmp_path: Path) -> None:
-    if lacking := TRAINING_PROGRAMS[program].missing_requirement():
-        pytest.skip(str(lacking))
+    skip_without(program)
     changes = [f"program={program}", f"trainings.0.faults={PROGRAMS[program]}", "steps=30"]
     if not program.startswith("torchft"):  # whose groups may join again in another order, which a sum of two hides
         changes.append(TWO_RANKS)
-    rows, output = run_faults(tmp_path, *changes)
-    assert "weights equal" in output
-    for row in rows:
+    stored = run_faults(tmp_path, *changes)
+    assert "weights equal" in stored.output
+    for row in stored.summary["headline"]["training"]:
         assert (row["completed"], row["weights_equal"]) == ([1], [1])
         if row["fault"].startswith("gpu-crash"):
             assert row["stalled_s"][0] > 0.4  # the GPU is back after 0.5 s
@@ -55,26 +56,25 @@ def test_training_ends_with_the_weights_of_one_without_faults(program: str, tmp_
 
 
 def test_live_page_has_a_trainings_fault_and_first_packet(tmp_path: Path) -> None:
-    if lacking := TRAINING_PROGRAMS["gloo"].missing_requirement():
-        pytest.skip(str(lacking))
+    skip_without("gloo")
     target, fault = "d1g0", "{kind: link-down, target: d1g0, at: 300ms, repair: 2s}"
-    run_faults(tmp_path, "program=gloo", f"trainings.0.faults=[{fault}]", options=("--live", "control"))
-    lines = (tmp_path / "run" / recorded.RECORD).read_text().splitlines()
-    shown = [line["data"] for line in map(json.loads, lines) if line["kind"] == "event"]
+    changes = ("program=gloo", f"trainings.0.faults=[{fault}]")
+    stored = run_faults(tmp_path, *changes, live=("--live", "control"))
+    messages = stored.lines(recorded.RECORD)
+    shown = [message["data"] for message in messages if message["kind"] == "event"]
     at = {event["what"]: event["ns"] for event in shown if event["detail"].get("target") == target}
     assert list(at) == ["inject", "first-packet", "repair"]
-    assert at["inject"] < at["first-packet"] < at["repair"]
-    assert any(event["what"] == "port-down" and event["detail"]["port"] == target for event in shown)
+    assert list(at.values()) == sorted(at.values())
+    assert ("port-down", target) in {(event["what"], event["detail"].get("port")) for event in shown}
 
 
 def test_users_own_program_has_figures(tmp_path: Path) -> None:
     """Those of its traffic, since it says nothing about itself."""
-    if lacking := TRAINING_PROGRAMS["ddp"].missing_requirement():
-        pytest.skip(str(lacking))
+    skip_without("ddp")
     command = f"arguments={{command: python {ROOT / 'examples' / 'train_ddp.py'}}}"
     faults = f"trainings.0.faults=[{CRASH}, {DOWN}]"
-    rows, _ = run_faults(tmp_path, "program=command", TWO_RANKS, f"trainings.0.{command}", faults)
-    crash, down = rows
+    stored = run_faults(tmp_path, "program=command", TWO_RANKS, f"trainings.0.{command}", faults)
+    crash, down = rows = stored.summary["headline"]["training"]
     assert crash["stalled_s"][0] > 0.4
     assert down["detected_s"] == []
     for row in rows:

@@ -7,7 +7,6 @@
   h1  h2  h3  h4
 """
 
-import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,16 @@ from railyard.controller.processes.clients import ControllerProcess
 from railyard.core.host import Datapath
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.experiments.spec.loading import load_any
-from railyard.results import run_folder
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.network import FabricNet
 from tests.emulation.fabrics import datapath, eventually
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT, finished
+from tests.emulation.runs import Stored, overrides
 
 EXAMPLES = Path(ROOT) / "docs/examples/mininet"
 TOPO = f"{EXAMPLES}/two_racks.py:TwoRacks"
 SENT = b"x" * 50_000
+ERROR = "ZeroDivisionError: division by zero"
 
 
 def raising_app(folder: Path) -> Path:
@@ -77,7 +77,7 @@ def test_flooded_frames_arrive_after_an_exception_too(tmp_path: Path) -> None:
     net = built(datapath(), str(raising_app(tmp_path)), events)
     assert_connection_carries(net, "d0g0", "d2g0")  # each switch floods the first frame, through the controller
     eventually(lambda: "app-failed" in dict(events))
-    assert dict(events)["app-failed"]["text"].endswith("ZeroDivisionError: division by zero")
+    assert dict(events)["app-failed"]["text"].endswith(ERROR)
 
 
 @pytest.mark.sandbox
@@ -86,23 +86,16 @@ def test_switches_in_userspace_without_tso_carry_tcp() -> None:
     assert_connection_carries(net, "d0g0", "d2g0")
 
 
-def test_run_delivers_all_bytes_and_names_the_exception(tmp_path: Path, slow: float) -> None:
-    folder = tmp_path / "out"
+def test_run_delivers_all_bytes_and_names_the_exception(tmp_path: Path) -> None:
     app = raising_app(tmp_path)
-    argv = [*RUN_EXPERIMENT, "run", "--topo", f"{TOPO},bw=10", "--controller", str(app), "--out", str(folder)]
-    options = ["attempts=1", "workloads.*.duration=200ms", "faults=[]"]
-    for option in options:
-        argv += ["-o", option]
-    done = finished(argv, 240.0 * slow)
-    assert (folder / "summary.json").exists(), done.stdout + done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
-    run = run_folder.load(folder)
-    assert run.flows
-    assert all(flow.delivered == flow.bytes for flow in run.flows)
-    assert str(app) in (folder / "provenance.json").read_text()
-    summary = json.loads((folder / "summary.json").read_text())["headline"]["controller"]
-    assert summary["app"] == "raises_once.py"
-    assert "ZeroDivisionError: division by zero" in str(summary["messages"])
-    assert (folder / "controller/raises_once.py").read_text() == app.read_text()
-    assert "raises_once.py" in done.stdout
-    assert "ZeroDivisionError: division by zero" in done.stdout
+    argv = [*RUN_EXPERIMENT, "run", "--topo", f"{TOPO},bw=10", "--controller", str(app), "--out", str(tmp_path / "out")]
+    done = finished([*argv, *overrides("attempts=1", "workloads.*.duration=200ms", "faults=[]")], 240.0)
+    stored = Stored(tmp_path / "out", done.stdout + done.stderr)
+    assert "Traceback" not in stored.output
+    stored.assert_no_byte_is_missing()
+    assert str(app) in stored.text("provenance.json")
+    assert stored.summary["headline"]["controller"]["app"] == app.name
+    assert (stored.folder / "controller" / app.name).read_text() == app.read_text()
+    assert app.name in done.stdout
+    for text in (str(stored.summary["headline"]["controller"]["messages"]), done.stdout):
+        assert ERROR in text

@@ -13,8 +13,9 @@ import pytest
 
 from railyard.core.host import SEARCH_PATH
 from railyard.experiments.api.pytest_plugin import INCONCLUSIVE_STATUS
-from railyard.results.analysis.run_analysis import BELIEVABLE
+from tests.emulation.deadlines import scaled
 from tests.emulation.programs import Program, as_root, as_user
+from tests.emulation.runs import Stored
 from tests.emulation.test_cli import Wrap
 from tests.wheel import build_wheel, install_wheel
 
@@ -61,34 +62,33 @@ def who(request: pytest.FixtureRequest) -> Wrap:
     return wrap
 
 
-def test_quickstart_runs_from_the_wheel(folder: Path, who: Wrap, slow: float) -> None:
+def test_quickstart_runs_from_the_wheel(folder: Path, who: Wrap) -> None:
     """Without the checkout, from another folder, and with no PYTHONPATH."""
     out = folder / who.__name__
     argv = who([str(folder / "venv/bin/railyard"), "run", "quickstart", *SHORT, FAULT, "--out", str(out)])
     environment = {"PATH": SEARCH_PATH, "HOME": str(folder)}
     done = subprocess.run(
-        argv, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=RUN_S * slow
+        argv, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=scaled(RUN_S)
     )
     assert (out / "report.html").exists(), done.stderr
-    checks = {check["name"]: check["passed"] for check in json.loads((out / "summary.json").read_text())["checks"]}
-    failed = [name for name, passed in checks.items() if not passed]
-    assert checks["every byte delivered, for every pair"]
-    assert failed in ([], [BELIEVABLE])  # which this machine may be too busy for
-    assert done.returncode == len(failed), done.stderr
-    assert json.loads((out / "provenance.json").read_text())["git_commit"] == ""
+    stored = Stored(out, done.stdout)
+    stored.assert_no_byte_is_missing()
+    stored.assert_only_the_machine_failed()
+    assert done.returncode == len(stored.failed_checks()), done.stderr
+    assert json.loads(stored.text("provenance.json"))["git_commit"] == ""
 
 
-def test_live_run_of_the_wheel_is_entered(folder: Path, slow: float) -> None:
+def test_live_run_of_the_wheel_is_entered(folder: Path) -> None:
     """`trace` starts a module of ours in the run, and `exec` a program."""
     railyard = str(folder / "venv/bin/railyard")
     with Program([railyard, "shell", "quickstart", "-o", "domains=2"], cwd=folder) as shell:
-        shell.await_text("mininet>", 60 * slow)
+        shell.await_text("mininet>", 60)
         for command, text in (
             (["exec", "quickstart", "d1g1", "hostname"], ""),
-            (["trace", "quickstart", "d0g1", "d1g2"], "as the policy says"),
+            (["trace", "quickstart", "d0g1", "d1g2"], "as the policy"),
         ):
             done = subprocess.run(
-                [railyard, *command], cwd=folder, capture_output=True, text=True, check=False, timeout=60 * slow
+                [railyard, *command], cwd=folder, capture_output=True, text=True, check=False, timeout=scaled(60)
             )
             assert (done.returncode, done.stderr) == (0, "")
             assert text in done.stdout
@@ -108,7 +108,7 @@ def burners(seconds: float) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("is_busy", [pytest.param(False, marks=pytest.mark.alone), True])
-def test_users_test_passes_and_beside_burners_is_inconclusive(folder: Path, is_busy: bool, slow: float) -> None:
+def test_users_test_passes_and_beside_burners_is_inconclusive(folder: Path, is_busy: bool) -> None:
     """In a repository of its own, which depends on the package."""
     repository = folder / f"repository-{is_busy}"
     repository.mkdir()
@@ -118,7 +118,7 @@ def test_users_test_passes_and_beside_burners_is_inconclusive(folder: Path, is_b
     environment = {"PATH": SEARCH_PATH, "HOME": str(folder), "TMPDIR": str(folder)}
     expected, status = ("1 inconclusive", INCONCLUSIVE_STATUS) if is_busy else ("1 passed", 0)
     for _ in range(1 if is_busy else TRIES):
-        with burners(TEST_S * slow) if is_busy else nullcontext():
+        with burners(scaled(TEST_S)) if is_busy else nullcontext():
             done = subprocess.run(
                 argv,
                 cwd=repository,
@@ -126,7 +126,7 @@ def test_users_test_passes_and_beside_burners_is_inconclusive(folder: Path, is_b
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=TEST_S * slow,
+                timeout=scaled(TEST_S),
             )
         if "1 inconclusive" not in done.stdout:
             break
@@ -157,5 +157,6 @@ def test_unreadable_package_is_one_line(folder: Path) -> None:
     finally:
         (package / "experiments").chmod(0o755)
     assert done.returncode == 3
-    assert f"{package / 'experiments'} can't be read by this user; type: sudo chmod" in done.stderr
+    assert f"{package / 'experiments'} can't be read" in done.stderr
+    assert "sudo chmod" in done.stderr
     assert done.stderr.count("\n") == 1

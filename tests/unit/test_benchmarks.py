@@ -47,7 +47,7 @@ def test_a_spread_reads_as_median_least_and_most() -> None:
     assert str(spread([2.0, 9.0, 1.5])) == "2.00 (1.50–9.00)"
 
 
-def test_the_table_has_both_builders_times_and_how_they_compare() -> None:
+def test_the_table_compares_both_builders_times() -> None:
     plan = make_plan(parse_fabric({"kind": "rail-only", "domains": 2, "rails": 2}), build_fabric.RAIL_BPS)
     console = Console(width=120)
     with console.capture() as capture:
