@@ -14,23 +14,15 @@ from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import FabricSpec
 
 
-def test_busy_interval_has_more_load_than_an_idle_interval() -> None:
-    cores = psutil.cpu_count() or 1
-    with LoadMeter() as meter:
-        end = time.process_time() + 0.2
-        while time.process_time() < end:
-            pass
-    assert 0.5 / (20 * cores) < meter.load.busy <= 1
-    assert 0 <= meter.load.foreign <= 1
-    assert 0 <= meter.load.lag_p99_ms < 1000
-
-
-def test_cpu_time_of_a_finished_child_counts_as_ours() -> None:
+def test_cpu_time_of_finished_children_counts_as_ours() -> None:
     """Otherwise the load of every iperf3 and worker would count as foreign."""
-    burn = "import time\nwhile time.process_time() < 0.6: pass"
+    cores = psutil.cpu_count() or 1
+    burn = "import time\nwhile time.process_time() < 0.4: pass"
     with LoadMeter() as meter:
         subprocess.run([sys.executable, "-c", burn], check=True)
-    assert meter.load.busy >= meter.load.foreign
+    assert 0.5 / (20 * cores) < meter.load.busy <= 1
+    assert 0 <= meter.load.foreign <= meter.load.busy
+    assert 0 <= meter.load.lag_p99_ms < 1000
 
 
 def test_a_stretch_too_short_for_a_sample_has_no_lag(monkeypatch: pytest.MonkeyPatch) -> None:

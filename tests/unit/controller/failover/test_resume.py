@@ -104,27 +104,25 @@ def test_silence_received_while_resuming_counts() -> None:
     assert lab.router.table == flat(lab)
 
 
-def test_reroute_off_sends_and_changes_nothing() -> None:
+def test_reroute_off_changes_nothing() -> None:
     lab = resumed(DEAD_LINK, reroute=False).connect()
     assert lab.whats() == ["controller-resumed"]
     assert not lab.router.calls
 
 
 def test_another_gpu_in_a_place_gets_its_detours() -> None:
-    lab = Lab(rail_only()).connect()
+    lab = Lab(rail_only())
+    newcomer = Gpu(1, 0)
+    lab.manager.on_gpu_replaced(newcomer)
+    assert not lab.router.calls, "before the fabric is whole"
+    lab.connect()
     lab.port(RAIL_DPID + 1, 1, up=False)
-    wanted, newcomer = dict(lab.router.table), Gpu(1, 0)
+    wanted = dict(lab.router.table)
     lab.router.crash(newcomer)
     lab.router.dead.clear()
     lab.manager.on_gpu_replaced(newcomer)
     assert lab.router.table == wanted
     assert {gpu for gpu, _, _ in lab.router.calls[-1:]} == {newcomer}
-
-
-def test_another_gpu_before_the_fabric_is_whole_changes_nothing() -> None:
-    lab = Lab(rail_only())
-    lab.manager.on_gpu_replaced(Gpu(1, 0))
-    assert not lab.router.calls
 
 
 links = st.frozensets(st.sampled_from([Gpu(d, g) for d, g in product(range(3), range(3))]), max_size=3)

@@ -11,7 +11,7 @@ from railyard.controller.health.policy import HEALTH_POLICIES, Context, Scores, 
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path, Share
 from railyard.topologies.plan import Plan
-from tests.unit.controller.health.test_fairshare import MBIT, plan_of
+from tests.unit.controller.health.test_oracle_rates import MBIT, plan_of
 
 SRC, DST = Gpu(0, 0), Gpu(1, 1)
 SECOND = 1_250_000

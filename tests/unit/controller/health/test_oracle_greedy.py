@@ -22,7 +22,7 @@ from railyard.controller.health.oracle import (
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path
 from railyard.topologies.plan import Plan
-from tests.unit.controller.health.test_fairshare import MBIT, plan_of
+from tests.unit.controller.health.test_oracle_rates import MBIT, plan_of
 
 
 class ScalarGreedy:

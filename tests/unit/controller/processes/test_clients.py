@@ -76,6 +76,7 @@ def test_crash_kills_the_process_and_is_reported(lab: Lab) -> None:
 def test_messages_about_an_absent_controller(lab: Lab, data_regression: DataRegressionFixture) -> None:
     controller = lab.controller
     messages = {"restarted while it runs": message_of(ValueError, controller.restart)}
+    controller.replace_gpu("d1g0")
     lab.children[0].why = "REASON"
     messages["registry fails"] = message_of(RailyardError, lambda: controller.start_health(HealthSpec()))
     assert not lab.children[0].stopped

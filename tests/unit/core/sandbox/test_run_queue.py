@@ -120,12 +120,6 @@ def test_a_long_or_odd_name_makes_one_ticket(queue: str) -> None:
         assert ticket.text.isprintable()
 
 
-def test_another_socket_is_no_ticket(queue: str) -> None:
-    with socket.socket(socket.AF_UNIX) as other:
-        other.bind(f"\0{queue}/soon/me: run")
-        assert run_queue.tickets(queue) == []
-
-
 def test_sockets_that_claim_another_user_keep_nobody_waiting(queue: str) -> None:
     """Neither a ticket nor a turn counts that another user's process has made, nor a turn without a ticket."""
     other, mine = os.geteuid() + 1, os.geteuid()
@@ -135,7 +129,7 @@ def test_sockets_that_claim_another_user_keep_nobody_waiting(queue: str) -> None
         f"{queue}-turn/{2:020}-1/{mine}",
     ]
     with ExitStack() as forged:
-        for name in [*names, f"{queue}/{1:020}-1/root: quickstart", f"{queue}-place/0"]:
+        for name in [*names, f"{queue}/{1:020}-1/root: quickstart", f"{queue}-place/0", f"{queue}/soon/me: run"]:
             forged.enter_context(socket.socket(socket.AF_UNIX)).bind(f"\0{name}")
         assert run_queue.tickets(queue) == []
         with run_queue.turn("mine", 1, queue, tell=pytest.fail):
@@ -176,13 +170,10 @@ def test_twenty_runs_take_turns_one_at_a_time_in_their_order(queue: str, monkeyp
     assert order == list(range(20))
 
 
-def test_a_machine_carries_more_runs_with_more_cores_and_memory() -> None:
+def test_a_class_shares_the_cores_and_memory_of_a_machine() -> None:
     assert run_queue.runs_at_once(2, 4e9) == 1
     assert run_queue.runs_at_once(64, 128e9) == 5
     assert run_queue.runs_at_once(64, 1.5e9) == 2
-
-
-def test_class_size_says_how_a_class_shares_the_machine() -> None:
     text = class_text(class_size(12, 2, 4e9))
     assert "1 run at once" in text
     assert "5 for each student" in text

@@ -164,29 +164,33 @@ def test_goodput_is_shown_from_a_while_before_to_a_while_after() -> None:
     assert run.recovery.recovered
 
 
-def home(*counts: tuple[float, int], others: dict[Fault, tuple[int, int]] | None = None) -> float | None:
-    """Of a cable that is cut from 1000 to 3000 ms; (ms, detours in force) of each "rerouted"."""
-    events = [reported(ms, "rerouted", routes=9, detours=detours) for ms, detours in counts]
-    return judged({CUT: (1000, 3000), **(others or {})}, {}, events)[0].primary_path_ms
+STANDING = {CRASH: (400, 5000)}
 
 
-def test_alone_traffic_is_home_when_the_last_detour_is_withdrawn() -> None:
-    assert home() == 0.0
-    assert home((1010, 4), (3025, 0)) == 25.0
-    assert home((1010, 4), (3025, 1), (3600, 0)) == 600.0, "one was left"
-    assert home((1010, 4), (2000, 0)) == 0.0, "there was none any more"
-    assert home((1010, 4), (3025, 0), (3050, 2), (3070, 0)) == 70.0, "they came again"
-    assert home((1010, 4)) is None
-    assert home((1010, 4), (3025, 1)) is None
-
-
-def test_concurrent_faults_count_only_their_own_detours() -> None:
-    standing = {CRASH: (400, 5000)}
-    assert home((430, 3), (1010, 7), (3020, 3), others=standing) == 20.0
-    assert home((430, 3), (1010, 7), (3020, 4), others=standing) is None
-    assert home((430, 3), (1010, 7), (3020, 3), others={CRASH: (400, 2000)}) is None, "who knows what there must be"
-    assert home((630, 3), (1010, 7), (3020, 3), others={CRASH: (600, 5000)}) is None, "it may not have had its own yet"
-    assert home((1010, 7), (3020, 0), others={CRASH: (1010, 3010)}) == 20.0, "both are one"
+@pytest.mark.parametrize(
+    ("detours", "others", "home_ms"),
+    [
+        ([], {}, 0.0),
+        ([(1010, 4), (3025, 0)], {}, 25.0),
+        ([(1010, 4), (3025, 1), (3600, 0)], {}, 600.0),  # one was left
+        ([(1010, 4), (2000, 0)], {}, 0.0),  # there was none any more
+        ([(1010, 4), (3025, 0), (3050, 2), (3070, 0)], {}, 70.0),  # they came again
+        ([(1010, 4)], {}, None),
+        ([(1010, 4), (3025, 1)], {}, None),
+        # of concurrent faults only a fault's own detours count
+        ([(430, 3), (1010, 7), (3020, 3)], STANDING, 20.0),
+        ([(430, 3), (1010, 7), (3020, 4)], STANDING, None),
+        ([(430, 3), (1010, 7), (3020, 3)], {CRASH: (400, 2000)}, None),  # the number that must be left is unknown
+        ([(630, 3), (1010, 7), (3020, 3)], {CRASH: (600, 5000)}, None),  # it may not have had its own yet
+        ([(1010, 7), (3020, 0)], {CRASH: (1010, 3010)}, 20.0),  # both are one
+    ],
+)
+def test_traffic_is_home_when_the_last_detour_is_withdrawn(
+    detours: list[tuple[float, int]], others: dict[Fault, tuple[int, int]], home_ms: float | None
+) -> None:
+    """Of a cable that is cut from 1000 to 3000 ms. `detours`: (ms, detours in force) of each "rerouted"."""
+    events = [reported(ms, "rerouted", routes=9, detours=count) for ms, count in detours]
+    assert judged({CUT: (1000, 3000), **others}, {}, events)[0].primary_path_ms == home_ms
 
 
 def test_a_reboot_is_over_when_its_switch_is_there_again() -> None:

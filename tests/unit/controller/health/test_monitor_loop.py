@@ -177,34 +177,26 @@ def test_at_its_end_nothing_is_left(rig: Callable[..., Rig]) -> None:
     running.sees(lambda view: view.stale)
 
 
-# ── loads, as healthd tells them ─────────────────────────────────────────────────────────────────
-
-
 def stats(at_ms: int, sent: dict[int, int]) -> SwitchEvent:
     rest = {"rx_bytes": 0, "rx_packets": 0, "tx_packets": 0, "rx_dropped": 0, "tx_dropped": 0}
     counters = {port: {"tx_bytes": total} | rest for port, total in sent.items()}
     return SwitchEvent("stats", RAIL_0, at_ms * MS, counters=counters)
 
 
-def test_loads_are_of_the_last_period_alone() -> None:
-    healthd, full = Healthd(PLAN, parse_health({"smoothing": "10s"})), PLAN.rail_bps // 8 // 10  # in 100 ms
+def test_loads_are_of_the_last_period_and_of_links_that_are_up() -> None:
+    healthd = Healthd(PLAN, parse_health({"smoothing": "10s"}))
+    full = PLAN.rail_bps // 8 // 10  # in 100 ms
     assert set(healthd.loads().values()) == {0.0}
     healthd.on_event(stats(0, {1: 0, 2: 0}))
     healthd.on_event(stats(100, {1: 0, 2: 0}))
     healthd.scores(100 * MS)
-    healthd.on_event(stats(200, {1: full, 2: full // 2}))
+    healthd.on_event(stats(200, {1: full // 2, 2: full}))
     assert healthd.scores(200 * MS).rails[0] > 95
     assert healthd.loads()[("rail", 0)] == pytest.approx(0.75)
     assert healthd.loads()[("rail", 1)] == 0.0
-
-
-def test_loads_are_of_links_that_are_up() -> None:
-    healthd, full = Healthd(PLAN, parse_health({})), PLAN.rail_bps // 8 // 10
-    healthd.on_event(stats(0, {1: 0, 2: 0}))
-    healthd.on_event(stats(100, {1: full // 2, 2: 0}))
-    healthd.on_event(SwitchEvent("port", RAIL_0, 110 * MS, port=2, up=False))
+    healthd.on_event(SwitchEvent("port", RAIL_0, 210 * MS, port=2, up=False))
     assert healthd.loads()[("rail", 0)] == pytest.approx(0.5)
-    healthd.on_event(SwitchEvent("switch-down", RAIL_0, 120 * MS))
+    healthd.on_event(SwitchEvent("switch-down", RAIL_0, 220 * MS))
     assert healthd.loads()[("rail", 0)] == 0.0
 
 
