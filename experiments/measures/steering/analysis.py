@@ -166,20 +166,24 @@ def path_shares(interval: MeasurementInterval, max_times: int) -> pd.DataFrame:
     """
     step = max(1, (interval.end_ns - interval.begin_ns) // max_times)
     times = [*range(interval.begin_ns, interval.end_ns, step), interval.end_ns]
-    at_first = [(interval.begin_ns, pair, paths) for pair, paths in interval.default_paths.items()]
-    later = [(choice.monotonic_ns, (choice.src, choice.dst), choice.paths) for choice in interval.choices]
-    rows = [(at_ns, pair, paths.split(" + ")) for at_ns, pair, paths in at_first + later]
+    rows: list[tuple[int, Pair, list[str]]] = []
+    for pair, paths in interval.default_paths.items():
+        rows.append((interval.begin_ns, pair, paths.split(" + ")))
+    for choice in interval.choices:
+        rows.append((choice.monotonic_ns, (choice.src, choice.dst), choice.paths.split(" + ")))
     chosen = pd.DataFrame(rows, columns=["at", "pair", "path"]).astype({"at": "int64"})
     chosen["until"] = chosen.groupby("pair", sort=False)["at"].shift(-1, fill_value=interval.end_ns + 1)
     chosen["parts"] = _WHOLE // chosen.path.map(len)
     chosen = chosen.explode("path").replace({"path": {"": NO_PATH}})
     ended = chosen.assign(at=chosen.until, parts=-chosen.parts)
     parts = pd.concat([chosen, ended]).groupby(["at", "path"]).parts.sum().unstack(fill_value=0).cumsum()
-    shares = parts.reindex(times, method="ffill") / (_WHOLE * max(1, len(at_first)))
+    shares = parts.reindex(times, method="ffill") / (_WHOLE * max(1, len(interval.default_paths)))
 
     def order(path: str) -> tuple[int, int, str]:
         kind = path.partition(" ")[0]
-        place = _KINDS.index(kind) if kind in _KINDS else len(_KINDS)
+        place = len(_KINDS)
+        if kind in _KINDS:
+            place = _KINDS.index(kind)
         return place, rail_of(path), path
 
     names = sorted(map(str, shares.columns[shares.any()]), key=order)
@@ -255,13 +259,13 @@ def policy_rows(
     rows: dict[FabricWorkload, tuple[PolicyRow, ...]] = {}
     for _, times in frame.groupby(["fabric", "work"], sort=False):
         place: FabricWorkload = (times.fabric.iloc[0], times.work.iloc[0])
-        by_policy = {str(policy): of_policy for policy, of_policy in times.groupby("policy", sort=False)}
-        of_place: list[PolicyRow] = []
+        by_policy = {str(policy): policy_times for policy, policy_times in times.groupby("policy", sort=False)}
+        place_rows: list[PolicyRow] = []
         for policy in order:
             if policy in by_policy:
                 steered = by_place.get((*place, policy), [])
-                of_place.append(_row(place, policy, by_policy, steered, dwell_s))
-        rows[place] = tuple(of_place)
+                place_rows.append(_row(place, policy, by_policy, steered, dwell_s))
+        rows[place] = tuple(place_rows)
     return rows
 
 
@@ -283,6 +287,9 @@ def _row(
     """
     times = by_policy[policy]
     reactions_ms = _reactions_ms(steered)
+    most_changed = None
+    if dwell_s:
+        most_changed = most_changed_pair(steered, dwell_s)
     fabric, work = place
     return PolicyRow(
         fabric=fabric,
@@ -294,7 +301,7 @@ def _row(
         over_dr=_quotient(by_policy.get(BASELINE_POLICY), times),
         over_oracle=_quotient(times, by_policy.get(ORACLE_POLICY)),
         changes_per_s=_changes_per_s(steered),
-        most_changed=most_changed_pair(steered, dwell_s) if dwell_s else None,
+        most_changed=most_changed,
         reaction_ms=none_if_nan(reactions_ms.median()),
         worst_reaction_ms=none_if_nan(reactions_ms.max()),
         verdict=worst_verdict(times.verdict),
@@ -315,7 +322,9 @@ def _changes_per_s(steered: Iterable[MeasurementInterval]) -> float | None:
         for event in _route_changes(interval):
             if interval.started_ns <= event.monotonic_ns <= interval.finished_ns:
                 routes += event.detail["routes"]
-    return routes / duration_s if duration_s else None
+    if not duration_s:
+        return None
+    return routes / duration_s
 
 
 def _reactions_ms(steered: Iterable[MeasurementInterval]) -> pd.Series:
@@ -329,13 +338,13 @@ def _reactions_ms(steered: Iterable[MeasurementInterval]) -> pd.Series:
     return frame.groupby(["interval", "version"], sort=False).ms.max()
 
 
-def _quotient(times: pd.DataFrame | None, others: pd.DataFrame | None) -> float | None:
+def _quotient(times: pd.DataFrame | None, base: pd.DataFrame | None) -> float | None:
     """Return the median of one policy's times over another's; None if one is missing or a time is invalid."""
-    if times is None or others is None:
+    if times is None or base is None:
         return None
-    if "invalid" in (worst_verdict(times.verdict), worst_verdict(others.verdict)):
+    if "invalid" in (worst_verdict(times.verdict), worst_verdict(base.verdict)):
         return None
-    return _median(times.value / others.value)
+    return _median(times.value / base.value)
 
 
 def _median(values: pd.Series) -> float | None:

@@ -8,7 +8,14 @@ from rich.console import Console
 
 from railyard.experiments.measures.steering.plots import spine_condition
 from railyard.experiments.measures.steering.policies_section import verdict_column, worst
-from railyard.experiments.measures.steering.spine_condition import TIE, Cell, as_dict, cells_of
+from railyard.experiments.measures.steering.spine_condition import (
+    TIE,
+    Cell,
+    as_dict,
+    cells_of,
+    count_by_condition,
+    count_by_slowest_link,
+)
 from railyard.results import format as fmt
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.views.report import Card, Section
@@ -39,11 +46,9 @@ class ComparisonSection(Section):
     def cards(self, analysis: Analysis) -> list[Card]:
         """Return in how many cells the papers' condition holds."""
         cells = analysis.derived(cells_of)
-        agreeing = sum(cell.agrees for cell in cells)
-        by_bottleneck = sum(cell.by_slowest_link == cell.measured for cell in cells)
-        theory = f"the slowest link of each path does in {by_bottleneck}"
+        theory = f"the slowest link of each path does in {count_by_slowest_link(cells)}"
         title = "Cells in which the papers' condition names the faster path"
-        return [Card(title, f"{agreeing} of {len(cells)}", theory, verdict=worst(cells))]
+        return [Card(title, f"{count_by_condition(cells)} of {len(cells)}", theory, verdict=worst(cells))]
 
     def headline(self, analysis: Analysis) -> list[str]:
         """Return the outcome in a sentence."""
@@ -77,18 +82,18 @@ class ComparisonSection(Section):
     def summary(self, analysis: Analysis) -> dict[str, Any]:
         """Return all cells."""
         cells = analysis.derived(cells_of)
-        return {"spine_condition": as_dict(cells) if cells else None}
+        if not cells:
+            return {"spine_condition": None}
+        return {"spine_condition": as_dict(cells)}
 
 
 def finding(cells: Sequence[Cell]) -> str:
     """Return the outcome in a sentence."""
-    by_condition = sum(cell.agrees for cell in cells)
-    by_bottleneck = sum(cell.by_slowest_link == cell.measured for cell in cells)
-    doubtful = sum(cell.verdict != "ok" for cell in cells)
     sentence = (
-        f"papers' condition g(G1) < 1/H(S) agrees with measured latency in {by_condition} of {len(cells)} cells; "
-        f"the slowest link on each path does in {by_bottleneck}"
+        f"papers' condition g(G1) < 1/H(S) agrees with measured latency in {count_by_condition(cells)} of {len(cells)} "
+        f"cells; the slowest link on each path does in {count_by_slowest_link(cells)}"
     )
+    doubtful = sum(cell.verdict != "ok" for cell in cells)
     if doubtful:
         sentence += f"; verdict not ok in {doubtful}, at worst {worst(cells)}"
     return sentence
@@ -110,11 +115,19 @@ def reason_text(cell: Cell) -> str:
 
 
 _YES_OR_NO: Final = {True: "yes", False: "no"}.__getitem__
-_SCORES: Final = tuple(
-    Column(title, attrgetter(f"scores.{part}"), "{:.2f}".format, style="dim")
-    for title, part in (("H(d1)", "domain"), ("H(g1)", "rail"), ("H(S)", "spine"), ("H(g2)", "far_rail"))
+
+
+def _score_column(title: str, part: str) -> Column:
+    """Return the column of a score as it was measured."""
+    return Column(title, attrgetter(f"scores.{part}"), "{:.2f}".format, style="dim")
+
+
+_SCORES: Final = (
+    _score_column("H(d1)", "domain"),
+    _score_column("H(g1)", "rail"),
+    _score_column("H(S)", "spine"),
+    _score_column("H(g2)", "far_rail"),
 )
-"""Scores as they were measured."""
 
 
 def spine_terminal_table(cells: Sequence[Cell], title: str, more: int) -> Table:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 from rich.console import Console
@@ -41,8 +42,10 @@ def print_first_routes(spec: ExperimentSpec, console: Console) -> None:
 
 def _print_background(initial: InitialState, console: Console) -> None:
     """Print what is sent beside the workload, and the scores that follow from it."""
-    for line in [describe_background(item) for item in initial.background] or ["none"]:
-        console.print(f"background: {line}", highlight=False)
+    for item in initial.background:
+        console.print(f"background: {describe_background(item)}", highlight=False)
+    if not initial.background:
+        console.print("background: none", highlight=False)
     scores = initial.scores
     summary = f"rails {_score_ranges(scores.rails)}; domains {_score_ranges(scores.domains)}"
     if initial.plan.uplinks:
@@ -51,8 +54,9 @@ def _print_background(initial: InitialState, console: Console) -> None:
 
 
 def _print_paths(initial: InitialState, console: Console) -> None:
-    """Print the first paths of some pairs by each policy, of pairs that have more paths to choose from first."""
+    """Print the first paths of some pairs by each policy."""
     pairs = [(flow.src, flow.dst) for flow in initial.flows]
+    # pairs that change rails have more paths to choose from
     pairs.sort(key=_is_within_rail)
     shown = pairs[:PAIRS_SHOWN]
     titles = [f"{src.name} to {dst.name}" for src, dst in shown]
@@ -90,7 +94,10 @@ def _score_ranges(scores: Sequence[int]) -> str:
     first = 0
     for score, group in groupby(scores):
         last = first + len(list(group)) - 1
-        ranges.append(f"{first}: {score}" if first == last else f"{first} to {last}: {score}")
+        elements = f"{first} to {last}"
+        if first == last:
+            elements = str(first)
+        ranges.append(f"{elements}: {score}")
         first = last + 1
     return ", ".join(ranges)
 
@@ -98,8 +105,7 @@ def _score_ranges(scores: Sequence[int]) -> str:
 def format_shares(shares: Shares) -> str:
     """Return the paths of a pair as text: `drd 4, 5, 6`; `dr 1, rd 0`."""
     parts: list[str] = []
-    paths = [share.path for share in shares]
-    for kind, of_kind in groupby(paths, key=lambda path: path.kind):
-        rails = ", ".join(str(path.rail) for path in of_kind)
-        parts.append(f"{kind} {rails}")
+    for kind, shares_of_kind in groupby(shares, key=attrgetter("path.kind")):
+        rails = [str(share.path.rail) for share in shares_of_kind]
+        parts.append(f"{kind} {', '.join(rails)}")
     return ", ".join(parts) or NOTHING

@@ -54,19 +54,29 @@ class Pattern:
 
     def at(self, t_s: float) -> frozenset[int]:
         """Return the numbers of the entries that are on."""
-        return frozenset(i for i, spec in enumerate(self.specs) if spec.wave.is_on(t_s))
+        numbers = (i for i, spec in enumerate(self.specs) if spec.wave.is_on(t_s))
+        return frozenset(numbers)
 
     def flows(self, on: Iterable[int]) -> tuple[BackgroundFlow, ...]:
         """Return the flows of these entries."""
-        return tuple(flow for i in sorted(on) for flow in flows_of(self.specs[i], self.plan))
+        flows: list[BackgroundFlow] = []
+        for number in sorted(on):
+            flows += flows_of(self.specs[number], self.plan)
+        return tuple(flows)
 
     def next_change(self, t_s: float) -> float | None:
         """Return the next time after `t_s` at which an entry begins or ends; None if there is none."""
         changes = list[float]()
-        for wave in (spec.wave for spec in self.specs):
-            period = floor(max(0.0, t_s - wave.first) / wave.every) if wave.every else 0
-            for start in (wave.first + n * (wave.every or 0.0) for n in (period, period + 1)):
-                changes += [start] if wave.lasts is None else [start, start + wave.lasts]
+        for spec in self.specs:
+            wave = spec.wave
+            # of a load that comes again, the changes of this period and of the next one
+            starts = [wave.first]
+            if wave.every:
+                period = floor(max(0.0, t_s - wave.first) / wave.every)
+                starts = [wave.first + period * wave.every, wave.first + (period + 1) * wave.every]
+            changes += starts
+            if wave.lasts is not None:
+                changes += [start + wave.lasts for start in starts]
         return min((at for at in changes if at > t_s), default=None)
 
 
@@ -83,20 +93,31 @@ def expected_scores(plan: Plan, background: Iterable[BackgroundFlow]) -> Scores:
     for flow in background:
         out[flow.src, flow.device] += flow.bps
         into[flow.dst, flow.device] += flow.bps
-        across += flow.bps if flow.path == "spine" else 0.0
+        if flow.path == "spine":
+            across += flow.bps
 
-    def score(gpus: Sequence[Gpu], device: str, capacity_bps: int) -> int:
-        used = sum(max(out[gpu, device], into[gpu, device]) for gpu in gpus) / (capacity_bps * len(gpus))
-        return max(1, round(BEST * (1 - min(1.0, used))))
-
+    by_rank: defaultdict[int, float] = defaultdict(float)
+    by_domain: defaultdict[int, float] = defaultdict(float)
+    for gpu in plan.gpus:
+        by_rank[gpu.rank] += max(out[gpu, "rail0"], into[gpu, "rail0"])
+        by_domain[gpu.domain] += max(out[gpu, "hb0"], into[gpu, "hb0"])
+    rail_capacity_bps = plan.rail_bps * plan.spec.domains
+    domain_capacity_bps = plan.hb_bps * plan.spec.rails
     uplinks_bps = plan.uplink_bps * len(plan.uplinks)
-    by_rank = ([gpu for gpu in plan.gpus if gpu.rank == g] for g in range(plan.spec.rails))
-    by_domain = ([gpu for gpu in plan.gpus if gpu.domain == d] for d in range(plan.spec.domains))
     return Scores(
-        rails=tuple(score(gpus, "rail0", plan.rail_bps) for gpus in by_rank),
-        domains=tuple(score(gpus, "hb0", plan.hb_bps) for gpus in by_domain),
-        spine=max(1, round(BEST * (1 - min(1.0, across / uplinks_bps)))) if uplinks_bps else BEST,
+        rails=tuple(_score(by_rank[rank], rail_capacity_bps) for rank in range(plan.spec.rails)),
+        domains=tuple(_score(by_domain[number], domain_capacity_bps) for number in range(plan.spec.domains)),
+        spine=_score(across, uplinks_bps),
     )
+
+
+def _score(used_bps: float, capacity_bps: float) -> int:
+    """Return the h-score of links that carry `used_bps` together; the best one if there are none."""
+    if not capacity_bps:
+        return BEST
+    used_share = min(1.0, used_bps / capacity_bps)
+    # 0 means blocked: no policy would choose a path through it
+    return max(1, round(BEST * (1 - used_share)))
 
 
 def oracle_paths(
@@ -178,15 +199,17 @@ class InitialState:
 
     def steering(self, policy: str) -> Steering:
         """Return how agents apply a policy; one that knows the load has its paths for the background as it begins."""
-        background = self.pattern.flows(self.pattern.at(0.0))
-        assigned = oracle_paths(self.plan, self.flows, background) if HEALTH_POLICIES[policy].knows_load else {}
+        assigned: dict[tuple[Gpu, Gpu], Shares] = {}
+        if HEALTH_POLICIES[policy].knows_load:
+            assigned = oracle_paths(self.plan, self.flows, self.pattern.flows(self.pattern.at(0.0)))
         return self.routing.steering(policy, self.plan.spec, self.seed, assigned)
 
     def chosen(self, policy: str, pairs: Iterable[tuple[Gpu, Gpu]] | None = None) -> dict[tuple[Gpu, Gpu], Shares]:
         """Return the paths of some pairs (None: of all that send) once those scores have lasted."""
+        if pairs is None:
+            pairs = [(flow.src, flow.dst) for flow in self.flows]
         steering = self.steering(policy)
-        asked = ((flow.src, flow.dst) for flow in self.flows) if pairs is None else pairs
-        return {(src, dst): settled_paths(steering, src, dst, self.scores) for src, dst in asked}
+        return {(src, dst): settled_paths(steering, src, dst, self.scores) for src, dst in pairs}
 
 
 def initial_states(spec: ExperimentSpec, seeds: int | None = None) -> Iterator[tuple[str, str, InitialState]]:
@@ -199,6 +222,7 @@ def initial_states(spec: ExperimentSpec, seeds: int | None = None) -> Iterator[t
         return
     background = background_of(spec)
     grid = grid_of(spec)
+    seed_count = spec.repeats if seeds is None else seeds
     for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
         plan = nominal_plan(fabric)
         for workload_label, workload in labelled_workloads(spec):
@@ -206,5 +230,5 @@ def initial_states(spec: ExperimentSpec, seeds: int | None = None) -> Iterator[t
             if grid:
                 scenes = [(f"{workload_label}, {scene.name}", scene.background(fabric)) for scene in grid.scenes]
             for name, scene_background in scenes:
-                for seed in range(spec.seed, spec.seed + (spec.repeats if seeds is None else seeds)):
+                for seed in range(spec.seed, spec.seed + seed_count):
                     yield label, name, InitialState(plan, routing, workload, scene_background, seed)

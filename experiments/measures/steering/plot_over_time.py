@@ -3,9 +3,10 @@
 On top, what background ran when; its times are shaded in every panel.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from math import inf
 from statistics import median
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +19,7 @@ from matplotlib.ticker import FuncFormatter
 
 from railyard.experiments.measures.steering.analysis import MeasurementInterval, path_shares, rail_of
 from railyard.experiments.measures.steering.records import HealthSample
+from railyard.results.analysis.aggregate import grouped
 from railyard.results.format import percent, workload_label
 from railyard.results.plots import style as plots
 from railyard.results.plots.svg import mark
@@ -54,9 +56,9 @@ _HATCHES: Final = {"rd": "////", "drd": "....", "spine": "xxxx"}
 
 
 class Span(NamedTuple):
-    """Interval during which some background was on, in seconds after the foreground's start."""
+    """Interval during which some background was on, in seconds after the foreground's start. `load`: its text."""
 
-    what: str
+    load: str
     begin: float
     end: float
 
@@ -66,15 +68,15 @@ def over_time(interval: MeasurementInterval) -> plots.Plot:
     name = f"{workload_label(interval.interval)} on {interval.fabric} under {interval.policy}"
     spans = tuple(background(interval))
     shares = path_shares(interval, _MAX_POINTS)
-    rows = list(dict.fromkeys(span.what for span in spans))
+    rows = list(dict.fromkeys(span.load for span in spans))
     background_height = 0.24 * max(1, len(rows))
     with plots.drawing(7.0 + background_height) as figure:
         grid = figure.subplots(4, 1, sharex=True, height_ratios=[background_height, 2.4, 2.4, 1.9])
         for span in spans:
             width = span.end - span.begin
-            y = rows.index(span.what)
+            y = rows.index(span.load)
             bar = grid[0].barh(y, width, left=span.begin, height=0.6, color=plots.MUTED, lw=0)
-            mark(bar, "", f"{span.what}, from {span.begin:.2f} s to {span.end:.2f} s")
+            mark(bar, "", f"{span.load}, from {span.begin:.2f} s to {span.end:.2f} s")
         grid[0].set_yticks(range(len(rows)), rows, fontsize=9)
         grid[0].set_title("background" if rows else "no background", fontsize=9, fontweight="normal")
         grid[0].spines[["left", "bottom"]].set_visible(False)
@@ -105,20 +107,34 @@ def background(interval: MeasurementInterval) -> Iterator[Span]:
     active_since: dict[str, float] = {}
     for event in sorted(interval.events, key=lambda e: e.monotonic_ns):
         if event.source == "background":
-            detail = event.detail
             at = _seconds(interval, event.monotonic_ns)
-            parts = []  # `rails 0, 1`, where a run of before has no `text`
-            for unit, numbers in (("rail", detail.get("rails") or ()), ("domain", detail.get("domains") or ())):
-                if numbers:
-                    parts.append(f"{unit if len(numbers) == 1 else unit + 's'} {', '.join(map(str, numbers))}")
-            parts += ["spines"] if detail.get("spine") else []
-            name = f"{detail.get('text', ' and '.join(parts))}: {percent(float(detail['load']), 0)}"
+            name = f"{_loaded_text(event.detail)}: {percent(float(event.detail['load']), 0)}"
             if name in active_since:
                 yield Span(name, active_since.pop(name), at)
             if event.what == "on":
                 active_since[name] = at
     for name, start in active_since.items():
         yield Span(name, start, _seconds(interval, interval.end_ns))
+
+
+def _loaded_text(detail: Mapping[str, Any]) -> str:
+    """Return the elements that background loads: `rails 0, 1 and spines`."""
+    # runs of older versions have no text
+    if "text" in detail:
+        return str(detail["text"])
+    parts: list[str] = []
+    for unit in ("rail", "domain"):
+        numbers = detail.get(f"{unit}s") or ()
+        if numbers:
+            parts.append(f"{_plural(unit, numbers)} {', '.join(map(str, numbers))}")
+    if detail.get("spine"):
+        parts.append("spines")
+    return " and ".join(parts)
+
+
+def _plural(noun: str, numbers: Sequence[int]) -> str:
+    """Return a noun in the plural if it has several numbers."""
+    return noun if len(numbers) == 1 else f"{noun}s"
 
 
 def _seconds(interval: MeasurementInterval, at_ns: int) -> float:
@@ -129,13 +145,13 @@ def _lines(
     axes: Axes,
     interval: MeasurementInterval,
     elements: Sequence[str],
-    what: str,
+    value: str,
     title: str,
     limits: tuple[float, float],
 ) -> None:
     """Draw a line for each element, those that background loads in a colour of their own, labelled where they end.
 
-    `limits`: of the axis.
+    `value`: the field of a sample. `limits`: of the axis.
     """
     samples_by_element: defaultdict[tuple[str, int], list[HealthSample]] = defaultdict(list)
     for sample in interval.health:
@@ -148,7 +164,7 @@ def _lines(
         every = samples_by_element[element, index]
         samples = every[:: 1 + len(every) // _MAX_POINTS]
         times = [_seconds(interval, s.monotonic_ns) for s in samples]
-        values = [float(getattr(s, what)) for s in samples]
+        values = [float(getattr(s, value)) for s in samples]
         look = element, (element, index) in loaded
         colour, dash = _LOOKS[look]
         line = axes.plot(times, values, color=colour, lw=1.4, ls=dash)
@@ -167,7 +183,10 @@ def loaded_elements(interval: MeasurementInterval) -> set[tuple[str, int]]:
         if event.source == "background":
             for element, key in _LOADED_KEYS.items():
                 numbers = event.detail.get(key) or ()
-                loaded |= {(element, 0)} if numbers is True else {(element, number) for number in numbers}
+                # the key of spines has no numbers: all are loaded alike
+                if numbers is True:
+                    numbers = (0,)
+                loaded.update((element, number) for number in numbers)
     return loaded
 
 
@@ -189,14 +208,18 @@ def end_labels(ends: Mapping[tuple[str, bool], Sequence[tuple[float, int]]]) -> 
     while len(clusters := list(_clusters(ends, together))) > _LABELS and together < 1:
         together *= 2
     labels = list[EndLabel]()
+    lowest = -inf
     for end, look, indices in sorted(clusters):
-        y = max(end, labels[-1].y + _LABEL_GAP) if labels else end
+        y = max(end, lowest)
         labels.append(EndLabel(look, _names(look, indices), end, y))
-    too_high = max(0.0, labels[-1].y - 1) if labels else 0.0
+        lowest = y + _LABEL_GAP
+    # the pass upwards may have pushed labels above the panel: a pass downwards brings them back
     lowered = list[EndLabel]()
+    highest = 1.0
     for label in reversed(labels):
-        highest = lowered[-1].y - _LABEL_GAP if lowered else label.y - too_high
-        lowered.append(label._replace(y=min(label.y, highest)))
+        y = min(label.y, highest)
+        lowered.append(label._replace(y=y))
+        highest = y - _LABEL_GAP
     return lowered[::-1]
 
 
@@ -205,29 +228,35 @@ def _clusters(
 ) -> Iterator[tuple[float, tuple[str, bool], list[int]]]:
     """Yield where lines of one look end that end within `together` of the next one, the look, and their indices."""
     for look, lines in ends.items():
-        cluster = list[tuple[float, int]]()
+        cluster_ends = list[float]()
+        indices = list[int]()
         for end, index in sorted(lines):
-            if cluster and end - cluster[-1][0] > together:
-                yield median(end for end, _ in cluster), look, sorted(index for _, index in cluster)
-                cluster = []
-            cluster.append((end, index))
-        yield median(end for end, _ in cluster), look, sorted(index for _, index in cluster)
+            if cluster_ends and end - cluster_ends[-1] > together:
+                yield median(cluster_ends), look, sorted(indices)
+                cluster_ends = []
+                indices = []
+            cluster_ends.append(end)
+            indices.append(index)
+        yield median(cluster_ends), look, sorted(indices)
 
 
 def _names(look: tuple[str, bool], indices: Sequence[int]) -> str:
     """Return `hot rails 0 to 3`, `rail 5`."""
     element, is_loaded = look
-    hot = "hot " if is_loaded else ""
-    if element == "spine":
-        return f"{hot}spines"
-    return f"{hot}{_ELEMENTS[element]}{'s' if len(indices) > 1 else ''} {', '.join(_ranges(indices))}"
+    name = "spines"
+    if element != "spine":
+        name = f"{_plural(_ELEMENTS[element], indices)} {', '.join(_ranges(indices))}"
+    return f"hot {name}" if is_loaded else name
 
 
 def _ranges(numbers: Sequence[int]) -> Iterator[str]:
     """Yield sorted numbers as `0 to 3`, `5`."""
     for _, group in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
         run = [number for _, number in group]
-        yield f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run))
+        if len(run) > 2:
+            yield f"{run[0]} to {run[-1]}"
+        else:
+            yield ", ".join(map(str, run))
 
 
 def _label_ends(axes: Axes, labels: Sequence[EndLabel]) -> None:
@@ -242,25 +271,46 @@ def _label_ends(axes: Axes, labels: Sequence[EndLabel]) -> None:
 
 def _areas(axes: Axes, times: Sequence[float], shares: pd.DataFrame) -> None:
     """Draw the shares of the foreground's pairs, one on the other."""
-    names = [str(name) for name in shares]
+    names = list(map(str, shares))
     rails = 1 + max(map(rail_of, names), default=0)
-    colours = {n: plots.shade(_KINDS.get(n.partition(" ")[0], _KINDS["none"]), rail_of(n), rails) for n in names}
     below = np.zeros(len(times))
-    hatches = {name: _HATCHES.get(name.partition(" ")[0], "") for name in names}
-    for name, colour in colours.items():
-        look: dict[str, Any] = {"facecolor": colour, "hatch": hatches[name], "edgecolor": plots.PAPER}
+    patches: list[Patch] = []
+    for name in names:
+        kind = _kind_of(name)
+        colour = _shade(kind, rail_of(name), rails)
+        hatch = _HATCHES.get(kind, "")
+        patches.append(_patch(colour, hatch, name))
+        look: dict[str, Any] = {"facecolor": colour, "hatch": hatch, "edgecolor": plots.PAPER}
         area = axes.fill_between(times, below, below + shares[name], step="post", lw=0, **look)
         mark(area, "", f"{name}: {percent(shares[name].min(), 0)} to {percent(shares[name].max(), 0)} of pairs")
         below = below + shares[name].to_numpy()
     axes.set_ylabel("pairs by path")
-    if len(colours) <= _MAX_NAMED:
-        _legend(axes, [_patch(colour, hatches[name], name) for name, colour in reversed(colours.items())])
-        return
-    kinds = dict.fromkeys(name.partition(" ")[0] for name in reversed(colours))
-    middle = {kind: plots.shade(_KINDS.get(kind, _KINDS["none"]), 1, 3) for kind in kinds}
-    several = {kind: sum(name.startswith(f"{kind} ") for name in colours) > 1 for kind in kinds}
-    texts = {kind: f"{kind}, by rail 0 to {rails - 1}:\nlight to dark" if several[kind] else kind for kind in kinds}
-    _legend(axes, [_patch(middle[kind], _HATCHES.get(kind, ""), texts[kind]) for kind in kinds])
+    if len(names) > _MAX_NAMED:
+        patches = _patches_of_kinds(names, rails)
+    # from top to bottom, as the areas are
+    _legend(axes, patches[::-1])
+
+
+def _patches_of_kinds(names: Sequence[str], rails: int) -> list[Patch]:
+    """Return a patch for each kind of path, which stands for the shades of all its rails."""
+    counts = Counter(map(_kind_of, names))
+    patches: list[Patch] = []
+    for kind, count in counts.items():
+        text = kind
+        if count > 1:
+            text = f"{kind}, by rail 0 to {rails - 1}:\nlight to dark"
+        patches.append(_patch(_shade(kind, 1, 3), _HATCHES.get(kind, ""), text))
+    return patches
+
+
+def _kind_of(path: str) -> str:
+    """Return the kind of a path such as `drd by rail 4`."""
+    return path.partition(" ")[0]
+
+
+def _shade(kind: str, rail: int, rails: int) -> str:
+    """Return the colour of a kind of path, darker for higher rails."""
+    return plots.shade(_KINDS.get(kind, _KINDS["none"]), rail, rails)
 
 
 def _patch(colour: str, hatch: str, name: str) -> Patch:
@@ -273,13 +323,17 @@ def _legend(axes: Axes, handles: Sequence[Line2D | Patch]) -> None:
 
 
 def _alt(name: str, interval: MeasurementInterval, spans: Iterable[Span], shares: pd.DataFrame) -> str:
-    alt_parts = []
+    samples_by_element = grouped(interval.health, "element")
+    alt_parts: list[str] = []
     for element, name_of_one in _ELEMENTS.items():
-        scores = [s.score for s in interval.health if s.element == element]
-        alt_parts += [f"scores of {name_of_one}s from {min(scores)} to {max(scores)}"] if scores else []
-    at_end = [(path, share) for path, share in shares.iloc[-1].items() if share > 0]
-    alt_parts += [f"{percent(share, 0)} of pairs by {path} at the end" for path, share in at_end]
-    loads = [s.load for s in interval.health if s.element == "rail"]
-    alt_parts += [f"rails loaded to {percent(max(loads), 0)} at most"] if loads else []
-    background_names = ", ".join(dict.fromkeys(span.what for span in spans)) or "none"
+        scores = [sample.score for sample in samples_by_element.get(element, ())]
+        if scores:
+            alt_parts.append(f"scores of {name_of_one}s from {min(scores)} to {max(scores)}")
+    for path, share in shares.iloc[-1].items():
+        if share > 0:
+            alt_parts.append(f"{percent(share, 0)} of pairs by {path} at the end")
+    loads = [sample.load for sample in samples_by_element.get("rail", ())]
+    if loads:
+        alt_parts.append(f"rails loaded to {percent(max(loads), 0)} at most")
+    background_names = ", ".join(dict.fromkeys(span.load for span in spans)) or "none"
     return f"Scores, choices and load over time of {name}. Background: {background_names}. {'; '.join(alt_parts)}"

@@ -30,7 +30,9 @@ def policies(rows: Sequence[PolicyRow], fabric_workload: FabricWorkload) -> styl
         handles: list[Patch | Line2D] = []
         for y, row in enumerate(rows):
             look = {"color": POLICY_COLOURS.get(row.policy, style.SKY)}
-            note = f" · {BASELINE_POLICY} / this {row.over_dr:.2f}" if _is_compared(row) else ""
+            note = ""
+            if _is_compared(row):
+                note = f" · {BASELINE_POLICY} / this {row.over_dr:.2f}"
             draw_times(axes, y, 0.62, look, Spread(row.times, row.predicted), ("", row.policy), note)
             if row.policy in POLICY_COLOURS:
                 colour = POLICY_COLOURS[row.policy]
@@ -74,15 +76,18 @@ def spine_condition(cells: Sequence[Cell], name: str) -> style.Plot:
     """One pair's cells. Green: rail-only's way is sooner there; red: the spine's. A cross: the papers say otherwise."""
     grid = cells[0].scene.grid
     alt_text = f"Which way has the lower latency, {name}. {'; '.join(map(_cell_text, cells))}"
-    spines = grid.loads if grid.spine else (0.0,)
+    spines = _loads(grid, grid.spine)
     columns = max(3, len(spines))
     with style.drawing(0.9 + style.WIDTH / columns) as figure:
         panels = figure.subplots(1, columns, squeeze=False, sharey=True)[0]
         for axes in panels[len(spines) :]:
             axes.set_visible(False)
         for axes, spine in zip(panels, spines, strict=False):
-            _draw_scenes(axes, grid, [cell for cell in cells if cell.scene.spine == spine])
-            title = f"spines {percent(spine, 0)}" if grid.spine else ""
+            spine_cells = [cell for cell in cells if cell.scene.spine == spine]
+            _draw_scenes(axes, grid, spine_cells)
+            title = ""
+            if grid.spine:
+                title = f"spines {percent(spine, 0)}"
             style.quiet(axes, xlabel="rail of the source", title=title)
         panels[0].set_ylabel("HB domain of the source")
         cross: dict[str, Any] = {"ls": "none", "marker": "x", "ms": 8, "mew": 2, "color": style.INK}
@@ -96,6 +101,16 @@ def spine_condition(cells: Sequence[Cell], name: str) -> style.Plot:
         return style.finish(figure, f"rail-only-{name}", alt_text, caption)
 
 
+def _loads(grid: GridSpec, is_varied: object) -> tuple[float, ...]:
+    """Return the loads of an element over the scenes of a grid; 0 alone if the grid doesn't load it."""
+    return grid.loads if is_varied else (0.0,)
+
+
+def _load_texts(loads: Sequence[float]) -> list[str]:
+    """Return loads as percentages."""
+    return [percent(load, 0) for load in loads]
+
+
 def _cell_text(cell: Cell) -> str:
     """Return the faster way in a scene in words."""
     text = f"{cell.scene.name}: {cell.measured}"
@@ -106,19 +121,20 @@ def _cell_text(cell: Cell) -> str:
 
 def _draw_scenes(axes: Axes, grid: GridSpec, cells: Sequence[Cell]) -> None:
     """Draw the cells of one load of the spines: rails across, HB domains down."""
-    rails = grid.loads if grid.rails else (0.0,)
-    domains = grid.loads if grid.domains else (0.0,)
+    rails = _loads(grid, grid.rails)
+    domains = _loads(grid, grid.domains)
     norm = Normalize(-_MAX_LOG2_RATIO, _MAX_LOG2_RATIO, clip=True)
     for cell in cells:
         x = rails.index(cell.scene.rail)
         y = domains.index(cell.scene.domain)
         factor = cell.latency["spine"] / cell.latency["rail-only"]
+        # factors, so that half and twice as long are equally far from even
         axes.add_patch(Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, color=_RAMP(norm(log2(factor))), lw=0))
         text = f"× {max(factor, 1 / factor):.2f}"
         axes.text(x, y, text, ha="center", va="center", color=_TEXT_COLOUR, fontsize=10)
         if not cell.agrees:
             axes.plot(x + 0.34, y - 0.34, "x", ms=8, mew=2, color=_TEXT_COLOUR)
     axes.set(xlim=(-0.5, len(rails) - 0.5), ylim=(len(domains) - 0.5, -0.5), aspect="equal")
-    axes.set_xticks(range(len(rails)), [percent(load, 0) for load in rails])
-    axes.set_yticks(range(len(domains)), [percent(load, 0) for load in domains])
+    axes.set_xticks(range(len(rails)), _load_texts(rails))
+    axes.set_yticks(range(len(domains)), _load_texts(domains))
     axes.spines[["left", "bottom"]].set_visible(False)

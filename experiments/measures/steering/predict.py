@@ -3,7 +3,7 @@
 Times follow from max-min fair shares, where these decide alone; `WHY_NOT` names the other cases.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Final, NamedTuple
@@ -69,23 +69,23 @@ def predictions(spec: ExperimentSpec) -> tuple[SteeredPrediction, ...]:
         states = [initial for _, _, initial in group]
         for policy in states[0].routing.policies:
             for initial in states:
-                known = _predict(initial, policy)
+                prediction = _predict(initial, policy)
                 row = SteeredPrediction(
                     fabric=label,
                     policy=policy,
                     workload=name,
                     seed=initial.seed,
                     metric="completion_time",
-                    predicted=known.seconds,
+                    predicted=prediction.seconds,
                     unit="s",
-                    equation=known.equation,
-                    why=known.why,
+                    equation=prediction.equation,
+                    why=prediction.why,
                 )
                 rows.append(row)
     return tuple(rows)
 
 
-class _Known(NamedTuple):
+class _PolicyTime(NamedTuple):
     """A time, s, and what it follows from; without one, the reason `why`."""
 
     seconds: float | None
@@ -93,23 +93,28 @@ class _Known(NamedTuple):
     why: str = ""
 
 
-def _predict(initial: InitialState, policy: str) -> _Known:
+def _predict(initial: InitialState, policy: str) -> _PolicyTime:
     """Return the time of a workload under a policy."""
     if not initial.pattern.steady:
-        return _Known(None, why=WHY_NOT["moving"])
+        return _PolicyTime(None, why=WHY_NOT["moving"])
     if initial.workload.is_independent:
         seconds = completion_s(initial.pattern, initial.flows, initial.steering(policy))
         if seconds is None:
-            return _Known(None, why=WHY_NOT["several"])
-        return _Known(seconds, SHARES)
+            return _PolicyTime(None, why=WHY_NOT["several"])
+        return _PolicyTime(seconds, SHARES)
     plan = initial.plan
     if policy != plan.spec.chosen_policy or initial.background:
-        return _Known(None, why=WHY_NOT["dependent"])
+        return _PolicyTime(None, why=WHY_NOT["dependent"])
     # the fabric's own policy and no other traffic: as on a fabric without health routing
     rates = payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu)
     times = predict_schedule(initial.schedule, rates, plan.spec)
     first_s = next(iter(times.values()))
-    return _Known(times.get(WHOLE, first_s), EQUATIONS)
+    return _PolicyTime(times.get(WHOLE, first_s), EQUATIONS)
+
+
+def _policies(rows: Iterable[SteeredPrediction]) -> list[str]:
+    """Return each policy once."""
+    return list(dict.fromkeys(row.policy for row in rows))
 
 
 def _by_workload(rows: Sequence[SteeredPrediction]) -> Iterator[tuple[str, str, pd.DataFrame]]:
@@ -126,12 +131,17 @@ def _panels(rows: Sequence[SteeredPrediction]) -> Figure:
     heights = [len(times.columns) + 1.5 for _, _, times in workloads]
     figure = style.new_figure(style.WIDTH, 1.0 + 0.32 * sum(heights))
     panels = figure.subplots(len(workloads), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
-    reasons = {(row.fabric, row.workload, row.policy): row.why for row in reversed(rows)}  # of each policy's first seed
+    reasons: dict[tuple[str, str, str], str] = {}
+    for row in rows:
+        # of each policy's first seed
+        reasons.setdefault((row.fabric, row.workload, row.policy), row.why)
     for axes, (fabric, workload, times) in zip(panels[:, 0], workloads, strict=True):
         for y, policy in enumerate(times.columns):
             _draw_policy(axes, y, policy, times[policy].dropna(), reasons[fabric, workload, policy])
         axes.set_yticks(range(len(times.columns)), list(times.columns))
-        longest_s = 1.0 if times.isna().all(axis=None) else float(times.max().max())
+        longest_s = float(times.max().max())
+        if pd.isna(longest_s):
+            longest_s = 1.0
         axes.set_xlim(0, 1.15 * longest_s)
         axes.set_title(f"{workload} on {fabric}")
         _finish(axes)
@@ -152,13 +162,14 @@ def _draw_policy(axes: Axes, y: int, policy: str, times: pd.Series, why: str) ->
 def _scenes(rows: Sequence[SteeredPrediction]) -> Figure:
     """Draw a line for each scene, with a ring for each policy."""
     workloads = list(_by_workload(rows))
-    names = list(dict.fromkeys(row.policy for row in rows))
+    names = _policies(rows)
     figure = style.new_figure(style.WIDTH, 1.4 + 0.24 * len(workloads))
     axes = figure.subplots()
     for policy, colour in style.colours(names).items():
         medians = [times[policy].median() for *_, times in workloads]
         axes.plot(medians, range(len(workloads)), "o", ms=7, mfc="none", mec=colour, mew=1.8, label=policy)
-    axes.set_yticks(range(len(workloads)), [f"{workload} on {fabric}" for fabric, workload, _ in workloads], fontsize=8)
+    labels = [f"{workload} on {fabric}" for fabric, workload, _ in workloads]
+    axes.set_yticks(range(len(workloads)), labels, fontsize=8)
     axes.set_xlim(left=0)
     figure.legend(loc="outside upper right", ncols=len(names))
     _finish(axes)
@@ -177,14 +188,15 @@ def print_table(spec: ExperimentSpec, rows: Sequence[SteeredPrediction], console
         _print_scenes(spec, rows, console)
     else:
         _print_policies(spec, rows, console)
-    for why in dict.fromkeys(row.why for row in rows if row.why):
+    reasons = dict.fromkeys(row.why for row in rows)
+    for why in filter(None, reasons):
         console.print(f"{fmt.NOTHING}: {why}", highlight=False)
     print_rates(spec, console)
 
 
 def _print_scenes(spec: ExperimentSpec, rows: Sequence[SteeredPrediction], console: Console) -> None:
     """Print the medians of all policies, a line a scene."""
-    policies = list(dict.fromkeys(row.policy for row in rows))
+    policies = _policies(rows)
     title = f"{spec.name}: predicted times, scene by scene"
     table = plain_table("fabric", "workload and scene", *policies, right=policies, title=title)
     for fabric, workload, times in _by_workload(rows):
@@ -207,17 +219,21 @@ def _print_policies(spec: ExperimentSpec, rows: Sequence[SteeredPrediction], con
         baseline = times.get(BASELINE_POLICY, unknown)
         oracle = times.get(ORACLE_POLICY, unknown)
         for policy in map(str, times):
-            of_policy = times[policy]
-            figures = [_seconds(of_policy.median()), _seconds(of_policy.min()), _seconds(of_policy.max())]
-            figures += [_ratio(baseline / of_policy), _ratio(of_policy / oracle)]
+            policy_times = times[policy]
+            figures = [_seconds(policy_times.median()), _seconds(policy_times.min()), _seconds(policy_times.max())]
+            figures += [_ratio(baseline / policy_times), _ratio(policy_times / oracle)]
             table.add_row(policy, *figures, equations.get((fabric, workload, policy)))
         console.print(table)
 
 
 def _ratio(ratios: pd.Series) -> str:
     """Return the median over the seeds of which both times are known."""
-    return fmt.NOTHING if ratios.isna().all() else f"{ratios.median():.2f}"
+    if ratios.isna().all():
+        return fmt.NOTHING
+    return f"{ratios.median():.2f}"
 
 
 def _seconds(value: float) -> str:
-    return fmt.seconds(None if pd.isna(value) else value)
+    if pd.isna(value):
+        return fmt.seconds(None)
+    return fmt.seconds(value)

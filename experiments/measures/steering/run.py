@@ -101,7 +101,8 @@ class SteeredTurn:
         ended_ns = time.monotonic_ns()
         agents.release()
         received = [event for event in session.events() if event[0] >= begun_ns]
-        if any(name == "changed" and steered_ns < at_ns <= ended_ns for at_ns, name, _ in received):
+        changed_ns = [at_ns for at_ns, name, _ in received if name == "changed"]
+        if any(steered_ns < at_ns <= ended_ns for at_ns in changed_ns):
             self.turn.run.loads[-1] = replace(self.turn.run.loads[-1], rerouted=True)
         self._record_scores(received)
         self._record_changes(received, steered_ns)

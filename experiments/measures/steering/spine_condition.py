@@ -94,7 +94,9 @@ class Cell:
         b = self.latency["spine"]
         if max(a, b) < min(a, b) * (1 + TIE):
             return "even"
-        return "rail-only" if a < b else "spine"
+        if a < b:
+            return "rail-only"
+        return "spine"
 
     @property
     def agrees(self) -> bool:
@@ -115,12 +117,14 @@ class Cell:
         if self.agrees:
             return ""
         if self.by_slowest_link != self.measured:
+            # links that are equally slow leave the number of hops to decide
             return "hops" if self.by_slowest_link == "even" else "not known"
         h = self.scores
-        by_score = _compare(
-            _bottleneck((1, h.domain), (1, h.far_rail)), _bottleneck((1, h.rail), (1, h.spine), (1, h.far_rail))
-        )
-        return "lowest score" if by_score == self.measured else "HB rate"
+        rail_only = _bottleneck((1, h.domain), (1, h.far_rail))
+        spine = _bottleneck((1, h.rail), (1, h.spine), (1, h.far_rail))
+        if _compare(rail_only, spine) == self.measured:
+            return "lowest score"
+        return "HB rate"
 
 
 def cells(
@@ -196,44 +200,70 @@ def _scores(matching_intervals: Iterable[MeasurementInterval], src: str, dst: st
     near = gpu_of_name(src)
     far = gpu_of_name(dst)
     elements = (("domain", near.domain), ("rail", near.rank), ("spine", 0), ("rail", far.rank))
-    if not all(scores_by_element[element] for element in elements):
-        return None
-    return Scores(*(median(scores_by_element[element]) / 100 for element in elements))
+    shares: list[float] = []
+    for element in elements:
+        if not scores_by_element[element]:
+            return None
+        shares.append(median(scores_by_element[element]) / 100)
+    return Scores(*shares)
 
 
 def _product(*scores: float) -> Range:
-    return Range(*np.prod([np.clip(score + _STEPS, 0, 1) for score in scores], axis=0).tolist())
+    """Return the product of scores, each a step of rounding lower and higher."""
+    ranges = [np.clip(score + _STEPS, 0, 1) for score in scores]
+    return Range(*np.prod(ranges, axis=0).tolist())
 
 
 def _bottleneck(*links: tuple[float, float]) -> Range:
     """Return the least capacity x score of links (capacity, score)."""
-    return Range(*np.min([capacity * np.clip(score + _STEPS, 0, 1) for capacity, score in links], axis=0).tolist())
+    ranges = [capacity * np.clip(score + _STEPS, 0, 1) for capacity, score in links]
+    return Range(*np.min(ranges, axis=0).tolist())
 
 
 def _compare(rail_only: Range, spine: Range) -> Winner:
     if rail_only.low > spine.high:
         return "rail-only"
-    return "spine" if spine.low > rail_only.high else "even"
+    if spine.low > rail_only.high:
+        return "spine"
+    return "even"
 
 
-def as_dict(found: Sequence[Cell]) -> dict[str, Any]:
+def count_by_condition(cells: Sequence[Cell]) -> int:
+    """Return the number of cells in which the papers' condition predicts the measured winner."""
+    return sum(cell.agrees for cell in cells)
+
+
+def count_by_slowest_link(cells: Sequence[Cell]) -> int:
+    """Return the number of cells in which the slowest link of each path predicts the measured winner."""
+    return sum(cell.by_slowest_link == cell.measured for cell in cells)
+
+
+def as_dict(cells: Sequence[Cell]) -> dict[str, Any]:
     """Return plain data for summary.json. Latencies in s, rates in bit/s."""
-    details = [
-        {
-            **{name: getattr(c, name) for name in ("fabric", "workload", "src", "dst")},
-            "loads": {"domain": c.scene.domain, "rail": c.scene.rail, "spine": c.scene.spine},
-            "scores": c.scores._asdict(),
-            "rail_only_s": c.latency["rail-only"],
-            "spine_s": c.latency["spine"],
-            **{name: getattr(c, name) for name in ("predicted", "by_slowest_link", "measured", "agrees", "reason")},
-            "verdict": c.verdict,
-        }
-        for c in found
-    ]
     return {
-        "cells": len(found),
-        "condition_agrees": sum(c.agrees for c in found),
-        "slowest_link_agrees": sum(c.by_slowest_link == c.measured for c in found),
+        "cells": len(cells),
+        "condition_agrees": count_by_condition(cells),
+        "slowest_link_agrees": count_by_slowest_link(cells),
         "tie": TIE,
-        "cells_detail": details,
+        "cells_detail": list(map(_details, cells)),
+    }
+
+
+def _details(cell: Cell) -> dict[str, Any]:
+    """Return a cell as plain data."""
+    return {
+        "fabric": cell.fabric,
+        "workload": cell.workload,
+        "src": cell.src,
+        "dst": cell.dst,
+        "loads": {"domain": cell.scene.domain, "rail": cell.scene.rail, "spine": cell.scene.spine},
+        "scores": cell.scores._asdict(),
+        "rail_only_s": cell.latency["rail-only"],
+        "spine_s": cell.latency["spine"],
+        "predicted": cell.predicted,
+        "by_slowest_link": cell.by_slowest_link,
+        "measured": cell.measured,
+        "agrees": cell.agrees,
+        "reason": cell.reason,
+        "verdict": cell.verdict,
     }
