@@ -134,7 +134,9 @@ class Measure(MeasuredResults, Generic[Item]):
 
     def short_keys_by_section(self) -> Mapping[str, frozenset[str]]:
         """Return the keys of items that `-o` may give without their section."""
-        return {self.key: self.short_keys} if self.key else {}
+        if not self.key:
+            return {}
+        return {self.key: self.short_keys}
 
     def is_for(self, spec: ExperimentSpec) -> bool:
         """Return whether the experiment has fabrics on which the measure runs."""
@@ -193,8 +195,10 @@ class Measure(MeasuredResults, Generic[Item]):
 
     def counts(self, spec: ExperimentSpec) -> Counts:
         """Return how many replays and faults it has, for `list`: by default each repeat of an item is a replay."""
-        items = [item for number in range(len(spec.fabrics)) for item in self.items_on(spec, number)]
-        return Counts(replays=len(items) * self.repeats(spec))
+        item_count = 0
+        for number in range(len(spec.fabrics)):
+            item_count += len(self.items_on(spec, number))
+        return Counts(replays=item_count * self.repeats(spec))
 
     def predict(self, spec: ExperimentSpec) -> "Predicted | None":
         """Compute what has a formula, for `predict`; None if nothing has."""
@@ -205,8 +209,10 @@ class Measure(MeasuredResults, Generic[Item]):
         for number, label in enumerate(spec.labels):
             for item in self.items_on(spec, number):
                 keys = item.model_dump(mode="json", exclude={"on"})
-                values = ", ".join(f"{key} {value}" for key, value in keys.items())
-                console.print(f"[bold]{self.key}[/] on {label}: {values}; times {self.repeats(spec)}", highlight=False)
+                values = [f"{key} {value}" for key, value in keys.items()]
+                console.print(
+                    f"[bold]{self.key}[/] on {label}: {', '.join(values)}; times {self.repeats(spec)}", highlight=False
+                )
 
     def run(self, context: RunContext) -> None:
         """Measure all items, in a sandbox, and add the records to the run."""
@@ -223,16 +229,26 @@ class Measure(MeasuredResults, Generic[Item]):
         """
         raise NotImplementedError
 
+    def _missing_parts(self) -> Iterator[str]:
+        """Yield a phrase for each part that is missing."""
+        if self.shares_fabric:
+            if type(self).run_on is Measure.run_on:
+                yield "run_on(shared) is missing"
+        elif type(self).run is Measure.run:
+            yield "run(context) is missing"
+        if self.shared_items:
+            return
+        if not self.key:
+            yield "key is missing"
+        if not self.Spec:
+            yield "Spec is missing"
+
     def problems(self, registered: Mapping[str, MeasuredResults]) -> Iterator[str]:
         """Yield parts that are missing, and keys that are taken or can't be keys."""
-        parts = {"run(context)": type(self).run is not Measure.run}
-        if self.shares_fabric:
-            parts = {"run_on(shared)": type(self).run_on is not Measure.run_on}
-        if not self.shared_items:
-            parts |= {"key": bool(self.key), "Spec": bool(self.Spec)}
-        missing = [part for part, value in parts.items() if not value]
-        yield from (f"{part} is missing" for part in missing)
+        missing = list(self._missing_parts())
+        yield from missing
         if missing:
+            # the checks that follow need these parts
             return
         for section in self.spec_sections:
             if section.has_items and not _has_items(section.Spec):
@@ -271,10 +287,12 @@ def _is_record(row: object) -> bool:
 def _record_problems(kinds: Iterable[RecordKind[Any]], earlier: Iterable[MeasuredResults]) -> Iterator[str]:
     """Yield what is wrong with the kinds of records of a measure. `earlier`: the measures before it."""
     names = {field.name for field in dataclasses.fields(Run)}
-    files = {RESULTS_CSV} | {kind.file for kind in KERNEL_KINDS}
+    files = {RESULTS_CSV}
+    files.update(kind.file for kind in KERNEL_KINDS)
     for measure in earlier:
-        names |= {kind.name for kind in measure.records}
-        files |= {kind.file for kind in measure.records}
+        for kind in measure.records:
+            names.add(kind.name)
+            files.add(kind.file)
     for kind in kinds:
         if not _is_record_class(kind):
             yield f"records: {kind.name!r} must be of a dataclass that is a subclass of Record"

@@ -28,8 +28,11 @@ NOT_EMPTY: Final = "exists and is not empty: choose another folder, or move this
 def default_choices(name: str) -> tuple[Path, ...]:
     """runs/<utc time>-<name>, and with a number for runs of the same second; without those that are there already."""
     stem = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{name}"
-    paths = [Path("runs", stem if n == 1 else f"{stem}-{n}") for n in range(1, 100)]
-    return tuple(path for path in paths if not path.exists()) or (paths[-1],)
+    paths = [Path("runs", stem)]
+    paths += [Path("runs", f"{stem}-{number}") for number in range(2, 100)]
+    free_paths = [path for path in paths if not path.exists()]
+    # where all exist, the error names the last one
+    return tuple(free_paths or paths[-1:])
 
 
 def check(out: Path) -> None:

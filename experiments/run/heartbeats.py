@@ -26,8 +26,8 @@ def heartbeats_running(session: FabricSession, heartbeats: HeartbeatsSpec | Lite
         yield
         return
 
-    def relay(_: int, what: str, detail: dict[str, Any]) -> None:
-        if what == "silence":
+    def relay(_: int, event_name: str, detail: dict[str, Any]) -> None:
+        if event_name == "silence":
             session.controller.on_heartbeats(detail)
 
     plan = session.plan

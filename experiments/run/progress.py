@@ -166,11 +166,11 @@ class Steps:
         Steps.current = None
 
     @contextmanager
-    def step(self, what: str, total: float | None = None, in_bytes: bool = False) -> Iterator[None]:
+    def step(self, title: str, total: float | None = None, in_bytes: bool = False) -> Iterator[None]:
         """One step; `total` where `reached` is called, `in_bytes` or in other units."""
         self._in_bytes = in_bytes
-        observers.begin_step(what)
-        self._title = self._bars.title = what
+        observers.begin_step(title)
+        self._title = self._bars.title = title
         self._bars.state = ""
         self._bars.reset(self._step, total=total, visible=True)
         before = self._run.sizes()
@@ -180,13 +180,14 @@ class Steps:
         took_s = (time.monotonic_ns() - begun_ns) / 1e9
         verdict, result = outcome(self._run, self._run.since(before))
         self._done += 1
-        detail = {"text": what, "number": self._done, "of": self._total, "seconds": took_s}
+        detail = {"text": title, "number": self._done, "of": self._total, "seconds": took_s}
         self._run.events.append(Event(begun_ns, RUN, STEP, {**detail, "verdict": verdict, "result": result}))
         if self._on_end:
             self._on_end()
         if self._with_events:
             self._print_events(begun_ns)
-        self._print(what, took_s, verdict, result)  # last: what is shown as finished is in the run's folder
+        # last: a step that is shown as finished is in the run's folder
+        self._print(title, took_s, verdict, result)
         self._bars.advance(self._overall)
 
     def reached(self, amount: float) -> None:
@@ -203,22 +204,26 @@ class Steps:
         if self._with_events:
             self._print_events(self._begun_ns)
 
-    def begin_attempt(self, number: int, of: int) -> None:
+    def begin_attempt(self, number: int, attempts: int) -> None:
         """Name an attempt other than the first: the bar goes back to where the interval began."""
-        attempt = f"attempt {number} of {of}" if number > 1 else ""
-        self._bars.title = f"{self._title} ({attempt})" if attempt else self._title
-        self._shown_events = min(self._shown_events, len(self._run.events))  # some of those printed were discarded
+        attempt = ""
+        self._bars.title = self._title
+        if number > 1:
+            attempt = f"attempt {number} of {attempts}"
+            self._bars.title = f"{self._title} ({attempt})"
+        # some of those that were printed may be discarded with the attempt before
+        self._shown_events = min(self._shown_events, len(self._run.events))
         if attempt and self._is_terminal and self._console:
             again = [event for event in self._run.events if event.what == REPEATED]
             reason = f": {again[-1].detail['text']}" if again else ""
             self._console.print(Text(f"  {attempt}{reason}", "dim"), highlight=False)
 
-    def _print(self, what: str, took_s: float, verdict: str, result: str) -> None:
+    def _print(self, title: str, took_s: float, verdict: str, result: str) -> None:
         if self._console is None:
             return
         width = len(str(self._total))
         number = f"[{self._done:>{width}}/{self._total}] {took_s:7.1f} s  "
-        line = Text(what)
+        line = Text(title)
         if verdict:
             line.append("  ").append(verdict, _COLOUR[verdict])
         line.append(f"  {result}" if result else "", "dim" if self._is_terminal else "")
@@ -251,7 +256,9 @@ class Steps:
     def _rate(self) -> str:
         """Return the rate of a step that counts bytes."""
         (step,) = (task for task in self._bars.tasks if task.id == self._step)
-        return f"{rate(8 * step.speed)}, " if self._in_bytes and step.speed else ""
+        if not self._in_bytes or not step.speed:
+            return ""
+        return f"{rate(8 * step.speed)}, "
 
     def _print_events(self, begun_ns: int) -> None:
         """Print the events since the last call by their times since `begun_ns`, whose order records don't have."""

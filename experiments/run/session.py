@@ -48,7 +48,7 @@ from railyard.topologies.measure.rates import Sample, latency_s
 from railyard.topologies.plan import Plan
 from railyard.workloads.replay.job import Windows, windows_for_links
 
-ControllerEvent = tuple[int, str, dict[str, Any]]  # (monotonic ns, what, detail)
+ControllerEvent = tuple[int, str, dict[str, Any]]  # (monotonic ns, name, detail)
 INTRODUCTION_PORT: Final = 9  # discard
 INTRODUCTIONS: Final = 5  # tries of a second each
 RESTORE_S: Final = 2.0  # for detours to be withdrawn after a repair
@@ -64,8 +64,9 @@ def _sampled_events() -> frozenset[str]:
 def record_interruptions(run: Run, interval: IntervalId) -> None:
     """Record as events of an interval which processes died or were stopped since the last call."""
     detail = interval.as_dict()
-    for one in presence.take():
-        run.events.append(Event(one.start_ns, PROCESS, "interrupted", {**detail, "text": str(one)}))
+    for interruption in presence.take():
+        text = str(interruption)
+        run.events.append(Event(interruption.start_ns, PROCESS, "interrupted", {**detail, "text": text}))
 
 
 def fault_events(interval: IntervalId, fault: Fault, injected_ns: int, repaired_ns: int = 0) -> list[Event]:
@@ -237,14 +238,14 @@ class FabricSession(Session):
         run.events += fault_events(interval, fault, injected_ns, repaired_ns)
         self.faults.append((fault, injected_ns, repaired_ns))
 
-    def record_event(self, interval: IntervalId, source: str, what: str, **detail: Any) -> None:
+    def record_event(self, interval: IntervalId, source: str, event_name: str, **detail: Any) -> None:
         """Record an event of an interval, now, and show it on the live page. `detail`: of its sentence, as plain data.
 
-        `source`: the measure; `what`: a word. Measure.sentences has its sentence by the name `SOURCE-WHAT`.
+        `source`: the measure; `event_name`: a word. Measure.sentences has its sentence by the name `SOURCE-WHAT`.
         """
         now_ns = time.monotonic_ns()
-        self.recorded.append(Event(now_ns, source, what, {**interval.as_dict(), **detail}))
-        observers.show(f"{source}-{what}", detail, now_ns)
+        self.recorded.append(Event(now_ns, source, event_name, {**interval.as_dict(), **detail}))
+        observers.show(f"{source}-{event_name}", detail, now_ns)
 
     @property
     def windows(self) -> Windows:
@@ -273,9 +274,9 @@ class FabricSession(Session):
         """Return the identity of what is measured on it."""
         return IntervalId(self.label, workload, self.policy, scene, script, repeat)
 
-    def on_event(self, at: int, what: str, detail: dict[str, Any]) -> None:
+    def on_event(self, at: int, event_name: str, detail: dict[str, Any]) -> None:
         """Note an event; called from any thread."""
-        _note(self.label, self.received, self.recorded, at, what, detail)
+        _note(self.label, self.received, self.recorded, at, event_name, detail)
 
     def events(self) -> list[ControllerEvent]:
         """Return the events so far."""
@@ -283,13 +284,18 @@ class FabricSession(Session):
 
 
 def _note(
-    label: str, received: list[ControllerEvent], recorded: list[Event], at: int, what: str, detail: dict[str, Any]
+    label: str,
+    received: list[ControllerEvent],
+    recorded: list[Event],
+    at: int,
+    event_name: str,
+    detail: dict[str, Any],
 ) -> None:
     """Note an event of a fabric's controller or agents."""
-    received.append((at, what, detail))
-    observers.show(what, detail, at)
-    if what not in _sampled_events():
-        recorded.append(Event(at, "controller", what, {"fabric": label, **detail}))
+    received.append((at, event_name, detail))
+    observers.show(event_name, detail, at)
+    if event_name not in _sampled_events():
+        recorded.append(Event(at, "controller", event_name, {"fabric": label, **detail}))
 
 
 @contextmanager
@@ -386,32 +392,27 @@ def check_links(session: FabricSession, run: Run) -> None:
     """
     attempts = run.experiment.attempts or ATTEMPTS
     for attempt in range(1, attempts + 1):
-        links = [
-            LinkCheck(
-                session.label,
-                s.link_class,
-                f"{s.src.name} -> {s.dst.name}",
-                s.expected_bps,
-                s.measured_bps,
-                latency_s=s.latency_s,
-            )
-            for s in _measured_links(session)
-        ]
-        text = next((finding.text for finding in link_findings(links) if finding.verdict != "ok"), "")
-        if not text or attempt == attempts:
+        links: list[LinkCheck] = []
+        for sample in _measured_links(session):
+            name = f"{sample.src.name} -> {sample.dst.name}"
+            rates_bps = (sample.expected_bps, sample.measured_bps)
+            link = LinkCheck(session.label, sample.link_class, name, *rates_bps, latency_s=sample.latency_s)
+            links.append(link)
+        problems = [finding.text for finding in link_findings(links) if finding.verdict != "ok"]
+        if not problems or attempt == attempts:
             run.links.extend(links)
             return
-        run.events.append(
-            Event(time.monotonic_ns(), RUN, REPEATED, {**IntervalId(session.label).as_dict(), "text": text})
-        )
+        detail = {**IntervalId(session.label).as_dict(), "text": problems[0]}
+        run.events.append(Event(time.monotonic_ns(), RUN, REPEATED, detail))
 
 
 def _cables(plan: Plan) -> tuple[tuple[str, str], ...]:
     """Return the cables of the NIC network of a kind that is a graph, for drawings; none for other kinds."""
     if not plan.spec.definition.is_graph:
         return ()
-    rails = (plan.rail_link(gpu) for gpu in plan.gpus)
-    return tuple((link.a.node, link.b.node) for link in (*rails, *plan.uplinks))
+    links = [plan.rail_link(gpu) for gpu in plan.gpus]
+    links += plan.uplinks
+    return tuple((link.a.node, link.b.node) for link in links)
 
 
 def _measured_links(session: FabricSession) -> list[Sample]:
@@ -421,4 +422,6 @@ def _measured_links(session: FabricSession) -> list[Sample]:
 
 def repeat_suffix(repeat: int, repeats: int) -> str:
     """Return `, 2 of 3` for the title of a step that is repeated; nothing for a single one."""
-    return f", {repeat + 1} of {repeats}" if repeats > 1 else ""
+    if repeats == 1:
+        return ""
+    return f", {repeat + 1} of {repeats}"

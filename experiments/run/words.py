@@ -72,8 +72,12 @@ def _part(key: str, is_nonzero: bool, noun: str, detail: Mapping[str, Any]) -> s
     if is_nonzero and value == 0:
         return ""
     if noun:
+        if value == 1:
+            return f"{value} {noun}"
         ending = "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
-        return f"{value} {noun}{'' if value == 1 else ending}"
+        return f"{value} {noun}{ending}"
+    if value is None:
+        return ""
     if isinstance(value, list | tuple):
         return ",".join(map(str, value))
-    return str(value) if value is not None else ""
+    return str(value)

@@ -40,4 +40,6 @@ def about(seconds: float | None) -> str:
     """Return a duration as a reader wants it: whole minutes from 2 min on, else tens of seconds; "-" for None."""
     if seconds is None:
         return "-"
-    return f"{round(seconds / 60)}min" if seconds >= 120 else f"{max(1, round(seconds / 10)) * 10}s"
+    if seconds >= 120:
+        return f"{round(seconds / 60)}min"
+    return f"{max(1, round(seconds / 10)) * 10}s"

@@ -1,8 +1,8 @@
 """Specification of an experiment: its keys, its labels, and the checks across sections."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import count
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, field_validator
@@ -23,14 +23,28 @@ from railyard.topologies.spec import FabricSpec
 
 def distinct_labels(names: Sequence[str], traits: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
     """Return each name with the traits that differ among its namesakes, and a number where they don't suffice."""
+    traits_by_name: defaultdict[str, list[Mapping[str, str]]] = defaultdict(list)
+    for name, item_traits in zip(names, traits, strict=True):
+        traits_by_name[name].append(item_traits)
     labels: list[str] = []
-    for name, mine in zip(names, traits, strict=True):
-        namesakes = [t for n, t in zip(names, traits, strict=True) if n == name]
-        distinguishing = [value for key, value in mine.items() if len({t.get(key, "") for t in namesakes}) > 1]
-        label = " ".join([name, *(t for t in distinguishing if t)])
-        numbered = (label if n == 1 else f"{label} {n}" for n in count(1))
-        labels.append(next(choice for choice in numbered if choice not in labels))
+    for name, item_traits in zip(names, traits, strict=True):
+        words = [name]
+        for key, value in item_traits.items():
+            values = {namesake.get(key, "") for namesake in traits_by_name[name]}
+            if value and len(values) > 1:
+                words.append(value)
+        labels.append(_distinct(" ".join(words), labels))
     return tuple(labels)
+
+
+def _distinct(label: str, taken: Sequence[str]) -> str:
+    """Return a label, with the lowest number from 2 on if it is taken."""
+    distinct = label
+    number = 1
+    while distinct in taken:
+        number += 1
+        distinct = f"{label} {number}"
+    return distinct
 
 
 MAX_ITEMS: Final = 100  # of each section
@@ -45,8 +59,11 @@ Reroute = Literal["on", "off"]
 
 def _switches(value: object) -> object:
     """Accept a single value, and `on` and `off`, which YAML 1.1 reads as booleans."""
-    items = value if isinstance(value, list) else [value]
-    return [("on" if item else "off") if isinstance(item, bool) else item for item in items]
+    if not isinstance(value, list):
+        value = [value]
+    names: dict[object, object] = {True: "on", False: "off"}
+    # 1 and 0 are equal to the booleans, and are no switches
+    return [names[item] if isinstance(item, bool) else item for item in value]
 
 
 class ExperimentSpec(ConfigModel):
@@ -93,12 +110,12 @@ class ExperimentSpec(ConfigModel):
         if not isinstance(data, list):
             return data
         kinds = {name: kind.Spec or FabricSpec for name, kind in FABRIC_KINDS.items()}
-        found = [parse_by_kind(item, kinds, f"fabrics.{i}") for i, item in enumerate(data)]
-        for i, fabric in enumerate(found):
-            if type(fabric) is not type(found[0]):
-                allowed = f"can't be in one experiment with {found[0].kind}: make two experiments of it"
+        fabrics = [parse_by_kind(item, kinds, f"fabrics.{i}") for i, item in enumerate(data)]
+        for i, fabric in enumerate(fabrics):
+            if type(fabric) is not type(fabrics[0]):
+                allowed = f"can't be in one experiment with {fabrics[0].kind}: make two experiments of it"
                 raise BadInput(f"fabrics.{i}.kind", fabric.kind, allowed)
-        return found
+        return fabrics
 
     @field_validator("*", mode="before")
     @classmethod
@@ -140,6 +157,7 @@ class ExperimentSpec(ConfigModel):
         keys = list(ExperimentSpec.model_fields)
         for key, field in cls.model_fields.items():
             if key not in ExperimentSpec.model_fields:
+                # how often a section is repeated stands behind `repeats`
                 following = "attempts" if field.annotation is int else "heartbeats"
                 keys.insert(keys.index(following), key)
         return keys
@@ -147,12 +165,16 @@ class ExperimentSpec(ConfigModel):
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """A name for each fabric: its kind, and what sets it apart from others of that kind."""
-        return distinct_labels([f.label() for f in self.fabrics], [f.traits(self.fabrics) for f in self.fabrics])
+        names = [fabric.label() for fabric in self.fabrics]
+        traits = [fabric.traits(self.fabrics) for fabric in self.fabrics]
+        return distinct_labels(names, traits)
 
     @property
     def machine_count(self) -> int:
         """Number of machines that the fabrics are built over."""
-        return self.hosts if isinstance(self.hosts, int) else len(self.hosts)
+        if isinstance(self.hosts, int):
+            return self.hosts
+        return len(self.hosts)
 
 
 def nominal_plan(fabric: FabricSpec) -> Plan:

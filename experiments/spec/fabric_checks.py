@@ -34,8 +34,8 @@ def _check_hosts(spec: ExperimentSpec) -> None:
         raise BadInput("underlay.interface", "", "must be named: the interface that leads to the other machines")
     for i, fabric in enumerate(spec.gpu_fabrics):
         if fabric.spine_count or fabric.optical or fabric.definition.is_graph:
-            what = "optical switches" if fabric.optical else "links between switches"
-            raise BadInput(f"fabrics.{i}.kind", fabric.kind, f"can't be on several hosts with {what}")
+            parts = "optical switches" if fabric.optical else "links between switches"
+            raise BadInput(f"fabrics.{i}.kind", fabric.kind, f"can't be on several hosts with {parts}")
         if fabric.domains < spec.machine_count:
             allowed = f"must be {fabric.domains} or less: HB domains are whole on a machine, fabrics.{i} has no more"
             raise BadInput("hosts", spec.machine_count, allowed)

@@ -58,7 +58,8 @@ class BaseFaultSpec(ConfigModel):
         if not isinstance(data, Mapping) or isinstance(data.get("parameters"), ConfigModel):
             return data
         kind = data.get("kind")
-        if not isinstance(kind, str):  # the field's own check names that
+        if not isinstance(kind, str):
+            # the check of the field `kind` names the mistake; parameters would be unknown keys for it
             return {key: value for key, value in data.items() if key in cls.model_fields or not kinds_with(key)}
         if kind not in FAULTS:
             raise field_error("kind", kind, unknown_name_hint(kind, FAULTS.names()))
@@ -102,10 +103,13 @@ class BaseFaultSpec(ConfigModel):
 
     @model_serializer(mode="wrap")
     def _flatten(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        flat: dict[str, Any] = {}
         for key, value in handler(self).items():
-            found |= value if key == "parameters" else {key: value}
-        return found
+            if key == "parameters":
+                flat |= value
+            else:
+                flat[key] = value
+        return flat
 
     @property
     def fault(self) -> Fault:

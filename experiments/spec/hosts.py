@@ -23,13 +23,17 @@ def _hosts(value: object) -> object:
         return tuple(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError("must be a number of machines, or a list of their names, this machine's first")
-    if not 1 <= value <= MAX_HOSTS:
-        raise ValueError("must be 1 or more" if value < 1 else f"must be {MAX_HOSTS} or less")
+    if value < 1:
+        raise ValueError("must be 1 or more")
+    if value > MAX_HOSTS:
+        raise ValueError(f"must be {MAX_HOSTS} or less")
     return value
 
 
-def _as_written(hosts: object) -> object:
-    return hosts if isinstance(hosts, int) else list(hosts)  # type: ignore[call-overload]
+def _as_written(hosts: int | tuple[str, ...]) -> object:
+    if isinstance(hosts, int):
+        return hosts
+    return list(hosts)
 
 
 Hosts = Annotated[int | tuple[str, ...], PlainValidator(_hosts), PlainSerializer(_as_written)]

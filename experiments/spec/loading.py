@@ -30,8 +30,8 @@ FOLDER: Final = data_file("experiments/catalog")
 
 def names() -> list[str]:
     """Return every named experiment, quickstart first."""
-    found = (path.stem for path in FOLDER.glob("*.yaml"))
-    return sorted(found, key=lambda name: (name != "quickstart", name))
+    stems = [path.stem for path in FOLDER.glob("*.yaml")]
+    return sorted(stems, key=lambda name: (name != "quickstart", name))
 
 
 def path_of(name_or_file: str) -> Path:
@@ -47,8 +47,8 @@ def path_of(name_or_file: str) -> Path:
 def check_no_figure(name: str) -> None:
     """Raise BadInput for a figure, which only `predict` computes."""
     if name in FIGURES:
-        kind = "table" if name.startswith("table") else "figure"
-        raise BadInput("NAME", name, f"is a {kind}: type predict {name}")
+        sort = "table" if name.startswith("table") else "figure"
+        raise BadInput("NAME", name, f"is a {sort}: type predict {name}")
 
 
 def is_figure(name_or_file: str) -> bool:
@@ -59,8 +59,9 @@ def is_figure(name_or_file: str) -> bool:
     return name_or_file in FIGURES
 
 
-def _unknown(name: str, what: str, known: list[str]) -> BadInput:
-    problem = unknown_name_hint(name, known).replace("known", f"a known {what}", 1)
+def _unknown(name: str, sort: str, names: list[str]) -> BadInput:
+    """Return the error of a name that is none of `names`. `sort`: what they name."""
+    problem = unknown_name_hint(name, names).replace("known", f"a known {sort}", 1)
     return BadInput("NAME", name, f"{problem}; or a file, such as ./mine.yaml")
 
 
@@ -97,7 +98,9 @@ def from_folder_of(name_or_file: str, data: dict[str, Any]) -> dict[str, Any]:
         if item is data:
             return [ExperimentSpec]
         kind = item.get("kind")
-        return [WORKLOADS[kind]] if isinstance(kind, str) and kind in WORKLOADS else [FabricSpec]
+        if isinstance(kind, str) and kind in WORKLOADS:
+            return [WORKLOADS[kind]]
+        return [FabricSpec]
 
     changed: dict[str, Any] = input_paths.from_folder(data, path_of(name_or_file).parent, models)
     return changed
@@ -126,45 +129,60 @@ def _full_path(key: str, sections: "Sections") -> list[str]:
         return path
     owners = [section for section, keys in sections.items() if path[0] in keys]
     if not owners:
-        known = frozenset(sections).union(*sections.values())
-        raise BadInput("-o", key, unknown_name_hint(path[0], known).replace("known", "a known key", 1))
+        keys = frozenset(sections).union(*sections.values())
+        raise BadInput("-o", key, unknown_name_hint(path[0], keys).replace("known", "a known key", 1))
     if len(owners) > 1:
-        choices = " or ".join(f"{section}.*.{key}" for section in owners)
-        raise BadInput("-o", key, f"may mean several things: write {choices}")
+        choices = [f"{section}.*.{key}" for section in owners]
+        raise BadInput("-o", key, f"may mean several things: write {' or '.join(choices)}")
     return [owners[0], "*", *path]
 
 
 def _put(container: Any, path: list[str], value: object, field: str) -> None:
     """Set what `path` leads to; missing keys and values on the way are made, missing list items are not."""
     step = path[0]
-    rest = path[1:]
+    next_steps = path[1:]
     if not isinstance(container, list | dict):
         raise BadInput(field, container, f"is a plain value: it has no {step!r} in it")
-    if isinstance(container, dict) and rest and container.get(step) is None:
-        container[step] = [] if rest[0] == "*" or rest[0].isdigit() else {}
-    for key in [step] if isinstance(container, dict) else _indices(step, rest, container, field):
-        if rest:
-            _put(container[key], rest, value, field)
+    keys: Iterable[Any]
+    if isinstance(container, dict):
+        keys = [step]
+        if next_steps and container.get(step) is None:
+            is_list = next_steps[0] == "*" or next_steps[0].isdigit()
+            container[step] = [] if is_list else {}
+    else:
+        keys = _indices(step, next_steps, container, field)
+    for key in keys:
+        if next_steps:
+            _put(container[key], next_steps, value, field)
         else:
+            # later overrides may change one of the items alone
             container[key] = deepcopy(value)
 
 
-def _indices(step: str, rest: list[str], items: list[Any], field: str) -> Iterable[int]:
+def _indices(step: str, next_steps: list[str], items: list[Any], field: str) -> Iterable[int]:
     """Return the numbers of the items that a step means; `*` is all, of workloads those whose kind has the key."""
     from railyard.core.config import MISSING
 
     if not items:
         raise BadInput(field, MISSING, "to change: the list is empty")
     if step == "*":
-        from railyard.workloads.spec import WORKLOADS
-
-        kinds = [str(item.get("kind")) if isinstance(item, Mapping) else "" for item in items]  # a list isn't hashable
-        key = rest[0] if rest else ""
-        having = [n for n, kind in enumerate(kinds) if kind in WORKLOADS and key in WORKLOADS[kind].model_fields]
-        return having or range(len(items))
+        numbers: list[int] = []
+        for number, item in enumerate(items):
+            if next_steps and _is_key_of_workload(next_steps[0], item):
+                numbers.append(number)
+        return numbers or range(len(items))
     if step.isascii() and step.isdigit() and len(step) < 9 and int(step) < len(items):
         return [int(step)]
     raise BadInput(field, step, f"must be 0 to {len(items) - 1}, or * for all")
+
+
+def _is_key_of_workload(key: str, item: object) -> bool:
+    """Return whether an item is a workload whose kind has a key."""
+    from railyard.workloads.spec import WORKLOADS
+
+    # str(): the kind may be a list, which isn't hashable
+    kind = str(item.get("kind")) if isinstance(item, Mapping) else ""
+    return kind in WORKLOADS and key in WORKLOADS[kind].model_fields
 
 
 def rename_hosts(data: dict[str, Any]) -> None:
@@ -187,7 +205,9 @@ def rename_hosts(data: dict[str, Any]) -> None:
 
 
 def _dicts_in(items: object) -> list[dict[str, Any]]:
-    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    if not isinstance(items, list):
+        return []
+    return [item for item in items if isinstance(item, dict)]
 
 
 def command_line(
@@ -202,35 +222,54 @@ def command_line(
 
     Empty where it changes nothing.
     """
-    before: dict[str, object] = dict(leaves(read(name_or_file)))
-    after = dict(leaves(apply(read(name_or_file), overrides) | ({} if seed is None else {"seed": seed})))
-    after = {key: _as_before(value, before.get(key)) for key, value in after.items()}
-    changed = [
-        f"{key}: {before.get(key, 'default')} → {after.get(key, 'removed')}"
-        for key in dict.fromkeys([*before, *after])
-        if before.get(key) != after.get(key)
-    ]
+    changed: list[str] = []
+    options: list[str] = []
     if topo:
-        changed.insert(0, f"fabrics: replaced by {topo}")
+        changed.append(f"fabrics: replaced by {topo}")
+        options += ["--topo", topo]
+    changed_data = apply(read(name_or_file), overrides)
+    if seed is not None:
+        changed_data["seed"] = seed
+    changed += _changes(read(name_or_file), changed_data)
     if controller:
         changed.append(f"controller: default → {controller}")
-    options = ["--topo", topo] if topo else []
-    options += ["--controller", str(controller)] if controller else []
-    options += [word for item in overrides for word in ("-o", item)]
-    options += [word for file in plugin_files for word in ("--plugin", str(file))]
-    options += [] if seed is None else ["--seed", str(seed)]
-    repeat = f"{RUN} {shlex.join(['run', name_or_file, *options])}"
-    return {"changed": changed, "repeat": repeat} if changed else {}
+        options += ["--controller", str(controller)]
+    if not changed:
+        return {}
+    for override in overrides:
+        options += ["-o", override]
+    for file in plugin_files:
+        options += ["--plugin", str(file)]
+    if seed is not None:
+        options += ["--seed", str(seed)]
+    return {"changed": changed, "repeat": f"{RUN} {shlex.join(['run', name_or_file, *options])}"}
+
+
+def _changes(data: Mapping[str, Any], changed_data: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each plain value that differs."""
+    before = dict(leaves(data))
+    after = dict(leaves(changed_data))
+    for key in before | after:
+        value = _as_before(after.get(key), before.get(key))
+        if value != before.get(key):
+            shown = value if key in after else "removed"
+            yield f"{key}: {before.get(key, 'default')} → {shown}"
 
 
 def _as_before(value: object, before: object) -> object:
     """Return YAML 1.1's reading of a bare `on` or `off` as text, where the text stood before."""
-    return ("on" if value else "off") if isinstance(value, bool) and before in ("on", "off") else value
+    if not isinstance(value, bool) or before not in ("on", "off"):
+        return value
+    return "on" if value else "off"
 
 
 def leaves(data: object, prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yield every plain value of nested data by its path, as `-o` takes it."""
-    items = data.items() if isinstance(data, Mapping) else enumerate(data) if isinstance(data, list) else ()
+    items: Iterable[tuple[object, object]] = ()
+    if isinstance(data, Mapping):
+        items = data.items()
+    elif isinstance(data, list):
+        items = list(enumerate(data))
     if not items and prefix:
         yield prefix[:-1], data
     for key, value in items:

@@ -32,8 +32,10 @@ def sections(data: Mapping[str, Any]) -> Sections:
 def _fabric_spec(data: Mapping[str, Any]) -> type[BaseFabricSpec]:
     """Return the specification class of the first fabric; that of fabrics of GPUs where it isn't known."""
     fabrics = data.get("fabrics")
-    first = fabrics[0] if isinstance(fabrics, list) and fabrics else None
-    kind = str(first.get("kind")) if isinstance(first, Mapping) else ""
+    if not isinstance(fabrics, list) or not fabrics or not isinstance(fabrics[0], Mapping):
+        return FabricSpec
+    # str(): the kind isn't checked yet, and may be a list
+    kind = str(fabrics[0].get("kind"))
     if kind not in FABRIC_KINDS:
         return FabricSpec
     return FABRIC_KINDS[kind].Spec or FabricSpec
@@ -92,7 +94,9 @@ def parse(data: object) -> ExperimentSpec:
     check_fabrics(spec)
     for measure in measures_of(spec):
         for section in measure.spec_sections:
-            for i, item in enumerate(getattr(spec, section.key) if section.has_items else ()):
+            if not section.has_items:
+                continue
+            for i, item in enumerate(getattr(spec, section.key)):
                 check_numbers(item.on, len(spec.fabrics), f"{section.key}.{i}.on")
         measure.check(spec, nominal_plans(spec))
     return spec
@@ -130,14 +134,17 @@ def _check_dependent_keys(spec: ExperimentSpec) -> None:
 
 def _count(section: object) -> int:
     """Return how many items a section has; 1 for one that is no list."""
-    return len(section) if isinstance(section, tuple) else 1
+    if isinstance(section, tuple):
+        return len(section)
+    return 1
 
 
 def _check_section(spec: ExperimentSpec, measure: Measure[Any], key: str, item_count: int) -> None:
     """Raise BadInput for a section with items that doesn't suit the fabrics, the machines or another section."""
     if not measure.is_for(spec):
-        if any(key in other.shared_items for other in MEASURES.values() if other.is_for(spec)):
-            return
+        for other_measure in MEASURES.values():
+            if key in other_measure.shared_items and other_measure.is_for(spec):
+                return
         raise BadInput(key, spec.model_dump(mode="json")[key], "is for fabrics of GPUs")
     for other in sorted(measure.excludes):
         if getattr(spec, other):

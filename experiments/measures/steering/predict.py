@@ -6,6 +6,7 @@ Times follow from max-min fair shares, where these decide alone; `WHY_NOT` names
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
+from math import isnan
 from typing import Final, NamedTuple
 
 import pandas as pd
@@ -140,7 +141,7 @@ def _panels(rows: Sequence[SteeredPrediction]) -> Figure:
             _draw_policy(axes, y, policy, times[policy].dropna(), reasons[fabric, workload, policy])
         axes.set_yticks(range(len(times.columns)), list(times.columns))
         longest_s = float(times.max().max())
-        if pd.isna(longest_s):
+        if isnan(longest_s):
             longest_s = 1.0
         axes.set_xlim(0, 1.15 * longest_s)
         axes.set_title(f"{workload} on {fabric}")
@@ -234,6 +235,6 @@ def _ratio(ratios: pd.Series) -> str:
 
 
 def _seconds(value: float) -> str:
-    if pd.isna(value):
+    if isnan(value):
         return fmt.seconds(None)
     return fmt.seconds(value)

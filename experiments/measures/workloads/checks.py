@@ -45,7 +45,9 @@ def _dense_training(run: Run) -> list[ByteCheck]:
     """Return the byte counts of workloads all of whose traffic is that of dense training."""
     dense_works = set()
     for (work, phase), kinds in kinds_of(run.flows).items():
-        if not phase and all(traffic_kind(kind).is_dense for kind in kinds):
+        if phase:
+            continue
+        if all(traffic_kind(kind).is_dense for kind in kinds):
             dense_works.add(work)
     return [count for count in run.bytes if count.interval.work in dense_works]
 
@@ -53,12 +55,12 @@ def _dense_training(run: Run) -> list[ByteCheck]:
 def _dense_training_check(counts: Sequence[ByteCheck]) -> Check:
     """Rail-only III-B: without expert parallelism nothing crosses from one rail to another."""
     crossed = sum(count.cross_rail_bytes for count in counts)
-    names = ", ".join(dict.fromkeys(workload_label(count.interval) for count in counts))
+    names = dict.fromkeys(workload_label(count.interval) for count in counts)
     worst = max(counts, key=lambda count: count.cross_rail_bytes)
     return Check(
         "dense training stays within its rails",
         passed=crossed == 0,
-        detail=f"{size(crossed)} between rails ({names})",
+        detail=f"{size(crossed)} between rails ({', '.join(names)})",
         quantity="bytes between rails",
         value=crossed,
         limit=0,

@@ -61,7 +61,7 @@ def steps(schedule: Schedule) -> list[Step]:
     for number, run in zip(phases.tolist(), np.split(transfers, first[1:]), strict=True):
         phase = schedule.phases[number]
         runs[phase.name, phase.kind].append(run)
-    return [_step(schedule, name, kind, of_step) for (name, kind), of_step in runs.items()]
+    return [_step(schedule, name, kind, step_runs) for (name, kind), step_runs in runs.items()]
 
 
 def _step(schedule: Schedule, name: str, kind: str, runs: Sequence[npt.NDArray[np.int64]]) -> Step:
@@ -92,19 +92,23 @@ def _print_schedule(schedule: Schedule, console: Console) -> None:
     table = plain_table("step", "kind", "runs", "GPUs", *numbers[1:], right=numbers)
     names = [Gpu(*divmod(number, schedule.rails)).name for number in range(schedule.gpus)]
     for step in steps(schedule):
-        over_rails = format_size(step.rail_bytes) if step.rail_bytes else "-"
+        over_rails = "-"
+        if step.rail_bytes:
+            over_rails = format_size(step.rail_bytes)
         sizes = (f"{step.transfers:,}", format_size(step.bytes), over_rails)
         table.add_row(step.name, step.kind, f"{step.runs:,}", _groups_text(step.groups, names), *sizes)
     console.print(table)
-    kinds = ", ".join(f"{kind} {format_size(size)}" for kind, size in bytes_by_kind(schedule).items())
+    kinds = [f"{kind} {format_size(size)}" for kind, size in bytes_by_kind(schedule).items()]
     total = sum(schedule.matrix.values())
     crossing = cross_rail_bytes(schedule)
-    share = f"{format_size(crossing)} ({100 * crossing / total:.3g}%)" if crossing else "none"
-    console.print(f"total {format_size(total)}: {kinds}; crossing rails: {share}", highlight=False)
+    share = "none"
+    if crossing:
+        share = f"{format_size(crossing)} ({100 * crossing / total:.3g}%)"
+    console.print(f"total {format_size(total)}: {', '.join(kinds)}; crossing rails: {share}", highlight=False)
     console.print(f"computing: {_computing_text(schedule)}", highlight=False)
     largest = sorted(schedule.matrix.items(), key=lambda item: (-item[1], item[0]))[:LARGEST]
-    pairs = ", ".join(f"{names[src]} to {names[dst]} {format_size(size)}" for (src, dst), size in largest)
-    console.print(f"largest of {len(schedule.matrix):,} pairs: {pairs}", highlight=False)
+    pairs = [f"{names[src]} to {names[dst]} {format_size(size)}" for (src, dst), size in largest]
+    console.print(f"largest of {len(schedule.matrix):,} pairs: {', '.join(pairs)}", highlight=False)
 
 
 def _groups_text(groups: Sequence[Sequence[int]], names: Sequence[str]) -> str:

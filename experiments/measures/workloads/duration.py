@@ -12,7 +12,9 @@ def seconds(spec: ExperimentSpec) -> float | None:
     if any(map(_takes_its_bytes, workloads_of(spec))):
         return None
     method = variants_of(spec)
-    repeat_s = sum(method.seconds_of_repeat(spec, stated_duration_s(workload)) for workload in workloads_of(spec))
+    repeat_s = 0.0
+    for workload in workloads_of(spec):
+        repeat_s += method.seconds_of_repeat(spec, stated_duration_s(workload))
     return len(spec.gpu_fabrics) * spec.repeats * repeat_s
 
 

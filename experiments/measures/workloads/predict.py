@@ -1,7 +1,7 @@
 """Predictions by the papers' equations for an experiment, without running it: a table, NAME.csv and NAME.png."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from operator import attrgetter
@@ -54,16 +54,16 @@ def _of_schedule(
 ) -> Iterator[Prediction]:
     """Yield the whole, if it has a prediction or a reason for none, then each phase. `where`: the first columns."""
     times = predict_schedule(schedule, rates, fabric)
-    loaded = predict_schedule(schedule, rates, fabric, "expected") if has_choice(fabric) else {}
-    steps = {phase: round(n) for phase, n in latency(schedule, PathSeconds(1, 1, 1)).items()}
+    loaded: dict[str, float] = {}
+    if has_choice(fabric):
+        loaded = predict_schedule(schedule, rates, fabric, "expected")
+    # with a latency of 1 s for each path, the latency of a phase is its number of sequential steps
+    steps = latency(schedule, PathSeconds(1, 1, 1))
     stated_by_phase = stated(schedule, rates, fabric)
-    equations = {p.name: equation(p, rates, fabric, hash_choices(p, schedule, fabric)) for p in schedule.phases}
-    if schedule.iteration is not None:
-        equations = {WHOLE: "Eq. 6" if is_iteration else "all rounds", **equations}
-    elif WHOLE in stated_by_phase and len(set(equations)) > 1:
-        equations = {WHOLE: "", **equations}
-    for phase, by in equations.items():
-        metric = "iteration_time" if phase == WHOLE and is_iteration else "completion_time"
+    for phase, by in _equations(schedule, rates, fabric, is_iteration, WHOLE in stated_by_phase).items():
+        metric = "completion_time"
+        if phase == WHOLE and is_iteration:
+            metric = "iteration_time"
         match stated_by_phase.get(phase):
             case NotCompared(reason):
                 name = ""
@@ -74,8 +74,22 @@ def _of_schedule(
                 name = by
                 not_compared = ""
         seconds = times.get(phase)
-        step_count = steps.get(phase, 0)
+        step_count = round(steps.get(phase, 0))
         yield Prediction(*where, phase, metric, seconds, "s", name, loaded.get(phase), step_count, not_compared)
+
+
+def _equations(
+    schedule: Schedule, rates: Rates, fabric: FabricSpec, is_iteration: bool, is_whole_stated: bool
+) -> dict[str, str]:
+    """Return the equation of each phase by name; that of the whole first, if it has a time of its own."""
+    equations: dict[str, str] = {}
+    for phase in schedule.phases:
+        equations[phase.name] = equation(phase, rates, fabric, hash_choices(phase, schedule, fabric))
+    if schedule.iteration is not None:
+        return {WHOLE: "Eq. 6" if is_iteration else "all rounds", **equations}
+    if is_whole_stated and len(equations) > 1:
+        return {WHOLE: "", **equations}
+    return equations
 
 
 def draw(rows: Sequence[Prediction], spec: ExperimentSpec) -> Figure:
@@ -103,19 +117,19 @@ def draw(rows: Sequence[Prediction], spec: ExperimentSpec) -> Figure:
 def _panels(rows: Sequence[Prediction]) -> Figure:
     """Draw a panel for each workload: for each of its phases a bar for each fabric."""
     by_workload: defaultdict[str, list[Prediction]] = defaultdict(list)
-    order = {key: n for n, key in enumerate(dict.fromkeys((row.workload, row.phase) for row in rows))}
-    for row in sorted(rows, key=lambda row: order[row.workload, row.phase]):
-        by_workload[row.workload].append(row)
-    colours = style.colours(list(dict.fromkeys(row.fabric for row in rows)))
+    for phase_rows in _by_phase(rows).values():
+        by_workload[phase_rows[0].workload] += phase_rows
+    fabrics = dict.fromkeys(row.fabric for row in rows)
+    colours = style.colours(list(fabrics))
     heights = [len(workload_rows) + 1 for workload_rows in by_workload.values()]
     figure = style.new_figure(style.WIDTH, 1.2 + 0.3 * sum(heights))
     panels = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
     for axes, (workload, workload_rows) in zip(panels[:, 0], by_workload.items(), strict=True):
         times = [row.predicted or 0.0 for row in workload_rows]
-        axes.barh(range(len(workload_rows)), times, color=[colours[row.fabric] for row in workload_rows], height=0.7)
-        axes.set_yticks(
-            range(len(workload_rows)), [f"{row.phase or 'iteration'} ({row.fabric})" for row in workload_rows]
-        )
+        bar_colours = [colours[row.fabric] for row in workload_rows]
+        labels = [f"{row.phase or 'iteration'} ({row.fabric})" for row in workload_rows]
+        axes.barh(range(len(workload_rows)), times, color=bar_colours, height=0.7)
+        axes.set_yticks(range(len(workload_rows)), labels)
         axes.set_xlim(0, 1.15 * max(times))
         axes.invert_yaxis()
         axes.set(xlabel="seconds", title=workload)
@@ -125,15 +139,22 @@ def _panels(rows: Sequence[Prediction]) -> Figure:
     return figure
 
 
+def _by_phase(rows: Iterable[Prediction]) -> dict[tuple[str, str], list[Prediction]]:
+    """Return the rows of each phase of each workload, by workload and phase, in the order of first rows."""
+    by_phase: dict[tuple[str, str], list[Prediction]] = {}
+    for row in rows:
+        by_phase.setdefault((row.workload, row.phase), []).append(row)
+    return by_phase
+
+
 def print_table(spec: ExperimentSpec, rows: Sequence[Prediction], console: Console) -> None:
     """Print the times with fabrics side by side."""
     title = f"{spec.name}: predicted times"
     table = plain_table("workload", "phase", *spec.labels, right=spec.labels, title=title)
     table.add_column("steps", justify="right", style="dim")
     table.add_column("equation", style="dim")
-    for workload, phase in dict.fromkeys((row.workload, row.phase) for row in rows):
-        row_of_fabric = {row.fabric: row for row in rows if (row.workload, row.phase) == (workload, phase)}
-        table.add_row(workload, phase or "iteration", *_cells(spec.labels, row_of_fabric))
+    for (workload, phase), phase_rows in _by_phase(rows).items():
+        table.add_row(workload, phase or "iteration", *_cells(spec.labels, phase_rows))
     console.print(table)
     note = "steps: how often a run waits for the latency of a path, which a run measures; it is not in these times"
     console.print(note, style="dim", highlight=False, soft_wrap=True)
@@ -148,14 +169,20 @@ def print_table(spec: ExperimentSpec, rows: Sequence[Prediction], console: Conso
     print_rates(spec, console)
 
 
-def _cells(labels: Sequence[str], row_of_fabric: Mapping[str, Prediction]) -> list[str]:
+def _cells(labels: Sequence[str], rows: Sequence[Prediction]) -> list[str]:
     """Return the time of a phase on each fabric, its steps, and its equation or why it is not compared."""
-    predicted = {label: row.predicted for label, row in row_of_fabric.items()}
-    times = [fmt.seconds(predicted[label]) if label in predicted else fmt.NOTHING for label in labels]
-    rows = row_of_fabric.values()
-    equations = [f"not compared: {row.not_compared}" if row.not_compared else row.equation for row in rows]
-    steps = [str(row.sequential_steps) for row in rows]
-    return [*times, ", ".join(dict.fromkeys(steps)), ", ".join(dict.fromkeys(equations))]
+    times = dict.fromkeys(labels, fmt.NOTHING)
+    # fabrics mostly have the same steps and equation: each is shown once
+    steps: dict[str, None] = {}
+    equations: dict[str, None] = {}
+    for row in rows:
+        times[row.fabric] = fmt.seconds(row.predicted)
+        steps[str(row.sequential_steps)] = None
+        if row.not_compared:
+            equations[f"not compared: {row.not_compared}"] = None
+        else:
+            equations[row.equation] = None
+    return [*times.values(), ", ".join(steps), ", ".join(equations)]
 
 
 def _scales(spec: ExperimentSpec) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
@@ -180,7 +207,9 @@ def print_rates(spec: ExperimentSpec, console: Console) -> None:
     """Print for each fabric its size, and the rates that times were predicted with."""
     for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
         plan = nominal_plan(fabric)
-        assumed = " (assumed for auto)" if fabric.rail_rate == "auto" else ""
+        assumed = ""
+        if fabric.rail_rate == "auto":
+            assumed = " (assumed for auto)"
         rates = f"rails {format_rate(plan.rail_bps)}{assumed}, HB {format_rate(plan.hb_bps)}"
         line = f"{label}: {fabric.domains} domains x {fabric.rails} rails, {rates}"
         console.print(line, style="dim", highlight=False)

@@ -89,7 +89,8 @@ def run_workload(turn: Turn, predicted_s: float | None = None) -> None:
     _record_projections(session, workload, turn.interval, times, run)
     if workload.measured_files is not None:
         parts = (session.name, workload.label, str(turn.repeat))
-        folder = "/".join(_UNSAFE_IN_PATH.sub("-", part) for part in parts)
+        safe_parts = [_UNSAFE_IN_PATH.sub("-", part) for part in parts]
+        folder = "/".join(safe_parts)
         for name, content in workload.measured_files(done.spans).items():
             run.files[f"traces/{folder}/{name}"] = content
 
@@ -152,7 +153,9 @@ def beside_machines(
 def _predicted_seconds(session: FabricSession, workload: Workload, predicted_s: float | None) -> dict[str, float]:
     """Return the predicted time of each phase and of the whole. On a steered fabric `predicted_s` is the only one."""
     if session.steered_by:
-        return {} if predicted_s is None else {WHOLE: predicted_s}
+        if predicted_s is None:
+            return {}
+        return {WHOLE: predicted_s}
     return predict_schedule(workload.schedule, _rates(session), session.plan.spec)
 
 
@@ -204,7 +207,9 @@ def _record(
         predictions = predictions_of(workload.schedule, session.plan, predicted, conditions)
         frames = _frames_of_messages(workload.schedule, session.plan.spec.mtu)
         for phase, seconds in times.items():
-            metric = "iteration_time" if phase == WHOLE and workload.iteration else "completion_time"
+            metric = "completion_time"
+            if phase == WHOLE and workload.iteration:
+                metric = "iteration_time"
             row = measurement_row(interval, phase, metric, seconds, frames[phase], predictions[phase])
             run.measurements.append(row)
     return times
@@ -217,7 +222,8 @@ def _times(workload: Workload, done: Replay) -> dict[str, float]:
         return {}
     # Eq. 6 counts computing; a prediction of plain traffic counts bytes alone
     has_computing = workload.iteration or schedule.iteration is not None
-    times = {WHOLE: done.seconds if has_computing else done.transfer_seconds}
+    whole_s = done.seconds if has_computing else done.transfer_seconds
+    times = {WHOLE: whole_s}
     if workload.iteration or len(schedule.phases) > 1:
         spans = {number: (start / 1e9, end / 1e9) for number, (start, end) in done.spans.items()}
         for phase, durations in phase_times(schedule, spans).items():
@@ -229,7 +235,7 @@ def _flows(session: FabricSession, schedule: Schedule, interval: IntervalId, don
     """Yield one flow per transfer. A corrupt transfer counts as not delivered."""
     names = [gpu.name for gpu in session.plan.gpus]
     operations = [operation_of(phase) for phase in schedule.phases]
-    corrupt = set(done.corrupt)
+    intact = done.delivered.keys() - set(done.corrupt)
     for number, transfer in schedule.transfers:
         phase = schedule.phases[transfer.phase]
         start_ns, end_ns = done.spans.get(number, (0, 0))
@@ -240,7 +246,7 @@ def _flows(session: FabricSession, schedule: Schedule, interval: IntervalId, don
             src=names[transfer.src],
             dst=names[transfer.dst],
             bytes=transfer.bytes,
-            delivered=0 if number in corrupt else done.delivered.get(number, 0),
+            delivered=done.delivered[number] if number in intact else 0,
             start_ns=start_ns,
             end_ns=end_ns,
             operation=operations[transfer.phase],
@@ -263,12 +269,18 @@ def _byte_check(
     if counted is not None and not session.steered_by:
         ports_expected = int(port_bytes(schedule, session.plan.spec).rail_out.sum())
     ports_counted = counted or PortBytes(0, {})
-    uplinks_out = sum(size for (_, way, _), size in ports_counted.uplinks.items() if way == "out")
+    uplinks_out = 0
+    for (_, direction, _), size in ports_counted.uplinks.items():
+        if direction == "out":
+            uplinks_out += size
+    pairs_wrong = 0
+    for pair in asked.keys() | delivered.keys():
+        pairs_wrong += asked.get(pair) != delivered.get(pair)
     return ByteCheck(
         interval=interval,
         asked_bytes=sum(asked.values()),
         delivered_bytes=sum(delivered.values()),
-        pairs_wrong=sum(1 for pair in asked.keys() | delivered.keys() if asked.get(pair) != delivered.get(pair)),
+        pairs_wrong=pairs_wrong,
         rail_port_bytes=ports_counted.gpus,
         rail_expected_bytes=round(ports_expected / payload_fraction(session.plan.spec.mtu)),
         cross_rail_bytes=max(cross_rail_bytes(schedule), uplinks_out),
@@ -360,11 +372,10 @@ def _record_uplinks(
     expected = uplink_imbalance(routed, schedule.rails, fabric.domains, fabric, "expected")
     if expected is None:
         return None
-    by_switch = {(switch, direction): [0] * fabric.spine_count for switch, direction, _ in uplinks}
+    by_switch: defaultdict[str, list[int]] = defaultdict(lambda: [0] * fabric.spine_count)
     for (switch, direction, spine), size in uplinks.items():
-        by_switch[switch, direction][spine] = size
-    detail = {f"{switch} {direction}": by_spine for (switch, direction), by_spine in by_switch.items()}
-    run.events.append(Event(end_ns, "fabric", UPLINK_BYTES, {**interval.as_dict(), "bytes": detail}))
+        by_switch[f"{switch} {direction}"][spine] = size
+    run.events.append(Event(end_ns, "fabric", UPLINK_BYTES, {**interval.as_dict(), "bytes": dict(by_switch)}))
     measured = imbalance(np.array(list(by_switch.values())))
     predicted = None if session.steered_by else expected
     run.measurements.append(Measurement(interval, WHOLE, UPLINK_IMBALANCE, measured, "ratio", predicted))

@@ -27,8 +27,8 @@ def _check_kinds(workloads: Sequence[Workload], fabric: BaseFabricSpec) -> None:
     """Raise BadInput for a workload that isn't for fabrics of this class."""
     for i, workload in enumerate(workloads):
         if not isinstance(fabric, workload.fabric_spec):
-            kinds = sorted(name for name, kind in WORKLOADS.items() if issubclass(type(fabric), kind.fabric_spec))
-            allowed = f"is not for {fabric.kind}: allowed are {', '.join(kinds)}"
+            kinds = [name for name, kind in WORKLOADS.items() if isinstance(fabric, kind.fabric_spec)]
+            allowed = f"is not for {fabric.kind}: allowed are {', '.join(sorted(kinds))}"
             raise BadInput(f"workloads.{i}.kind", workload.kind, allowed)
 
 
@@ -51,9 +51,13 @@ def workloads_of(spec: ExperimentSpec) -> tuple[Workload, ...]:
 
 def workload_labels(spec: ExperimentSpec) -> tuple[str, ...]:
     """Return a name for each workload, the same on every fabric."""
-    workloads = workloads_of(spec)
-    traits: list[Mapping[str, str]] = [{} if workload.name else workload.traits() for workload in workloads]
-    return distinct_labels([workload.result_name for workload in workloads], traits)
+    names: list[str] = []
+    traits: list[Mapping[str, str]] = []
+    for workload in workloads_of(spec):
+        names.append(workload.result_name)
+        # a name that the user gave stays as it is
+        traits.append({} if workload.name else workload.traits())
+    return distinct_labels(names, traits)
 
 
 def labelled_workloads(spec: ExperimentSpec) -> list[tuple[str, Workload]]:

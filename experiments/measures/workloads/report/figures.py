@@ -44,7 +44,9 @@ def volumes(flows: FlowsByWork, labels: Mapping[Place, str]) -> Plot | None:
             continue
         for place, of_place in places.items():
             bars[f"{workload}, {labels.get(place, place[0])}"] = of_place
-    return traffic_plots.volumes(bars) if bars else None
+    if not bars:
+        return None
+    return traffic_plots.volumes(bars)
 
 
 def _deliver_same_bytes(flows_of_places: Iterable[Sequence[Flow]]) -> bool:
@@ -66,8 +68,9 @@ def heatmaps(analysis: Analysis, workload: str, flows: Mapping[Place, Sequence[F
             alike.setdefault(content, []).append(place)
     firsts = [places[0] for places in alike.values()]
     matrices = [matrix(flows[place], grids[place[0]]) for place in firsts]
+    # one scale for all, so that equal colours are equal bytes
     limits = None
-    if any(each.any() for each in matrices):
+    if any(total.any() for total in matrices):
         limits = byte_limits(*matrices)
     figures: list[tuple[str, Plot]] = []
     for places in alike.values():
@@ -84,13 +87,15 @@ def _place_names(analysis: Analysis, places: Sequence[Place]) -> list[str]:
     whole: set[str] = set()
     if policies_in_turn(analysis.run):
         for fabric, _ in places:
-            of_fabric = [place for place in analysis.labels if place[0] == fabric]
-            if all(place in places for place in of_fabric):
+            fabric_places = {place for place in analysis.labels if place[0] == fabric}
+            if fabric_places <= set(places):
                 whole.add(fabric)
     names: dict[str, None] = {}
     for place in places:
         fabric = place[0]
-        name = fabric if fabric in whole else analysis.labels.get(place, fabric)
+        name = analysis.labels.get(place, fabric)
+        if fabric in whole:
+            name = fabric
         names[name] = None
     return list(names)
 
@@ -102,16 +107,17 @@ def sweeps(analysis: Analysis) -> list[Plot]:
     another kind, so that a curve is one policy's.
     """
     run = analysis.run
-    traits = {fabric.label: part for fabric, part in zip(run.fabrics, run.experiment.fabrics, strict=False)}
     fabrics: list[tuple[str, dict[str, Any]]] = []
+    traits: dict[str, dict[str, Any]] = {}
+    for fabric, fabric_traits in zip(run.fabrics, run.experiment.fabrics, strict=False):
+        traits[fabric.label] = {**fabric_traits}
+        if not policies_in_turn(run):
+            fabrics.append((analysis.labels[fabric.label, fabric.policy], traits[fabric.label]))
     if policies_in_turn(run):
-        for (fabric, policy), label in analysis.labels.items():
-            if fabric in traits:
-                kind = f"{traits[fabric].get('kind', '')} {policy}"
-                fabrics.append((label, {**traits[fabric], "kind": kind}))
-    else:
-        built = [fabric for fabric in run.fabrics if fabric.label in traits]
-        fabrics = [(analysis.labels[fabric.label, fabric.policy], {**traits[fabric.label]}) for fabric in built]
+        for (fabric_label, policy), label in analysis.labels.items():
+            if fabric_label in traits:
+                kind = f"{traits[fabric_label].get('kind', '')} {policy}"
+                fabrics.append((label, {**traits[fabric_label], "kind": kind}))
     names = dict.fromkeys(row.workload for row in analysis.times)
     workloads = list(zip(names, run.experiment.workloads, strict=False))
     spreads = {}

@@ -1,6 +1,7 @@
 """Times of workloads in figures: fabrics beside the formulas, and measured over predicted."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from matplotlib.axes import Axes
@@ -18,9 +19,10 @@ PREDICTED_MARK: Final = Line2D([], [], ls="none", marker="|", ms=12, mew=2, colo
 
 def completion(rows: Sequence[Row], fabrics: Sequence[str], name: str) -> style.Plot:
     """Bars are medians, dots the repeats, the mark what the formula predicts."""
-    longest_first = sorted(rows, key=lambda row: -max(spread.median for spread in row.by_fabric.values()))
+    longest_first = sorted(rows, key=_longest_s, reverse=True)
     chosen = longest_first[:MAX_BARS]
-    present = [fabric for fabric in fabrics if any(fabric in row.by_fabric for row in chosen)]
+    drawn_fabrics = set(chain.from_iterable(row.by_fabric for row in chosen))
+    present = [fabric for fabric in fabrics if fabric in drawn_fabrics]
     palette = style.colours(fabrics)
     hatches = style.hatches(fabrics)
     bar_height = 0.7 / max(1, len(present))
@@ -33,7 +35,7 @@ def completion(rows: Sequence[Row], fabrics: Sequence[str], name: str) -> style.
                     look = {"color": palette[fabric], "hatch": hatches[fabric]}
                     names = (fabric, f"{time_label(row)} on {fabric}")
                     draw_times(axes, y, bar_height, look, row.by_fabric[fabric], names)
-        axes.set_yticks(range(len(chosen)), [time_label(row) for row in chosen])
+        axes.set_yticks(range(len(chosen)), list(map(time_label, chosen)))
         axes.invert_yaxis()
         axes.xaxis.set_major_formatter(style.seconds_tick)
         axes.set_xlim(right=axes.get_xlim()[1] * 1.12)
@@ -44,9 +46,16 @@ def completion(rows: Sequence[Row], fabrics: Sequence[str], name: str) -> style.
         return style.finish(figure, f"times-{name}", f"Times of {name}. {alt_text}")
 
 
+def _longest_s(row: Row) -> float:
+    """Return the longest of the medians of all fabrics, s."""
+    return max(spread.median for spread in row.by_fabric.values())
+
+
 def _times_text(row: Row) -> str:
     """Return the times of a row on all fabrics in words."""
-    parts = [f"{fabric} {time_text(spread.median, spread.predicted)}" for fabric, spread in row.by_fabric.items()]
+    parts: list[str] = []
+    for fabric, spread in row.by_fabric.items():
+        parts.append(f"{fabric} {time_text(spread.median, spread.predicted)}")
     return f"{time_label(row)}: {', '.join(parts)}"
 
 
@@ -76,26 +85,31 @@ def draw_times(
     mark(bar, series, f"{title}: {time_text(spread.median, spread.predicted)}")
     if len(spread.values) > 1:
         dots = axes.plot(spread.values, [y] * len(spread.values), "o", ms=3.4, mfc=style.PAPER, mec=style.INK, mew=0.7)
-        tips = [f"{title}, repeat {number}: {seconds(value)}" for number, value in enumerate(spread.values)]
-        mark(dots, series, *tips)
+        mark(dots, series, *_tips(title, map(seconds, spread.values)))
     if spread.predicted:
         ends = [y - height / 2, y + height / 2]
         line = axes.plot([spread.predicted] * 2, ends, color=style.INK, lw=2, solid_capstyle="butt")
         mark(line, series, f"{title}: predicted {seconds(spread.predicted)}")
-    background = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5}  # of the lines behind it
+    # lines of other rows may pass behind the figure
+    background = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5}
     where: dict[str, Any] = {"xytext": (7, 0), "textcoords": "offset points", "va": "center", "fontsize": 9}
     longest = max(*spread.values, spread.predicted or 0.0)
     axes.annotate(seconds(spread.median) + note, (longest, y), bbox=background, **where)
 
 
+def _tips(title: str, values: Iterable[str]) -> list[str]:
+    """Return the tooltips of the repeats of a bar or of a row."""
+    return [f"{title}, repeat {number}: {value}" for number, value in enumerate(values)]
+
+
 def ratios(rows: Sequence[Row], fabrics: Sequence[str]) -> style.Plot | None:
     """Measured over predicted, a dot a repeat; the band is what a faithful run reaches. None: nothing was predicted."""
-    chosen = [row for row in rows if any(spread.displayed_ratio for spread in row.by_fabric.values())]
+    chosen = list(filter(_has_ratio, rows))
     if not chosen:
         return None
     palette = style.colours(fabrics)
     markers = style.markers(fabrics)
-    names = [_row_name(row) for row in chosen]
+    names = list(map(_row_name, chosen))
     with style.drawing(1.1 + 0.3 * len(chosen)) as figure:
         axes = figure.subplots()
         axes.axvspan(*FAITHFUL_RATIO, color=style.GREEN, alpha=0.15, lw=0)
@@ -110,12 +124,24 @@ def ratios(rows: Sequence[Row], fabrics: Sequence[str]) -> style.Plot | None:
         low, high = axes.get_xlim()
         axes.set_xlim(min(low, 0.94), max(high, 1.08))
         style.quiet(axes, grid="x")
-        handles = [Line2D([], [], marker=markers[name], ls="none", color=palette[name], label=name) for name in fabrics]
-        if any(len(spread.values) > 1 for row in chosen for spread in row.by_fabric.values()):
+        handles: list[Line2D] = []
+        for fabric in fabrics:
+            handles.append(Line2D([], [], marker=markers[fabric], ls="none", color=palette[fabric], label=fabric))
+        if any(map(_is_repeated, chosen)):
             handles.append(Line2D([], [], marker="|", ls="none", ms=11, mew=2.2, color=style.INK, label="median"))
         style.top_legend(figure, handles)
-        alt_text = "; ".join(f"{name} {_ratios_text(row)}" for name, row in zip(names, chosen, strict=True))
+        alt_text = "; ".join(map(_ratios_text, chosen))
         return style.finish(figure, "ratios", f"Measured over predicted: {alt_text}")
+
+
+def _has_ratio(row: Row) -> bool:
+    """Return whether any time of a row has a ratio to its prediction that may be shown."""
+    return any(spread.displayed_ratio for spread in row.by_fabric.values())
+
+
+def _is_repeated(row: Row) -> bool:
+    """Return whether any time of a row was measured more than once."""
+    return any(len(spread.values) > 1 for spread in row.by_fabric.values())
 
 
 class _RatioLook(NamedTuple):
@@ -132,8 +158,7 @@ def _draw_ratios(axes: Axes, y: float, spread: Spread, title: str, look: _RatioL
         return
     values = [value / spread.predicted for value in spread.values]
     dots = axes.plot(values, [y] * len(values), look.marker, ms=5, alpha=0.7, mew=0, color=look.colour)
-    tips = [f"{title}, repeat {number}: {ratio(value)}" for number, value in enumerate(values)]
-    mark(dots, look.fabric, *tips)
+    mark(dots, look.fabric, *_tips(title, map(ratio, values)))
     if len(values) > 1:
         line = axes.plot([spread.displayed_ratio], [y], "|", ms=11, mew=2.2, color=look.colour)
         mark(line, look.fabric, f"{title}, median: {ratio(spread.displayed_ratio)}")
@@ -142,9 +167,12 @@ def _draw_ratios(axes: Axes, y: float, spread: Spread, title: str, look: _RatioL
 def _row_name(row: Row) -> str:
     """Return the workload, and the label of the row where that differs."""
     label = time_label(row)
-    return row.workload if label == row.workload else f"{row.workload} · {label}"
+    if label == row.workload:
+        return row.workload
+    return f"{row.workload} · {label}"
 
 
 def _ratios_text(row: Row) -> str:
     """Return the ratio of a row on each fabric in words."""
-    return ", ".join(f"{fabric} {ratio(spread.displayed_ratio)}" for fabric, spread in row.by_fabric.items())
+    parts = [f"{fabric} {ratio(spread.displayed_ratio)}" for fabric, spread in row.by_fabric.items()]
+    return f"{_row_name(row)} {', '.join(parts)}"

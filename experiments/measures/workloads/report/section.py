@@ -1,6 +1,7 @@
 """Workloads in the report: traffic, times of fabrics side by side, the formulas behind them, bytes."""
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 from markupsafe import Markup
@@ -17,7 +18,7 @@ from railyard.experiments.measures.workloads.report.tables import (
 )
 from railyard.experiments.measures.workloads.report.terminal import print_times, row_name
 from railyard.results import format as fmt
-from railyard.results.analysis.aggregate import Row, Slowdown, pairs
+from railyard.results.analysis.aggregate import Row, Slowdown, grouped, pairs
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.format import workload_label
 from railyard.results.measured import policies_in_turn
@@ -61,7 +62,7 @@ class WorkloadsSection(Section):
             yield _slowdown_sentence(slowdown)
         timed = _side_by_side(analysis)
         if timed:
-            chosen = [row for row in timed if _is_headline(row)]
+            chosen = list(filter(_is_headline, timed))
             yield times_table(chosen or timed, list(analysis.labels.values()), analysis.slowdowns)
         yield from _computing_lines(analysis.run)
         yield from _plane_sentences(analysis.run)
@@ -72,24 +73,28 @@ class WorkloadsSection(Section):
         timed = _side_by_side(analysis)
         labels = list(analysis.labels.values())
         flows = figures.flows_by_work(run)
+        by_workload = grouped(timed, "workload")
         workloads: list[dict[str, Any]] = []
-        names = [row.workload for row in timed]
-        for name in dict.fromkeys([*names, *flows]):
-            times = [row for row in timed if row.workload == name]
+        for name in dict.fromkeys([*by_workload, *flows]):
+            times = by_workload.get(name, [])
             part = {
                 "name": name,
                 "heatmaps": figures.heatmaps(analysis, name, flows.get(name, {})),
-                "times": plots.completion(times, labels, name) if times else None,
+                "times": None,
                 "table": times_table(times, labels, analysis.slowdowns),
-                "formulas": filled_formulas(run, analysis.labels, times) if timed else [],
+                "formulas": [],
             }
+            if times:
+                part["times"] = plots.completion(times, labels, name)
+                part["formulas"] = filled_formulas(run, analysis.labels, times)
             workloads.append(part)
-        several_pairs = len(pairs(run)) > 1
+        # those of a single pair are columns of the tables of times
+        slowdowns = analysis.slowdowns if len(pairs(run)) > 1 else ()
         return {
             "volumes": figures.volumes(flows, analysis.labels),
             "workloads": workloads,
             "sweeps": figures.sweeps(analysis),
-            "slowdowns": slowdowns_table(analysis.slowdowns if several_pairs else ()),
+            "slowdowns": slowdowns_table(slowdowns),
             "formulas": list(formulas(run)) if timed else [],
             "ratios": plots.ratios(timed, labels),
             "others": others_table(analysis.rows),
@@ -108,8 +113,9 @@ class WorkloadsSection(Section):
     def summary(self, analysis: Analysis) -> dict[str, Any]:
         """Return times, slow-downs and bytes."""
         counts = analysis.run.bytes
-        names = ("asked_bytes", "delivered_bytes", "pairs_wrong", "rail_port_bytes", "rail_expected_bytes")
-        totals: dict[str, Any] = {name: sum(getattr(count, name) for count in counts) for name in names}
+        totals: dict[str, Any] = {}
+        for name in ("asked_bytes", "delivered_bytes", "pairs_wrong", "rail_port_bytes", "rail_expected_bytes"):
+            totals[name] = sum(map(attrgetter(name), counts))
         cross_rail: dict[str, dict[str, int]] = {}
         for count in counts:
             label = analysis.labels.get((count.fabric, count.policy), count.fabric)
@@ -138,7 +144,9 @@ def _all_to_all_slowdowns(analysis: Analysis) -> list[Slowdown]:
 
 def _is_headline(row: Row) -> bool:
     """Return True for a whole workload, and for a phase of a kind of traffic that is a headline (not TP, PP or DP)."""
-    return not row.phase or any(traffic_kind(kind).is_headline for kind in row.kinds)
+    if not row.phase:
+        return True
+    return any(traffic_kind(kind).is_headline for kind in row.kinds)
 
 
 def _cards_of(row: Row) -> Iterator[Card]:
@@ -174,6 +182,10 @@ def _slowdown_sentence(slowdown: Slowdown) -> str:
     if slowdown.not_compared:
         fabrics = f"{slowdown.rail_only} and {slowdown.rail_optimized}"
         return f"{name}: {fabrics} are not compared, since {slowdown.not_compared}."
+    direction = "longer" if slowdown.measured >= 1 else "shorter"
+    verdict = ""
+    if slowdown.verdict != "ok":
+        verdict = f": {slowdown.verdict}"
     sentence = Markup(
         "{} on {}: {} {} than on {} as measured, {} by the formula (Eq. 3 / Eq. 2, exact for this grid), "
         "{} by the nominal C<sub>S</sub>/C<sub>F</sub>{}."
@@ -182,11 +194,11 @@ def _slowdown_sentence(slowdown: Slowdown) -> str:
         name,
         slowdown.rail_only,
         fmt.percent(abs(slowdown.measured - 1)),
-        "longer" if slowdown.measured >= 1 else "shorter",
+        direction,
         slowdown.rail_optimized,
         fmt.change(slowdown.predicted),
         fmt.percent(slowdown.nominal),
-        "" if slowdown.verdict == "ok" else f": {slowdown.verdict}",
+        verdict,
     )
 
 

@@ -54,7 +54,9 @@ def of_spread(fabric: str, name: str, row: Row) -> Any:
 
 def difference_text(value: float | None) -> str:
     """Return the difference between two fabrics as text; None: they are not compared."""
-    return NOT_COMPARED if value is None else fmt.change(value)
+    if value is None:
+        return NOT_COMPARED
+    return fmt.change(value)
 
 
 def slowdown_columns(slowdowns: Sequence[Slowdown] | None, group: str = "") -> tuple[Column, ...]:
@@ -64,11 +66,18 @@ def slowdown_columns(slowdowns: Sequence[Slowdown] | None, group: str = "") -> t
     """
     if slowdowns is None:
         return _columns_of_slowdowns(lambda row: row, group)
-    fabrics = {(slowdown.rail_only, slowdown.rail_optimized) for slowdown in slowdowns}
+    fabrics: set[tuple[str, str]] = set()
+    by_row: dict[tuple[str, str, str], Slowdown] = {}
+    for slowdown in slowdowns:
+        fabrics.add((slowdown.rail_only, slowdown.rail_optimized))
+        by_row[_identity(slowdown.row)] = slowdown
     if len(fabrics) != 1:
         return ()
-    by_row = {(each.row.workload, each.row.phase, each.row.metric): each for each in slowdowns}
-    return _columns_of_slowdowns(lambda row: by_row.get((row.workload, row.phase, row.metric)), group)
+    return _columns_of_slowdowns(lambda row: by_row.get(_identity(row)), group)
+
+
+def _identity(row: Row) -> tuple[str, str, str]:
+    return row.workload, row.phase, row.metric
 
 
 def _columns_of_slowdowns(find: Callable[[Any], Slowdown | None], group: str) -> tuple[Column, ...]:
@@ -76,11 +85,15 @@ def _columns_of_slowdowns(find: Callable[[Any], Slowdown | None], group: str) ->
 
     def nominal(row: Any) -> float | None:
         slowdown = find(row)
-        return slowdown.nominal if slowdown and slowdown.is_all_to_all else None
+        if slowdown is None or not slowdown.is_all_to_all:
+            return None
+        return slowdown.nominal
 
     def difference(row: Any) -> str:
         slowdown = find(row)
-        return difference_text(slowdown.displayed) if slowdown else fmt.NOTHING
+        if slowdown is None:
+            return fmt.NOTHING
+        return difference_text(slowdown.displayed)
 
     def value_of(name: str) -> Callable[[Any], Any]:
         return lambda row: getattr(find(row), name, None)

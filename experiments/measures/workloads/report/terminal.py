@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from rich.console import Console
@@ -32,7 +33,8 @@ def print_times(rows: Sequence[Row], fabrics: Sequence[str], slowdowns: Sequence
         console.print(line, style="dim", highlight=False)
     all_to_alls = [slowdown for slowdown in slowdowns if slowdown.is_all_to_all]
     for slowdown in all_to_alls[:_MAX_SLOWDOWN_LINES]:
-        if not slowdown.not_compared:  # a line above has the reason
+        # a line above has the reason of those that aren't compared
+        if not slowdown.not_compared:
             console.print(_slowdown_line(slowdown), highlight=False)
 
 
@@ -41,7 +43,9 @@ def _slowdown_line(slowdown: Slowdown) -> Text:
     name = f"{slowdown.row.workload} {slowdown.row.phase}".strip()
     measured = (f"{fmt.change(slowdown.measured)} measured", "bold")
     formula = f", {fmt.change(slowdown.predicted)} Eq. 3/Eq. 2, nominal C_S/C_F {fmt.percent(slowdown.nominal)}"
-    verdict = "" if slowdown.verdict == "ok" else f", {slowdown.verdict}"
+    verdict = ""
+    if slowdown.verdict != "ok":
+        verdict = f", {slowdown.verdict}"
     return Text.assemble(f"{name}: {slowdown.rail_only} slower by ", measured, (formula, "dim"), (verdict, "bold red"))
 
 
@@ -50,7 +54,9 @@ def _reason_lines(rows: Sequence[Row], slowdowns: Sequence[Slowdown]) -> Iterato
     for reason, names in _reasons(rows).items():
         yield f"not compared with a formula: {', '.join(names)}, since it {reason}"
     for reason, names in _reasons_of_differences(rows, slowdowns).items():
-        listed = ", ".join(names) if len(names) <= _MAX_NAMED_ROWS else f"in {len(names)} rows"
+        listed = ", ".join(names)
+        if len(names) > _MAX_NAMED_ROWS:
+            listed = f"in {len(names)} rows"
         yield f"fabrics not compared: {listed}, since {reason}"
 
 
@@ -121,7 +127,9 @@ def _judged_ratio(spread: Spread | None) -> str:
 def _short_difference(column: Column, row: Row) -> str:
     """Return the cell of a difference; "invalid" where one of the times is, which a line below the table explains."""
     cell = column.cell(row)
-    return "invalid" if cell == difference_text(None) else cell
+    if cell == difference_text(None):
+        return "invalid"
+    return cell
 
 
 def terminal_sweep(rows: Sequence[Row], fabrics: Sequence[str]) -> Table:
@@ -129,7 +137,9 @@ def terminal_sweep(rows: Sequence[Row], fabrics: Sequence[str]) -> Table:
     whole = [row for row in rows if not row.phase]
     lines: list[tuple[Row, str, Spread]] = []
     for row in whole or rows:
-        lines += [(row, fabric, row.by_fabric[fabric]) for fabric in fabrics if fabric in row.by_fabric]
+        for fabric in fabrics:
+            if fabric in row.by_fabric:
+                lines.append((row, fabric, row.by_fabric[fabric]))
     shown = fmt.rows_with_room(lines, _MAX_TIME_ROWS)
     columns = [
         text("workload", lambda line: row_name(line[0])),
@@ -146,9 +156,12 @@ def terminal_sweep(rows: Sequence[Row], fabrics: Sequence[str]) -> Table:
 
 def _has_latency(rows: Sequence[Row]) -> bool:
     """Return whether any of these times has a prediction with latency; runs of earlier versions have none."""
-    return any(spread.with_latency for row in rows for spread in row.by_fabric.values())
+    spreads = chain.from_iterable(row.by_fabric.values() for row in rows)
+    return any(spread.with_latency for spread in spreads)
 
 
 def _times_title(rows: Sequence[Row]) -> str:
-    latency = f", {_WITH_LATENCY}: predicted with latency" if _has_latency(rows) else ""
+    latency = ""
+    if _has_latency(rows):
+        latency = f", {_WITH_LATENCY}: predicted with latency"
     return f"Time ({_RATIO}: measured over predicted{latency})"

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from matplotlib.axes import Axes
@@ -43,8 +44,9 @@ def heatmap(flows: Sequence[Flow], grid: Grid, name: str, limits: tuple[float, f
             axes.set(xlim=(-0.5, len(total) - 0.5), ylim=(len(total) - 0.5, -0.5), aspect="equal")
         _outline(axes, grid)
         step = max(1, grid.domains // 8)
-        places = [d * grid.rails + (grid.rails - 1) / 2 for d in range(0, grid.domains, step)]
-        names = [f"d{d}" for d in range(0, grid.domains, step)]
+        labelled_domains = range(0, grid.domains, step)
+        places = [domain * grid.rails + (grid.rails - 1) / 2 for domain in labelled_domains]
+        names = [f"d{domain}" for domain in labelled_domains]
         axes.set_xticks(places, names, fontsize=9)
         axes.set_yticks(places, names, fontsize=9)
         axes.spines[:].set_visible(False)
@@ -63,21 +65,26 @@ def _outline(axes: Axes, grid: Grid) -> None:
     def square(x: float, y: float, side: float) -> Path:
         return Path([(x, y), (x + side, y), (x + side, y + side), (x, y + side), (x, y)], closed=True)
 
-    k, cell = grid.rails, 250 / grid.gpus  # points across a cell, about
-    domain_outlines = [square(d * k - 0.5, d * k - 0.5, k) for d in range(grid.domains)]
-    rail_diagonals = [o * k for o in range(1 - grid.domains, grid.domains) if o]
-    if grid.gpus <= _OUTLINED:
-        rail_outlines = [
-            square(n + o - 0.44, n - 0.44, 0.88)
-            for o in rail_diagonals
-            for n in range(grid.gpus)
-            if 0 <= n + o < grid.gpus
-        ]
-    else:  # pairs of one rail lie on diagonals, K apart: one line for each
-        rail_outlines = [
-            Path([(max(o, 0), max(-o, 0)), (grid.gpus - 1 + min(o, 0), grid.gpus - 1 - max(o, 0))])
-            for o in rail_diagonals
-        ]
+    domain_outlines: list[Path] = []
+    for domain in range(grid.domains):
+        corner = domain * grid.rails - 0.5
+        domain_outlines.append(square(corner, corner, grid.rails))
+    # pairs of one rail lie on diagonals, K apart
+    last = grid.gpus - 1
+    rail_outlines: list[Path] = []
+    for domains_apart in range(1 - grid.domains, grid.domains):
+        offset = domains_apart * grid.rails
+        if offset == 0:
+            continue
+        first_row = max(-offset, 0)
+        last_row = last - max(offset, 0)
+        if grid.gpus > _OUTLINED:
+            # too many cells for a square each: one line for all
+            rail_outlines.append(Path([(first_row + offset, first_row), (last_row + offset, last_row)]))
+            continue
+        for row in range(first_row, last_row + 1):
+            rail_outlines.append(square(row + offset - 0.44, row - 0.44, 0.88))
+    cell = 250 / grid.gpus  # points across a cell, about
     looks = ((domain_outlines, style.DOMAIN, 1.6), (rail_outlines, style.RAIL_PAIRS, min(1.1, cell / 6 + 0.1)))
     for parts, colour, width in looks:
         if parts:
@@ -110,30 +117,34 @@ def _locality(src: Gpu, dst: Gpu) -> str:
     """Return whether a pair is within an HB domain, within a rail, or neither."""
     if src.domain == dst.domain:
         return "within HB domains"
-    return "within rails" if src.rank == dst.rank else "across both"
+    if src.rank == dst.rank:
+        return "within rails"
+    return "across both"
 
 
 def volumes(by_workload: Mapping[str, Sequence[Flow]]) -> style.Plot:
     """Shares of the delivered bytes by kind, a bar a workload (Rail-only Fig. 2a and 5a)."""
     totals = {name: kind_bytes(one_repeat(flows)) for name, flows in by_workload.items()}
-    kinds = style.kind_colours(kind for sizes in totals.values() for kind in sizes)
+    kinds = style.kind_colours(chain.from_iterable(totals.values()))
     with style.drawing(0.9 + 0.5 * len(by_workload)) as figure:
         axes = figure.subplots()
         for row, (name, sizes) in enumerate(totals.items()):
             _draw_shares(axes, row, name, sizes, kinds)
-        axes.set_yticks(range(len(totals)), [f"{name}\n{size(sum(sizes.values()))}" for name, sizes in totals.items()])
+        labels = [f"{name}\n{size(sum(sizes.values()))}" for name, sizes in totals.items()]
+        axes.set_yticks(range(len(totals)), labels)
         axes.invert_yaxis()
         axes.set(xlim=(0, 1))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}"))
         style.quiet(axes)
         style.top_legend(figure, [Patch(color=colour, label=kind) for kind, colour in kinds.items()])
-        alt_text = "; ".join(f"{name}: {_sizes_text(sizes)}" for name, sizes in totals.items())
-        return style.finish(figure, "volumes", f"Traffic by kind. {alt_text}")
+        texts = [f"{name}: {_sizes_text(sizes)}" for name, sizes in totals.items()]
+        return style.finish(figure, "volumes", f"Traffic by kind. {'; '.join(texts)}")
 
 
 def _sizes_text(sizes: Mapping[str, int]) -> str:
     """Return the bytes of each kind in words."""
-    return ", ".join(f"{kind} {size(kind_size)}" for kind, kind_size in sizes.items())
+    parts = [f"{kind} {size(kind_size)}" for kind, kind_size in sizes.items()]
+    return ", ".join(parts)
 
 
 def _draw_shares(axes: Axes, row: int, name: str, sizes: Mapping[str, int], kinds: Mapping[str, str]) -> None:

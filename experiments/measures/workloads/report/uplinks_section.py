@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import median
 from typing import Any
 
@@ -68,7 +69,7 @@ class UplinksSection(Section):
         """Return a row for each fabric and workload."""
 
         def busiest(row: _Row) -> float | None:
-            return median(row.measured) if row.measured else None
+            return _median(row.measured)
 
         columns = (
             text("fabric"),
@@ -82,7 +83,11 @@ class UplinksSection(Section):
 
     def parts(self, analysis: Analysis) -> dict[str, Any]:
         """Return the figures of its template."""
-        return {"plots": [_draw(row, n) for n, row in enumerate(_rows(analysis)) if row.loads and row.expected]}
+        plots: list[style.Plot] = []
+        for number, row in enumerate(_rows(analysis)):
+            if row.loads and row.expected:
+                plots.append(_draw(row, number))
+        return {"plots": plots}
 
     def show(self, analysis: Analysis, console: Console) -> None:
         """Print the sentences."""
@@ -91,9 +96,12 @@ class UplinksSection(Section):
 
     def summary(self, analysis: Analysis) -> dict[str, Any]:
         """Return measured and expected loads of uplinks."""
-        names = ("fabric", "workload", "measured", "expected")
-        counted = [row for row in _rows(analysis) if row.measured]
-        return {"uplink_imbalance": [{name: getattr(row, name) for name in names} for row in counted]}
+        counted: list[dict[str, Any]] = []
+        for row in _rows(analysis):
+            if row.measured:
+                names = {"fabric": row.fabric, "workload": row.workload}
+                counted.append({**names, "measured": row.measured, "expected": row.expected})
+        return {"uplink_imbalance": counted}
 
 
 def _rows(analysis: Analysis) -> Sequence[_Row]:
@@ -132,8 +140,11 @@ def _collision_factor(measurement: Measurement) -> float:
 
 def _loads(run: Run) -> _Loads:
     """Return the bytes of each uplink of each switch, by interval."""
-    counts = [event for event in run.events if event.what == UPLINK_BYTES]
-    return {IntervalId.of(event.detail): event.detail["bytes"] for event in counts}
+    loads: dict[IntervalId, Mapping[str, Sequence[int]]] = {}
+    for event in run.events:
+        if event.what == UPLINK_BYTES:
+            loads[IntervalId.of(event.detail)] = event.detail["bytes"]
+    return loads
 
 
 def _row(
@@ -141,14 +152,16 @@ def _row(
 ) -> _Row:
     """Return the row of a workload. `imbalances`, `times`: its measurements, one of each for each repeat."""
     fabric, policy, interval = work
-    valid_times = [time for time in times if analysis.judgement.of_row(time) != "invalid"]
+    # all repeats have the same expectation
+    expected = imbalances[0].predicted if imbalances else None
+    valid_ratios = [time.ratio or 0 for time in times if analysis.judgement.of_row(time) != "invalid"]
     return _Row(
         fabric=analysis.labels[fabric, policy],
         workload=workload_label(interval),
         measured=tuple(row.value for row in imbalances),
-        expected=imbalances[0].predicted if imbalances else None,
-        time=_median([time.ratio or 0 for time in valid_times]),
-        expected_time=_median([_collision_factor(time) for time in times]),
+        expected=expected,
+        time=_median(valid_ratios),
+        expected_time=_median(list(map(_collision_factor, times))),
         loads=_loads_over_mean([row.interval for row in imbalances], loads),
     )
 
@@ -180,7 +193,8 @@ def _draw(row: _Row, number: int) -> style.Plot:
         if row.expected:
             handles += axes.plot([], [], color=style.VERMILION, ls="--", label="expected of the busiest")
             axes.axhline(row.expected, color=style.VERMILION, ls="--", lw=1.2)
-        axes.set_ylim(0, max(row.expected or 1, *(v for values in row.loads.values() for v in values)) * 1.1)
+        highest = max(row.expected or 1, *chain.from_iterable(row.loads.values()))
+        axes.set_ylim(0, highest * 1.1)
         axes.set_xticks([])
         style.quiet(axes, grid="y", xlabel="uplinks, switch by switch", ylabel="bytes over the mean")
         style.top_legend(figure, handles)
