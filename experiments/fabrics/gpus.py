@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 CORE_BPS: Final[dict[Datapath, float]] = {"system": 40e9, "netdev-tso": 12.8e9, "netdev": 4.3e9}
 """Through one core's software switches at most, bit/s: a single TCP flow with nothing else to do, MTU 9000."""
-BRIDGE_CORE_BPS: Final = 40e9  # the same through the kernel's own bridges, which HB domains are
+# the same through the kernel's own bridges, which HB domains are
+BRIDGE_CORE_BPS: Final = 40e9
 LIGHT_FRAMES: Final = 1_200
 """Full frames a second, at all switches, that any machine carries: 2% of what a core does with the slowest datapath."""
 GPU_BYTES: Final = 1_000_000

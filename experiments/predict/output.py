@@ -16,7 +16,8 @@ from railyard.core.safe_files import Folder
 from railyard.experiments.run.folder import reporting_path_errors
 from railyard.results.plots import style
 
-PNG_METADATA: Final = {"Software": "Railyard"}  # mark of a drawing that may be overwritten
+# a drawing with this mark may be overwritten
+PNG_METADATA: Final = {"Software": "Railyard"}
 PNG_DPI: Final = 120
 
 

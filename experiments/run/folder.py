@@ -18,7 +18,8 @@ from railyard.core.safe_files import Folder, account_of, write_file
 from railyard.core.sandbox.hidden import check_visible
 from railyard.core.units import format_size
 
-MIN_FREE_BYTES: Final = 50_000_000  # more than flows.parquet and the report of a long run
+# more than flows.parquet and the report of a long run take
+MIN_FREE_BYTES: Final = 50_000_000
 REASON: Final = ".reason"
 """The file of a `Spare` that says why it was needed."""
 IN_USE: Final = "is in use by another run: choose another folder"
@@ -73,7 +74,8 @@ def check_outputs(files: Mapping[str, Path | None]) -> None:
     for field, path in files.items():
         if path is None:
             continue
-        with reporting_path_errors(field, path):  # such as of a name that is too long
+        # a name may be too long for the file system, which is_dir() reports as an error
+        with reporting_path_errors(field, path):
             if path.is_dir():
                 raise BadInput(field, str(path), "is a folder: name a file")
             if not path.absolute().parent.is_dir():
@@ -86,8 +88,9 @@ def write_outputs(opened: Folder, junit: Path | None, markdown: Path | None, as_
     """Write a run's result for CI, from its folder. `problem`: why there are no records in it, if there are none."""
     if not (junit or markdown or as_json):
         return
+    # pandas takes a second to load, and most runs need none of these files
     from railyard.results import run_folder
-    from railyard.results.analysis.run_analysis import Analysis  # takes a second to load
+    from railyard.results.analysis.run_analysis import Analysis
     from railyard.results.runs.record_files import to_json
     from railyard.results.views import ci, report
 
@@ -196,9 +199,11 @@ class Spare:
         with tarfile.open(fileobj=self._file) as tar:
             files = {info.name: (tar.extractfile(info) or io.BytesIO()).read() for info in tar}
         failed = f"{out} can't be written ({files.pop(REASON, b'').decode()})"
-        home = os.environ.get("HOME") or account_of(os.geteuid()).home  # a user of a container may have neither
+        # a user of a container may have neither
+        home = os.environ.get("HOME") or account_of(os.geteuid()).home
         state = Path(os.environ.get("XDG_STATE_HOME") or Path(home, ".local/state"), "railyard")
-        umask = os.umask(0o077)  # folders of mode 0700
+        # /var/tmp and /tmp are everybody's: nobody else may read the records there
+        umask = os.umask(0o077)
         try:
             for place in (state, Path("/var/tmp"), Path(os.environ.get("TMPDIR") or "/tmp"), Path("/dev/shm")):
                 path = place / f"{out.name}-{secrets.token_hex(8)}"

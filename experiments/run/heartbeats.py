@@ -12,7 +12,8 @@ from railyard.results.runs.records import Measurement, Run
 from railyard.topologies.prediction import WHOLE
 
 WORKLOAD: Final = "heartbeats"  # what records call them
-HEARTBEAT_BYTES: Final = 46  # on a link, with headers: Ethernet 14, IP 20, UDP 8, the round's number 4
+# on a link, with headers: Ethernet 14, IP 20, UDP 8, the round's number 4
+HEARTBEAT_BYTES: Final = 46
 
 
 @contextmanager
@@ -37,7 +38,8 @@ def heartbeats_running(session: FabricSession, heartbeats: HeartbeatsSpec | Lite
         yield
         cost = heartbeat_process.cost()
         packets = cost.sent / cost.seconds
-        link_packets = packets / 2 / len(plan.gpus)  # half of them cross rails: their sender's and receiver's links
+        # half of them cross rails, each over its sender's and its receiver's link
+        link_packets = packets / 2 / len(plan.gpus)
         measured = (
             ("packets", packets, "1/s"),
             ("rail_link_share", link_packets * HEARTBEAT_BYTES * 8 / plan.rail_bps, "share"),

@@ -19,8 +19,10 @@ class FabricCli(CLI):  # type: ignore[misc]
 
     def __init__(self, net: EmulatedNet, hosts: Mapping[str, str] | None = None) -> None:
         self._hosts = hosts or {}
-        CLI.readlineInited = True  # or it would leave a history file in the home folder
-        super().__init__(net, stdin=sys.stdin)  # the default is that of when the module was loaded
+        # the CLI would leave a history file in the home folder
+        CLI.readlineInited = True
+        # the default is the standard input of the time at which Mininet was loaded
+        super().__init__(net, stdin=sys.stdin)
 
     def onecmd(self, line: str) -> bool:
         """Run a command; an error in it is printed in one line, and the session goes on."""
@@ -30,6 +32,7 @@ class FabricCli(CLI):  # type: ignore[misc]
             return bool(super().onecmd(line))
         except RailyardError as problem:
             error(f"{problem}\n")
-        except Exception as problem:  # Mininet's commands check few of their arguments
+        # Mininet's commands check few of their arguments
+        except Exception as problem:
             error(f"{line.split(maxsplit=1)[0]}: {type(problem).__name__}: {problem}\n")
         return False

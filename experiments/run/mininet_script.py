@@ -30,7 +30,8 @@ with without_setuptools():
     from railyard.topologies.build.iperf import iperf
 
 CONTROLLER: Final = "ovs-testcontroller"
-PROTOCOLS: Final = "OpenFlow10,OpenFlow11,OpenFlow12,OpenFlow13"  # it ends at the first packet of a switch with 1.5
+# the controller ends at the first packet of a switch with OpenFlow 1.5
+PROTOCOLS: Final = "OpenFlow10,OpenFlow11,OpenFlow12,OpenFlow13"
 _PROGRAMS: Final = Path("/run/railyard/mininet-programs")  # before all others in PATH
 
 
@@ -47,8 +48,10 @@ def main() -> int:
 
 def adapt(datapath: Datapath, reason: str, has_netem: bool) -> list[str]:
     """Replace in Mininet what this machine lacks; return a line for each replacement."""
-    net.Mininet.inited = True  # or it would set sysctls of the whole machine
-    net.Mininet.iperf = iperf  # its own waits for a report that today's iperf doesn't print
+    # Mininet would set sysctls of the whole machine
+    net.Mininet.inited = True
+    # Mininet's own waits for a report that today's iperf doesn't print
+    net.Mininet.iperf = iperf
     notes = []
     forced = {}
     if datapath != "system":

@@ -35,7 +35,8 @@ from railyard.results.runs.records import (
 )
 
 REFRESH_S: Final = 0.25
-_BAR_WIDTH: Final = 20  # columns: with its figures a bar fits 60
+# with its figures a bar fits a terminal of 60 columns
+_BAR_WIDTH: Final = 20
 MAX_REPEATED_S: Final = 120.0
 """An interval that took longer is not repeated: some pause in it is likely each time."""
 _COLOUR: Final = {"ok": "green", "degraded": "yellow", "invalid": "red"}
@@ -233,7 +234,8 @@ class Steps:
         """Print a line; on a terminal it is broken below itself, not below its `beginning`."""
         if self._console is None:
             return
-        if not self._is_terminal:  # a log has whole lines
+        # a log has whole lines, which nothing overwrites
+        if not self._is_terminal:
             self._console.print(Text(beginning) + line, style=style, soft_wrap=True, highlight=False)
             return
         table = Table.grid()

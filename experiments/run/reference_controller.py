@@ -17,7 +17,8 @@ import tempfile
 from collections.abc import Sequence
 from typing import Final
 
-MAX_SWITCHES: Final = 16  # of ovs-testcontroller, which accepts no other connection then
+# ovs-testcontroller accepts no other connection then
+MAX_SWITCHES: Final = 16
 BLOCK_BYTES: Final = 65_536
 LISTENS_S: Final = 20.0
 _POLL_S: Final = 0.005

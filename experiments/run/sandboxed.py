@@ -104,7 +104,8 @@ def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     from railyard.experiments.run import observers
     from railyard.experiments.run.mininet_cli import FabricCli
 
-    setLogLevel("output")  # what commands say, and no more
+    # Mininet prints the output of its commands, and none of its own messages
+    setLogLevel("output")
     stderr = PrintableConsole(stderr=True)
     plan = nominal_plans(spec)[0]
     datapath = datapath_choice(detect())[0]

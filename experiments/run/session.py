@@ -49,7 +49,8 @@ from railyard.topologies.plan import Plan
 from railyard.workloads.replay.job import Windows, windows_for_links
 
 ControllerEvent = tuple[int, str, dict[str, Any]]  # (monotonic ns, name, detail)
-INTRODUCTION_PORT: Final = 9  # discard
+# the port of the discard service: nothing answers
+INTRODUCTION_PORT: Final = 9
 INTRODUCTIONS: Final = 5  # tries of a second each
 RESTORE_S: Final = 2.0  # for detours to be withdrawn after a repair
 DETOUR_POLL_S: Final = 0.01
@@ -129,7 +130,8 @@ class Watch:
         # the place among the run's loads (the next one if it is negative), the meter and the losses so far
         row, meter, spent = self._intervals.get(interval_id, (-1, self.machines.meter(late_s), Counters(0, 0, 0)))
         before = self.counted
-        record_interruptions(run, IntervalId(interval_id.fabric))  # of the time before
+        # those of the time before belong to no interval
+        record_interruptions(run, IntervalId(interval_id.fabric))
         presence.check()
         try:
             with meter:

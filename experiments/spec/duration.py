@@ -10,11 +10,15 @@ from railyard.experiments.measures.definition import measures_of, shared_reroute
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.workloads.spec import Workload
 
-START_S: Final = 3.0  # to measure what the machine carries
-FABRIC_S: Final = 4.0  # to build a fabric and calibrate its links
-GPU_S: Final = 0.02  # more for each GPU
-INTERVAL_S: Final = 0.65  # to connect, and to record
-WORKLOAD_S: Final = 5.0  # of a workload that states neither time nor bytes
+# to measure what the machine carries
+START_S: Final = 3.0
+# to build a fabric and calibrate its links, and more for each GPU
+FABRIC_S: Final = 4.0
+GPU_S: Final = 0.02
+# to connect, and to record
+INTERVAL_S: Final = 0.65
+# a guess, for a workload that states neither time nor bytes
+WORKLOAD_S: Final = 5.0
 
 
 def duration_s(spec: ExperimentSpec) -> float | None:

@@ -29,7 +29,8 @@ AT_REASON: Final = "recovery is measured by what flows before"
 StartTime = Annotated[Time, time_between(MIN_AT_S, reason=AT_REASON)]
 RepairTime = Annotated[Time, time_between(MIN_REPAIR_S, reason="the fault must be detected and rerouted first")]
 MAX_REPEATS: Final = 1000
-ATTEMPTS: Final = 3  # to measure an interval that other programs disturb
+# to measure an interval that other programs disturb
+ATTEMPTS: Final = 3
 MAX_ATTEMPTS: Final = 10
 Repeats = Annotated[int, Field(ge=1, le=MAX_REPEATS)]
 

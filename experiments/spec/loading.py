@@ -308,7 +308,8 @@ def make(
     """Return the experiment of these keys and values of a file, with overrides on top. BadInput if it can't be used."""
     from railyard.experiments.spec.parsing import parse
 
-    load_plugins(data, name_or_file)  # before overrides, which may have keys of their definitions
+    # before overrides, which may have keys of the plugins' definitions
+    load_plugins(data, name_or_file)
     data = apply(data, overrides)
     load_plugins(data, name_or_file)
     rename_hosts(data)

@@ -8,7 +8,8 @@ from railyard.experiments.spec.duration import INTERVAL_S
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.workloads.background.spec import BackgroundSpec
 
-MAX_LOAD: Final = 0.95  # what is left to the workload is never nothing
+# a background of 100% would leave nothing to the workload, which would never end
+MAX_LOAD: Final = 0.95
 
 
 def seconds_of_repeat(spec: ExperimentSpec, routing: RoutingSpec, stated_s: float) -> float:

@@ -24,8 +24,10 @@ from railyard.results.format import percent, workload_label
 from railyard.results.plots import style as plots
 from railyard.results.plots.svg import mark
 
-_MAX_NAMED: Final = 8  # areas up to which each is named
-_MAX_POINTS: Final = 400  # of a line: a screen has no more
+# more names than these don't fit beside the panel of areas
+_MAX_NAMED: Final = 8
+# a screen shows no more points of a line
+_MAX_POINTS: Final = 400
 _ELEMENTS: Final = {"rail": "rail", "domain": "HB domain", "spine": "spine"}
 _LOADED_KEYS: Final = {"rail": "rails", "domain": "domains", "spine": "spine"}  # of an event of the background
 _LOOKS: Final[dict[tuple[str, bool], tuple[str, Any]]] = {
@@ -96,7 +98,8 @@ def over_time(interval: MeasurementInterval) -> plots.Plot:
             axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}"))
         begin = _seconds(interval, interval.begin_ns)
         end = _seconds(interval, interval.end_ns)
-        after_end = max(1e-9, end - begin) / 100  # so that a mark at the end is whole
+        # a mark at the end would be cut off
+        after_end = max(1e-9, end - begin) / 100
         grid[3].tick_params(axis="x", pad=7)
         grid[3].set(xlim=(begin, end + after_end), xlabel="seconds since the foreground's start")
         return plots.finish(figure, f"steering-{name}", _alt(name, interval, spans, shares))

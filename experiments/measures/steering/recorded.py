@@ -27,5 +27,6 @@ def recorded_dwell_s(run: Run) -> float | None:
     routing = run.experiment.section("routing") or {}
     try:
         return parse_time(routing.get("dwell"))
-    except ValueError:  # none, or zero, which is no time
+    # `none`, or zero, which is no time
+    except ValueError:
         return None

@@ -27,8 +27,10 @@ from railyard.topologies.prediction import WHOLE, NotCompared
 from railyard.workloads.matrix.traffic_matrix import at_line_rate
 from railyard.workloads.schedule import Rates, Schedule, payload_rates
 
-MIN_PREDICTED_S: Final = 1e-4  # a barrier's byte: what takes less is up to packets and turns, not to bandwidth
-MAX_SHARED: Final = 0.05  # of a run's time: from here on what shares its links may move it by more than is judged
+# the byte of a barrier takes less: packets and turns decide its time, and not bandwidth
+MIN_PREDICTED_S: Final = 1e-4
+# share of a run's time: from here on, traffic on the same links may change it by more than verdicts allow for
+MAX_SHARED: Final = 0.05
 Value = TypeVar("Value")
 
 

@@ -49,7 +49,8 @@ from railyard.workloads.schedule import Rates, Schedule, payload_rates
 
 _UNSAFE_IN_PATH: Final = re.compile(r"[^A-Za-z0-9._]+")
 TIMEOUT_MARGIN_S: Final = 30.0
-TIMEOUT_FACTOR: Final = 10  # a run that takes so many times its prediction has failed
+# a run that takes so many times its prediction has failed
+TIMEOUT_FACTOR: Final = 10
 
 
 class PortBytes(NamedTuple):

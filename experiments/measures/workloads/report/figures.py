@@ -20,7 +20,8 @@ Place = tuple[str, str]
 """A fabric and a policy."""
 FlowsByWork = Mapping[str, Mapping[Place, Sequence[Flow]]]
 """Flows by the workload's label without its scene, and by place."""
-_PAIRS_DRAWN: Final = 1024  # GPUs: beyond, a heatmap's cells are smaller than a screen's
+# GPUs: with more, the cells of a heatmap are smaller than the pixels of a screen
+_PAIRS_DRAWN: Final = 1024
 
 
 def flows_by_work(run: Run) -> FlowsByWork:

@@ -13,7 +13,8 @@ from railyard.results.format import ratio, seconds
 from railyard.results.plots import style
 from railyard.results.plots.svg import mark
 
-MAX_BARS: Final = 14  # phases drawn of one workload, longest first; the table has all
+# phases of one workload: more would make the figure longer than a page, and the table has all
+MAX_BARS: Final = 14
 PREDICTED_MARK: Final = Line2D([], [], ls="none", marker="|", ms=12, mew=2, color=style.INK, label="predicted")
 
 

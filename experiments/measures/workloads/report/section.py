@@ -211,7 +211,8 @@ def _computing_lines(run: Run) -> Iterator[str]:
 def _plane_sentences(run: Run) -> Iterator[str]:
     """Yield a sentence for each fabric that hashes connections to several planes."""
     for fabric in run.fabrics:
-        if fabric.kind not in FABRIC_KINDS:  # of a plugin that isn't loaded
+        # the kind may be of a plugin that isn't loaded
+        if fabric.kind not in FABRIC_KINDS:
             continue
         kind = FABRIC_KINDS[fabric.kind]
         planes = len(kind.carrying(kind.all_planes))

@@ -14,7 +14,8 @@ from railyard.results import format as fmt
 from railyard.results.analysis.aggregate import Row, Slowdown, Spread
 from railyard.results.views.table import Column, Table, text
 
-_MAX_TIME_ROWS: Final = 7  # as many as leave room for the rest on a screen of 40 lines
+# as many as leave room for the other tables on a screen of 40 lines
+_MAX_TIME_ROWS: Final = 7
 _MAX_SIDE_BY_SIDE: Final = 2  # fabrics that the table of times on the terminal sets side by side
 _MAX_SLOWDOWN_LINES: Final = 2
 _MAX_NAMED_ROWS: Final = 3  # in a line below the table

@@ -19,9 +19,12 @@ from railyard.results.runs.records import Flow
 from railyard.topologies.addresses import Gpu, gpu_of_name
 
 _RAMP: Final = ("#d6e6f4", "#6aaed6", "#2070b4", "#083471")
-_EMPTY_COLOUR: Final = "#f6f8fa"  # light in the dark too: no traffic must not look like the most of it
-MIN_LABELLED: Final = 0.04  # share of a bar: narrower parts can't hold their percentage
-_OUTLINED: Final = 128  # GPUs up to which each same-rail cell has an outline of its own
+# light on dark pages too: there, no traffic must not look like the most of it
+_EMPTY_COLOUR: Final = "#f6f8fa"
+# share of a bar: narrower parts can't hold their percentage
+MIN_LABELLED: Final = 0.04
+# GPUs: with more, outlines of single cells would cover the cells
+_OUTLINED: Final = 128
 
 
 def heatmap(flows: Sequence[Flow], grid: Grid, name: str, limits: tuple[float, float] | None = None) -> style.Plot:
