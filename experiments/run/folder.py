@@ -202,7 +202,7 @@ class Spare:
         # a user of a container may have neither
         home = os.environ.get("HOME") or account_of(os.geteuid()).home
         state = Path(os.environ.get("XDG_STATE_HOME") or Path(home, ".local/state"), "railyard")
-        # /var/tmp and /tmp are everybody's: nobody else may read the records there
+        # any user can list /var/tmp and /tmp: only the owner may read the records there
         umask = os.umask(0o077)
         try:
             for place in (state, Path("/var/tmp"), Path(os.environ.get("TMPDIR") or "/tmp"), Path("/dev/shm")):

@@ -45,7 +45,7 @@ DYNAMIC = {
         )
     ),
     "f'replacement-{name}'": (),  # the same
-    "f'{source}-{what}'": (),  # of measures, which have sentences of their own
+    "f'{source}-{event_name}'": (),  # of measures, which have sentences of their own
     "f'{event_name}-failed'": ("workload-failed", "background-failed", "policy-failed"),
     "[]": (),  # of phases: a callback that is called show too
     "event_name": (),  # the same
