@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pytest_regressions.data_regression import DataRegressionFixture
 from rich.console import Console
 
 from railyard.core.records import IntervalId
@@ -26,25 +27,38 @@ BUSY = replace(QUIET, cpu_busy=0.99, cpu_foreign=0.6)
 LOST = ByteCheck(WHERE, 1000, 999, 1, 0, 0, 0)
 
 
+TIME = re.compile(r" +\d+\.\d+ s(?=  )")
+ESCAPE_CODE = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
+
+
+def lines_of(shown: io.StringIO) -> list[str]:
+    """Return the lines of a log or a terminal, without their times and escape codes."""
+    text = ESCAPE_CODE.sub("", shown.getvalue())
+    return [TIME.sub(" T", line).rstrip() for line in text.splitlines()]
+
+
 def run_of() -> Run:
     links = [LinkCheck("rail-only", "rail", "d0g0 -> rail0", 100.0, 100.0)]
     return Run("mine", {}, {}, "now", links=links)
 
 
-def measured(run: Run, loads: list[Load], *others: ByteCheck | Event) -> int:
-    """Measure an interval that has the next of these loads each time; return how often."""
-    left = list(loads)
+def measured(run: Run, loads: list[Load], record: ByteCheck | Event | None = None) -> int:
+    """Measure an interval that has the next of these loads each time; return how often. `record`: of each attempt."""
+    following = list(loads)
 
     def measure() -> None:
-        run.loads.append(left.pop(0))
-        run.measurements.append(Measurement(WHERE, "", "completion_time", 1.0 + len(left), "s", 1.0, 1.0, 1.0))
+        run.loads.append(following.pop(0))
+        seconds = 1.0 + len(following)
+        run.measurements.append(Measurement(WHERE, "", "completion_time", seconds, "s", 1.0, 1.0, 1.0))
         run.events.append(Event(1, "controller", "ready", {"fabric": "rail-only"}))
         run.events.append(Event(2, "workload", "started", WHERE.as_dict()))
-        run.bytes += [one for one in others if isinstance(one, ByteCheck)]
-        run.events += [one for one in others if isinstance(one, Event)]
+        if isinstance(record, ByteCheck):
+            run.bytes.append(record)
+        elif record:
+            run.events.append(record)
 
     measure_undisturbed(run, measure)
-    return len(loads) - len(left)
+    return len(loads) - len(following)
 
 
 @given(busy=st.integers(0, 4), attempts=st.sampled_from([None, 1, 2, 4]))
@@ -62,15 +76,15 @@ def test_an_interval_is_repeated_while_the_machine_is_busy(busy: int, attempts: 
 
 
 @pytest.mark.parametrize(
-    "other",
-    [LOST, Event(3, PROCESS, "interrupted", {**WHERE.as_dict(), "text": "a worker died"})],
+    "record",
+    [LOST, Event(3, PROCESS, "interrupted", {**WHERE.as_dict(), "text": "died"})],
     ids=["lost byte", "dead process"],
 )
-def test_interval_invalid_for_another_reason_stays_invalid(other: ByteCheck | Event) -> None:
+def test_interval_invalid_for_another_reason_stays_invalid(record: ByteCheck | Event) -> None:
     run = run_of()
-    assert measured(run, [BUSY, QUIET], other) == 1
+    assert measured(run, [BUSY, QUIET], record) == 1
     assert run.loads == [BUSY]
-    assert other in (*run.bytes, *run.events)
+    assert record in (*run.bytes, *run.events)
 
 
 def test_a_load_of_the_runs_own_is_not_repeated() -> None:
@@ -93,32 +107,66 @@ def test_a_long_interval_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_summary_and_terminal_name_a_repeated_interval() -> None:
-    run, console = run_of(), Console(file=io.StringIO(), width=200, record=True)
+    run = run_of()
+    shown = io.StringIO()
     measured(run, [BUSY, BUSY, QUIET])
-    report.print_summary(Analysis(run), console)
-    line = "measured again twice: rail-only, all-to-all, repeat 0: 99.0% of all cores busy; now "
-    assert line in console.export_text()
-    assert report.summarise(Analysis(run))["repeated"][0]["reasons"] == ["99.0% of all cores busy"] * 2
-    assert line in report.render(Analysis(run))
+    analysis = Analysis(run)
+    report.print_summary(analysis, Console(file=shown, width=200))
+    reasons = report.summarise(analysis)["repeated"][0]["reasons"]
+    assert len(reasons) == 2
+    (line,) = [line for line in lines_of(shown) if "measured again twice" in line]
+    assert reasons[0] in line
+    assert line.strip() in report.render(analysis)
 
 
-def test_a_log_has_a_line_for_each_step_with_its_result() -> None:
-    run, shown, ended = run_of(), io.StringIO(), list[int]()
-    with Steps(Console(file=shown, width=40), 12, run, lambda: ended.append(len(run.events))) as steps:
+def test_log_has_events_and_steps_in_words(data_regression: DataRegressionFixture) -> None:
+    """Events are in the order of their times, above their step; those of an attempt are above the next one."""
+    logs: dict[str, list[str]] = {}
+    run = run_of()
+    ends = list[int]()
+    shown = io.StringIO()
+    with Steps(Console(file=shown, width=40), 12, run, lambda: ends.append(len(run.events))) as steps:
         with steps.step("rail-only: building"):
             pass
         with steps.step("rail-only: all-to-all, 64 KiB, over both rails", total=10, in_bytes=True):
             measured(run, [BUSY, QUIET])
             steps.reached(10)
-    first, second = shown.getvalue().splitlines()
-    assert first == "[ 1/12]     0.0 s  rail-only: building"
-    assert second.endswith(
-        "over both rails  ok  1.000 s, 1.000 of its prediction, measured again once (99.0% of all cores busy)"
-    )
+    logs["steps"] = lines_of(shown)
     assert [event.detail["text"] for event in run.events if event.what == "step"] == [
-        "rail-only: building", "rail-only: all-to-all, 64 KiB, over both rails",
-    ]  # fmt: skip
-    assert ended == [1, len(run.events)]
+        line.partition(" T  ")[2].partition("  ok")[0] for line in logs["steps"]
+    ]
+    assert ends == [1, len(run.events)]
+
+    run = run_of()
+    shown = io.StringIO()
+    with Steps(Console(file=shown, width=80), 1, run, with_events=True) as steps, steps.step("link-down d0g1"):
+        begun = time.monotonic_ns()
+        run.events.append(Event(begun + 30, "controller", "rerouted", {"routes": 1, "detours": 0}))
+        run.events.append(Event(begun + 20, "controller", "port-down", {"port": "d0g1", "switch": "rail1"}))
+        run.events.append(Event(begun + 10, "fault", "link-down", {"repeat": 0, "target": "d0g1"}))
+        repaired = {"fabric": "rail-only", "part": "link-down d0g1", "target": "d0g1"}
+        run.events.append(Event(begun + 40, "fault", "repair", repaired))
+    logs["events"] = lines_of(shown)
+
+    run = run_of()
+    shown = io.StringIO()
+    loads = [BUSY, QUIET]
+    console = Console(file=shown, force_terminal=True, width=80, color_system=None)
+    with Steps(console, 1, run, with_events=True) as steps, steps.step("all-to-all"):
+
+        def measure() -> None:
+            now = time.monotonic_ns()
+            port = f"d0g{2 - len(loads)}"
+            run.loads.append(loads.pop(0))
+            run.events.append(Event(now, "controller", "port-down", {"port": port, "switch": "rail1"}))
+            run.events.append(Event(now + 1, "fault", "link-down", {**WHERE.as_dict(), "target": port}))
+
+        measure_undisturbed(run, measure)
+        assert steps.title == "all-to-all (attempt 2 of 3)"
+    assert Steps.current is None
+    # bars are drawn whenever it is time
+    logs["events of attempts"] = [line for line in lines_of(shown) if line.startswith((" ", "["))]
+    data_regression.check(logs)
 
 
 @pytest.mark.parametrize("width", [60, 80, 150])
@@ -127,13 +175,13 @@ def test_terminal_keeps_finished_steps_and_whole_bars(width: int, monkeypatch: p
     run, shown = run_of(), io.StringIO()
     console = Console(file=shown, force_terminal=True, width=width, color_system=None)
     with Steps(console, 2, run) as steps:
-        with steps.step("rail-only: a step whose name and result are longer than a narrow terminal has columns"):
+        with steps.step("rail-only: " + 9 * "long name, "):
             run.events.append(Event(1, "controller", "port-down", {"port": "d0g1", "switch": "rail1"}))
         with steps.step("replaying", total=10):
             steps.reached(5)
             while "50%" not in shown.getvalue():
                 pass
-    lines = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown.getvalue()).splitlines()
+    lines = ESCAPE_CODE.sub("", shown.getvalue()).splitlines()
     assert any(line.startswith("[1/2]") for line in lines)
     assert "d0g1" not in shown.getvalue()  # events only if they are asked for
     assert max(map(len, lines)) <= width
@@ -141,66 +189,6 @@ def test_terminal_keeps_finished_steps_and_whole_bars(width: int, monkeypatch: p
     assert {len(bar) for line in bars for bar in line} >= {20}
     with Steps(None, 1, run) as steps, steps.step("quietly"):
         steps.reached(1)
-
-
-def test_events_are_in_words_and_order_above_their_step() -> None:
-    run, shown = run_of(), io.StringIO()
-    with Steps(Console(file=shown, width=80), 1, run, with_events=True) as steps, steps.step("link-down d0g1"):
-        begun = time.monotonic_ns()
-        run.events.append(Event(begun + 30, "controller", "rerouted", {"routes": 1, "detours": 0}))
-        run.events.append(Event(begun + 20, "controller", "port-down", {"port": "d0g1", "switch": "rail1"}))
-        run.events.append(Event(begun + 10, "fault", "link-down", {"repeat": 0, "target": "d0g1"}))
-        repaired = {"fabric": "rail-only", "part": "link-down d0g1", "target": "d0g1"}
-        run.events.append(Event(begun + 40, "fault", "repair", repaired))
-    *events, step = shown.getvalue().splitlines()
-    assert [re.sub(r"^ +0\.\d{4} s  ", "", event) for event in events] == [
-        "fault: link-down at d0g1",
-        "rail1 lost the carrier of d0g1",
-        "1 route changed; 0 detours in use",
-        "repaired: link-down at d0g1",
-    ]
-    assert step.startswith("[1/1]")
-
-
-def test_terminal_says_which_attempt_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    run, shown = run_of(), io.StringIO()
-    console = Console(file=shown, force_terminal=True, width=80, color_system=None)
-    with Steps(console, 1, run) as steps, steps.step("all-to-all"):
-        measured(run, [BUSY, QUIET])
-        assert steps.title == "all-to-all (attempt 2 of 3)"
-    assert "attempt 2 of 3: 99.0% of all cores busy" in shown.getvalue()
-    assert Steps.current is None
-
-
-def test_events_of_an_attempt_are_above_the_line_of_the_next_one() -> None:
-    run, shown = run_of(), io.StringIO()
-    load = [replace(QUIET, cpu_busy=0.99, cpu_foreign=0.6), QUIET]
-    console = Console(file=shown, force_terminal=True, width=60, color_system=None)
-    with Steps(console, 1, run, with_events=True) as steps, steps.step("all-to-all"):
-
-        def measure() -> None:
-            now, is_first = time.monotonic_ns(), len(load) == 2
-            run.loads.append(load.pop(0))
-            port = {
-                "port": "d0g1 of the first attempt" if is_first else "d0g1 of the second attempt",
-                "switch": "rail1",
-            }
-            run.events.append(Event(now, "controller", "port-down", port))
-            run.events.append(Event(now + 1, "fault", "link-down", {**WHERE.as_dict(), "target": "d0g1"}))
-
-        measure_undisturbed(run, measure)
-    lines = [line.rstrip() for line in re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown.getvalue()).splitlines()]
-    before_result = lines[: next(n for n, line in enumerate(lines) if line.startswith("[1/1]"))]
-    printed = [line for line in before_result if re.match(r" +0\.\d+ s|  attempt| {14}", line)]
-    assert [re.sub(r"^ +0\.\d+ s  |^ +", "", line).partition(":")[0] for line in printed] == [
-        "rail1 lost the carrier of d0g1 of the first",
-        "attempt",
-        "fault",
-        "attempt 2 of 3",
-        "rail1 lost the carrier of d0g1 of the second",
-        "attempt",
-        "fault",
-    ]
 
 
 def test_the_outcome_of_faults_and_links_is_short() -> None:

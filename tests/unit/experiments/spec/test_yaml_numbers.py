@@ -40,10 +40,10 @@ def test_plain_number_of_yaml_is_a_number(text: str, value: object) -> None:
     assert type(read) is type(value)
 
 
-@pytest.mark.parametrize("text", ["1:30", "1e1", "0o10", "on", "10.0"])
+@pytest.mark.parametrize("text", ["domains=1:30", "domains=1e1", "domains=0o10", "domains=on", "domains=10.0"])
 def test_fraction_is_no_number_of_domains(text: str) -> None:
-    with pytest.raises(BadInput, match=r"fabrics\.0\.domains: .* must be a whole number"):
-        loading.load_any("quickstart", [f"domains={text}"])
+    with pytest.raises(BadInput, match=r"^fabrics\.0\.domains: .* must be a whole number"):
+        loading.load_any("quickstart", [text])
 
 
 def test_a_number_with_a_zero_in_front_is_decimal() -> None:
@@ -51,10 +51,10 @@ def test_a_number_with_a_zero_in_front_is_decimal() -> None:
     assert fabric.domains == 10
 
 
-@pytest.mark.parametrize("text", ["on", "010", "1e4", "2020-01-01"])
+@pytest.mark.parametrize("text", ["name=on", "name=010", "name=1e4", "name=2020-01-01"])
 def test_text_like_another_yaml_type_needs_quotes(text: str) -> None:
-    with pytest.raises(BadInput, match=r"name: .* must be text: put it in quotes"):
-        loading.load_any("quickstart", [f"name={text}"])
+    with pytest.raises(BadInput, match=r"^name: .* put it in quotes"):
+        loading.load_any("quickstart", [text])
 
 
 PLAIN = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False)

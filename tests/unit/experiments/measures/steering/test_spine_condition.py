@@ -1,38 +1,45 @@
 """Part 2's comparison beside measured latencies: who is said to win, who does, and why they differ."""
 
 import json
+import re
 from dataclasses import replace
+from html import unescape
+from io import StringIO
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pytest_regressions.data_regression import DataRegressionFixture
+from rich.console import Console
 
 from railyard.controller.health import policy as health
 from railyard.experiments.measures.steering.comparison_section import finding, reason_text, spine_table
 from railyard.experiments.measures.steering.expected_times import Pattern, expected_scores
+from railyard.experiments.measures.steering.plots import spine_condition as spine_condition_plot
 from railyard.experiments.measures.steering.records import HEALTH
 from railyard.experiments.measures.steering.spec import grid_of
-from railyard.experiments.measures.steering.spine_condition import Cell, Rates, Scores
+from railyard.experiments.measures.steering.spine_condition import Cell, Rates, Scores, cells_of
 from railyard.experiments.measures.workloads.report.figures import flows_by_work
+from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import Run
+from railyard.results.views import report
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import make_plan
-from tests.unit import shown
 from tests.unit.health_scan import spine_condition
 from tests.unit.loaded_experiments import load
 from tests.unit.sample_runs import SCENE_HB as HB
 from tests.unit.sample_runs import SCENE_RAIL as RAIL
 from tests.unit.sample_runs import Found, scenes_run, steered_run
-from tests.unit.shown import cells, screen, summarise
+from tests.unit.shown import cells
 
 pytestmark = pytest.mark.usefixtures("figures_as_text")
 
 BUSY_SPINE = (0.0, 0.0, 0.9)
 
 
-def one(found: Found, hb_bps: int = HB) -> Cell:
+def busy_cell(condition: Found, hb_bps: int = HB) -> Cell:
     """The cell of a busy spine."""
-    run = scenes_run({BUSY_SPINE: found}, hb_bps=hb_bps)
+    run = scenes_run({BUSY_SPINE: condition}, hb_bps=hb_bps)
     (cell,) = (c for c in cells(run) if (c.scene.domain, c.scene.rail, c.scene.spine) == BUSY_SPINE)
     return cell
 
@@ -46,16 +53,16 @@ def test_every_scene_is_a_cell_and_idle_ones_are_even() -> None:
 
 def test_cell_has_the_worst_verdict_of_both_paths() -> None:
     run = scenes_run({}, repeats=2)
-    assert {c.verdict for c in cells(run)} == {"ok"}
+    assert {cell.verdict for cell in cells(run)} == {"ok"}
     at = next(n for n, load in enumerate(run.loads) if load.policy == "ecmp" and load.repeat == 1)
     run.loads[at] = replace(run.loads[at], cpu_busy=0.99)
-    assert [c.scene.name for c in cells(run) if c.verdict == "invalid"] == [run.loads[at].interval.scene]
-    assert finding(cells(run)).endswith("verdict not ok in 1, at worst invalid")
+    assert [cell.scene.name for cell in cells(run) if cell.verdict != "ok"] == [run.loads[at].interval.scene]
+    assert finding(cells(run)).endswith("not ok in 1, at worst invalid")
 
 
 def test_cell_has_scores_before_messages_and_median_latency() -> None:
     """The sample's scores begin at 100 and end 30 lower; its rounds take 1 ms less, as much and 1 ms more."""
-    cell = one(Found((90, 80, 10, 70), 30, 250))
+    cell = busy_cell(Found((90, 80, 10, 70), 30, 250))
     assert cell.scores == Scores(0.9, 0.8, 0.1, 0.7)
     assert cell.latency == {"rail-only": pytest.approx(0.030), "spine": pytest.approx(0.250)}
     assert cell.rates == Rates(HB, RAIL, RAIL)
@@ -89,7 +96,7 @@ def test_repeats_count_together() -> None:
 def test_difference_from_the_condition_has_a_reason(
     found: Found, hb_bps: int, predicted: str, slowest: str, measured: str, reason: str
 ) -> None:
-    cell = one(found, hb_bps)
+    cell = busy_cell(found, hb_bps)
     assert (cell.predicted, cell.by_slowest_link, cell.reason) == (predicted, slowest, reason)
     assert cell.measured == measured.replace("spine-or-not", "rail-only")
     assert cell.agrees is (not reason)
@@ -147,27 +154,28 @@ def mixed() -> Run:
     return scenes_run({**busy, (0.5, 0.0, 0.0): Found((50, 100, 100, 100), 30, 30)})
 
 
-def test_summary_has_the_counts_in_a_line_and_a_table() -> None:
-    run = mixed()
-    headline = json.loads(json.dumps(summarise(run)["headline"]))["spine_condition"]
-    assert (headline["cells"], headline["condition_agrees"], headline["slowest_link_agrees"]) == (27, 26, 27)
-    (odd,) = (c for c in headline["cells_detail"] if not c["agrees"])
-    assert (odd["predicted"], odd["measured"], odd["reason"]) == ("spine", "even", "HB rate")
-    assert odd["loads"] == {"domain": 0.5, "rail": 0.0, "spine": 0.0}
-    lines = screen(run)
-    assert any(line.startswith(finding(cells(run))[:60]) for line in lines)
+def test_views_have_counts_and_every_cell(data_regression: DataRegressionFixture) -> None:
+    analysis = Analysis(mixed())
+    summary = report.summarise(analysis)["headline"]["spine_condition"]
+    differing = [cell for cell in summary.pop("cells_detail") if not cell["agrees"]]
+    out = StringIO()
+    report.print_summary(analysis, Console(file=out, width=100, force_terminal=True, color_system=None))
+    lines = out.getvalue().splitlines()
     assert len(lines) <= 70  # the table is in two parts
     assert max(map(len, lines)) <= 100
-    assert sum(line.endswith("HB rate") for line in map(str.rstrip, lines)) == 1
+    sentence = finding(analysis.derived(cells_of))
+    assert any(line.startswith(sentence[:60]) for line in lines)
+    page = unescape(report.render(analysis))
+    assert sentence in page
+    shown_lines = [line.rstrip() for line in lines if line.rstrip().endswith("HB rate")]
+    reasons = re.findall(r"d0 50% g0 0% S 0%: spine [^<]*", page)
+    counts_and_cell = {"summary": summary, "differing": differing, "terminal": shown_lines, "report": reasons}
+    data_regression.check(json.loads(json.dumps(counts_and_cell)))
+    assert len(spine_table(analysis.derived(cells_of)).rows) == 27
 
 
-def test_report_has_every_cell_and_the_traffic_once() -> None:
+def test_traffic_of_scenes_is_drawn_once() -> None:
     run = mixed()
-    page = shown.render(run)
-    assert finding(cells(run)) in page.replace("&lt;", "<").replace("&#39;", "'")
-    assert "HB links have 2 times a rail&#39;s rate" in page
-    assert page.count("d0 50% g0 0% S 0%</") >= 1
-    assert len(spine_table(cells(run)).rows) == 27
     sent = flows_by_work(run)
     assert list(sent) == ["transfers"]
     assert sum(len(flows) for flows in sent["transfers"].values()) * 27 == len(run.flows)
@@ -175,8 +183,8 @@ def test_report_has_every_cell_and_the_traffic_once() -> None:
 
 def test_a_grid_of_one_element_is_drawn_too() -> None:
     run = scenes_run({}, domains=[], spine=False, loads=[0, 0.5])
-    assert [c.scene.name for c in cells(run)] == ["g0 0%", "g0 50%"]
-    assert "rail of the source" in shown.render(run)
+    assert [cell.scene.name for cell in cells(run)] == ["g0 0%", "g0 50%"]
+    assert "g0 50%" in spine_condition_plot(cells(run), "pair").alt
 
 
-SAMPLE = one(Found())
+SAMPLE = busy_cell(Found())
