@@ -8,7 +8,7 @@ import pytest
 from railyard.experiments.measures.workloads import replay as workload_replay
 from railyard.experiments.measures.workloads.replay import run_workload
 from railyard.experiments.measures.workloads.turn import Turn, Workload
-from railyard.experiments.run import session as sessions
+from railyard.experiments.run.machines import Machines
 from railyard.results.analysis.fidelity import judge
 from railyard.results.runs.records import Run
 from railyard.results.theory.predict import predict_schedule
@@ -60,7 +60,7 @@ def no_fabric(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return made
 
     monkeypatch.setattr(workload_replay, "replay", replay)
-    monkeypatch.setattr(sessions, "relaxed_tcp_timers", lambda gpus, longest_queue_s: nullcontext())
+    monkeypatch.setattr(Machines, "relaxed_tcp_timers", lambda *_: nullcontext())
     return given
 
 
