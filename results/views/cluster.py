@@ -28,6 +28,10 @@ def headline(check: RailCheck) -> str:
     for routes in check.routes:
         total += len(routes.connections)
         unknown += routes.counts[Route.UNKNOWN]
+    if check.cluster.ring_channels and not total:
+        crossing = len(check.crossing_channels)
+        readiness = "Not ready" if crossing else "Ready"
+        return f"{readiness} for rails: {crossing} of {len(check.cluster.ring_channels)} ring channels cross rails."
     return VERDICTS[check.verdict].format(crossing=len(check.crossing), all=total, unknown=unknown)
 
 

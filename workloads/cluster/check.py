@@ -8,7 +8,7 @@ from typing import Final
 
 from railyard.workloads.cluster.bandwidth import ExpectedBandwidth, expected
 from railyard.workloads.cluster.rails import CommunicatorRoutes, RailMap, Route, RoutedConnection, interleaved, routes
-from railyard.workloads.cluster.records import Cluster, Communicator, End
+from railyard.workloads.cluster.records import Cluster, Communicator, End, Host, RingChannel
 from railyard.workloads.cluster.settings import SettingInUse, settings_in_use
 
 MAX_NAMED: Final = 4  # hosts, ranks or NICs that a sentence names
@@ -70,12 +70,22 @@ class RailCheck:
 
         `none` if the files name no connection.
         """
-        if self.crossing:
+        if self.crossing or self.crossing_channels:
             return "crosses"
         counts = [communicator.counts for communicator in self.routes]
         if any(count[Route.UNKNOWN] for count in counts):
             return "unknown"
-        return "ready" if any(counts) else "none"
+        return "ready" if any(counts) or self.cluster.ring_channels else "none"
+
+    @property
+    def crossing_channels(self) -> tuple[RingChannel, ...]:
+        """The channels of NCCL's graph that leave a host by another rail than they enter the next one by."""
+        host = Host("")
+        channels: list[RingChannel] = []
+        for channel in self.cluster.ring_channels:
+            if self.rails.rail(host, channel.entered_by) != self.rails.rail(host, channel.left_by):
+                channels.append(channel)
+        return tuple(channels)
 
     @cached_property
     def gpus(self) -> tuple[GpuPlace, ...]:
@@ -127,6 +137,8 @@ class RailCheck:
             yield from _order_findings(communicator)
             yield from _initialization_findings(communicator)
             yield from _waiting_findings(communicator.communicator)
+            yield from self._leaf_findings(communicator.communicator)
+        yield from self._channel_findings()
         yield from self._sharing_findings()
         yield from self._nic_findings()
 
@@ -144,6 +156,30 @@ class RailCheck:
         )
         if not self.has_map:
             yield "NIC n of every host is taken to be on rail n: if the cabling differs, give it by --rails"
+
+    def _leaf_findings(self, communicator: Communicator) -> Iterator[str]:
+        """Yield that a communicator's hosts are at several leaf switches, so that a rail isn't one switch."""
+        leaves: dict[str, None] = {}
+        for name in communicator.hosts:
+            leaf = self.cluster.host(name).leaf
+            if leaf:
+                leaves[leaf] = None
+        if len(leaves) > 1:
+            yield (
+                f"{communicator.name}: its hosts are at {len(leaves)} leaf switches ({_listed(list(leaves))}), so even "
+                "traffic on its rail passes the switches above them"
+            )
+
+    def _channel_findings(self) -> Iterator[str]:
+        crossing = self.crossing_channels
+        if not crossing:
+            return
+        first = crossing[0]
+        share = f"{len(crossing)} of {len(self.cluster.ring_channels)} ring channels"
+        yield (
+            f"{share} of NCCL's graph leave a host by another NIC than they enter it by, as channel {first.channel} by "
+            f"NIC {first.left_by} and {first.entered_by}: between hosts they cross rails, unless NCCL_CROSS_NIC is 0"
+        )
 
     def _sharing_findings(self) -> Iterator[str]:
         by_number = 0

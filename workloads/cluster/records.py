@@ -26,12 +26,16 @@ class Nic:
 
 @dataclass(slots=True)
 class Host:
-    """A machine. `nics` by number; `gpus`: PCI bus ids by local number; `nics_of_gpu`: the nearest NICs of each."""
+    """A machine. `nics` by number; `gpus`: PCI bus ids by local number; `nics_of_gpu`: the nearest NICs of each.
+
+    `leaf`: the switch that Slurm's topology has it at; empty if none was read.
+    """
 
     name: str
     nics: dict[int, Nic] = field(default_factory=dict)
     gpus: dict[int, str] = field(default_factory=dict)
     nics_of_gpu: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    leaf: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,16 @@ class Connection:
 
     sender: End | None = None
     receiver: End | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RingChannel:
+    """A channel of NCCL's graph: the NIC by which its ring enters each host, and the one by which it leaves."""
+
+    file: str
+    channel: int
+    entered_by: int
+    left_by: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +183,7 @@ class Cluster:
     hosts: dict[str, Host] = field(default_factory=dict)
     parts: list[CommunicatorPart] = field(default_factory=list)
     communicators: list[Communicator] = field(default_factory=list)
+    ring_channels: list[RingChannel] = field(default_factory=list)
     settings: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     bandwidths: list[Bandwidth] = field(default_factory=list)
     warnings: Counter[str] = field(default_factory=Counter)

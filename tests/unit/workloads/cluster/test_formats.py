@@ -122,6 +122,47 @@ def test_inspectors_records_have_ranks_and_bandwidths(tmp_path: Path) -> None:
     assert check.cluster.sources[0].unknown == 1
 
 
+HOSTFILE = "# of the job\nnode1 slots=2\nnode0 slots=2 max_slots=2\n"
+RANKFILE = "rank 0=node1 slot=0\nrank 1=node1 slot=1\nrank 2=node0 slot=0\nrank 3=node0 slot=1\n"
+LABELS = "0: node1\n1: node1\n2: node0\n3: node0\n"
+
+
+@pytest.mark.parametrize("text", [HOSTFILE, RANKFILE, LABELS])
+def test_rank_files_place_ranks(tmp_path: Path, text: str) -> None:
+    check = read_text(tmp_path, "hosts", text)
+    (communicator,) = check.cluster.communicators
+    places = [(member.host, member.gpu) for _, member in sorted(communicator.members.items())]
+    assert places == [("node1", 0), ("node1", 1), ("node0", 0), ("node0", 1)]
+    assert list(check.findings()) == []
+
+
+def test_rankfile_that_deals_ranks_out_is_named(tmp_path: Path) -> None:
+    text = "".join(f"rank {rank}=node{rank % 2} slot={rank // 2}\n" for rank in range(8))
+    (finding,) = read_text(tmp_path, "ranks", text).findings()
+    assert "0 on node0, 1 on node1" in finding
+
+
+def test_slurm_topology_gives_leaves(tmp_path: Path) -> None:
+    lines = ["SwitchName=leaf0 Level=0 LinkSpeed=1 Nodes=node[0-1]", "SwitchName=leaf1 Nodes=node[02,4-5],login"]
+    lines.append("SwitchName=spine Level=1 LinkSpeed=1 Nodes=node[0-1] Switches=leaf[0-1]")
+    (tmp_path / "topology.conf").write_text("\n".join(lines))
+    (tmp_path / "hosts").write_text("node1 slots=1\nnode4 slots=1\n")
+    check = RailCheck(read([str(tmp_path)]), RailMap())
+    leaves = {name: host.leaf for name, host in check.cluster.hosts.items()}
+    second = dict.fromkeys(["node02", "node4", "node5", "login"], "leaf1")
+    assert leaves == {"node0": "leaf0", "node1": "leaf0", **second}
+    assert any("2 leaf switches" in finding for finding in check.findings())
+
+
+@pytest.mark.parametrize(("left_by", "verdict"), [(0, "ready"), (1, "crosses")])
+def test_graph_tells_which_channels_change_nics(tmp_path: Path, left_by: int, verdict: str) -> None:
+    ring = f'<channel><net dev="0"/><gpu dev="0"/><gpu dev="1"/><net dev="{left_by}"/></channel>'
+    text = f'<graphs version="1"><graph id="0" pattern="4">{ring}</graph><graph pattern="1"></graph></graphs>'
+    check = read_text(tmp_path, "graph.xml", text)
+    assert check.verdict == verdict
+    assert len(check.crossing_channels) == left_by
+
+
 class Runs:
     """An object whose pickle would run a program."""
 
@@ -134,6 +175,10 @@ WRONG: dict[str, tuple[str, str | bytes]] = {
     "entities": ("a.xml", '<!DOCTYPE x [<!ENTITY a "aaaa">]>' + TOPOLOGY),
     "no GPU": ("a.xml", '<system version="1"></system>'),
     "a speed that is no number": ("a.xml", TOPOLOGY.replace("200000", "fast")),
+    "a list of hosts without end": ("topology.conf", "SwitchName=a Nodes=node[1-]"),
+    "too many hosts": ("topology.conf", "SwitchName=a Nodes=node[1-99999999]"),
+    "too many slots": ("hosts", "node slots=99999999"),
+    "a NIC without number": ("g.xml", '<graphs><graph pattern="4"><channel><net/></channel></graph></graphs>'),
     "a pickle that runs a program": ("trace_0", pickle.dumps({"entries": Runs()})),
     "a cut off pickle": ("trace_0", pickle.dumps(dump(0, 7, "started"))[:-40]),
     "a dump without rank": ("trace", json.dumps({"pg_config": {}, "entries": []})),
