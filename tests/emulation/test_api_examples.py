@@ -23,7 +23,7 @@ def test_every_example_is_run() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", EXPECTED)
 def test_example_prints_its_expected_output(name: str, tmp_path: Path) -> None:
-    """They are variants: test_api.py does the same."""
+    """Variants: test_api.py does the same."""
     with Program([sys.executable, str(FOLDER / f"{name}.py")], cwd=tmp_path) as program:
         assert program.end(150) == 0, program.output
     assert EXPECTED[name] in program.output
@@ -31,6 +31,7 @@ def test_example_prints_its_expected_output(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_user_tests_pass_or_are_inconclusive(tmp_path: Path) -> None:
+    """A variant: test_api.py has the same fixtures, fault and workload."""
     (tmp_path / "test_fabric.py").write_text((FOLDER / "test_fabric.py").read_text())
     with Program(
         [sys.executable, "-m", "pytest", *PLUGIN, "-p", "no:cacheprovider", f"--basetemp={tmp_path}/base", "."],

@@ -107,10 +107,15 @@ def assert_one_line(done: "subprocess.CompletedProcess[str]", status: int, *text
 
 
 @pytest.mark.parametrize("lack", LACKS)
-def test_a_lack_is_named_by_run_and_doctor(lack: str, folder: Path) -> None:
+def test_a_lack_is_named_by_a_run(lack: str, folder: Path) -> None:
     wrapped, texts = LACKS[lack]
     assert_one_line(run(["run", "small.yaml", "--out", "out"], wrapped, folder), 3, *texts)
     assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize("lack", ["255 files", "tun is a file", "59 processes"])
+def test_a_lack_is_named_by_doctor(lack: str) -> None:
+    wrapped, texts = LACKS[lack]
     done = run(["doctor"], wrapped)
     assert done.returncode == 3
     report = " ".join((done.stdout + done.stderr).split())

@@ -79,7 +79,7 @@ def test_ctrl_c_sent_to_all_processes_counts_once(who: Wrap) -> None:
 
 def test_early_signal_is_not_lost(who: Wrap) -> None:
     """While Python starts, the default action of SIGTERM ends it: also 143, as a shell sees it."""
-    for delay_ms in range(0, 400, 50):
+    for delay_ms in range(0, 400, 80):
         with Program(who([*SANDBOXED, "wait"])) as program:
             time.sleep(delay_ms / 1000)
             program.process.send_signal(signal.SIGTERM)
@@ -88,7 +88,7 @@ def test_early_signal_is_not_lost(who: Wrap) -> None:
 
 def test_kill_9_of_the_outer_leaves_nothing_at_any_moment(who: Wrap) -> None:
     before, dice = machine_state(), random.Random(1)
-    for delay_s in (dice.uniform(0, 0.4) for _ in range(10)):
+    for delay_s in (dice.uniform(0, 0.4) for _ in range(6)):
         with Program(who([*SANDBOXED, "wait"])) as program:
             time.sleep(delay_s)
             program.process.kill()

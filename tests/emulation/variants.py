@@ -6,6 +6,13 @@ They take longer than all others, so they are left out unless asked for: `sudo s
 
 from typing import Final
 
+_LOCALES: Final = ("LC_ALL PYTHONCOERCECLOCALE PYTHONUTF8", "PYTHONIOENCODING", "TERM COLUMNS", "LC_ALL PYTHONUTF8")
+OTHER_LOCALES: Final = {
+    "list": _LOCALES[1:],
+    "predict slowdown": (_LOCALES[0], *_LOCALES[2:]),
+    "describe quickstart": (*_LOCALES[:2], _LOCALES[3]),
+}
+"""Each command in locales and terminals in which another command is tried."""
 VARIANTS: Final = (
     "test_hosts_compared.py::",
     "test_beside_others.py::",
@@ -14,17 +21,19 @@ VARIANTS: Final = (
     "test_disturbance.py::test_two_hundred_disturbed_intervals",
     "test_docs_examples.py::test_examples_of_short_runs_write_a_report",
     *(
-        f"test_environments.py::test_a_lack_is_named_by_run_and_doctor[{lack}]"
+        f"test_environments.py::test_a_lack_is_named_by_a_run[{lack}]"
         for lack in ("32 files", "300 MB", "12 processes", "tun is null")
     ),
     "test_environments.py::test_records_are_kept_elsewhere_when_the_disk_fails[",
-    "test_environments.py::test_a_stdout_that_fails_is_one_line[describe quickstart-/dev/full]",
-    "test_environments.py::test_a_stdout_that_fails_is_one_line[--help-&-]",
+    *(
+        f"test_environments.py::test_a_stdout_that_fails_is_one_line[{case}]"
+        for case in ("describe quickstart-/dev/full", "--help-&-", "list-&-")
+    ),
     "test_environments.py::test_a_user_without_a_home_folder_can_predict[['HOME=/nowhere']]",
     *(
         f"test_environments.py::test_text_is_shown_in_any_locale_and_terminal[{command}-{variables}]"
-        for command in ("list", "predict slowdown")
-        for variables in ("LC_ALL PYTHONUTF8", "PYTHONIOENCODING", "TERM COLUMNS")
+        for command, others in OTHER_LOCALES.items()
+        for variables in others
     ),
     "test_environments.py::test_a_run_with_an_unusable_tmp_and_a_full_stdout_is_kept[",
     "test_environments.py::test_a_crash_has_a_report_and_keeps_records[code0-in the sandbox]",
@@ -48,6 +57,8 @@ VARIANTS: Final = (
     *(f"test_labs.py::test_a_labs_commands_run_and_are_checked[{lab:02}-" for lab in (1, *range(3, 11))),
     *(f"test_notebooks.py::test_cells_run_without_errors[{lab:02}-" for lab in range(1, 11)),
     "test_api_examples.py::test_example_prints_its_expected_output[",
+    "test_api_examples.py::test_user_tests_pass_or_are_inconclusive",
+    "test_docs_examples.py::test_doctor_measures_the_switches[doctor]",
     "test_api_pytest.py::test_workers_take_the_same_auto_rate",
     "test_api_script.py::test_script_has_types",
     "test_api_script.py::test_script_runs",

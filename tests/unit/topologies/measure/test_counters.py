@@ -1,8 +1,10 @@
 """Counters of the kernel, read from its text."""
 
+import socket
+
 import pytest
 
-from railyard.topologies.measure.counters import Counters, interface_drops, tcp_counters
+from railyard.topologies.measure.counters import Counters, interface_drops, rates_of, tcp_counters
 
 # /proc/net/snmp and /proc/net/netstat of Linux 6.18, shortened
 SNMP = """\
@@ -59,3 +61,16 @@ def test_drops_of_a_stretch_are_known_by_port() -> None:
     assert (since.drops, since.drops_at, since.worst_port) == (10, {rail: 10}, (rail, 10))
     assert (since + Counters(1, 0, 20, drops_at={hb: 20})).worst_port == (hb, 20)
     assert Counters(1, 0, 0).worst_port == (("", ""), 0)
+
+
+NEAR, FAR = socket.inet_aton("198.18.0.1"), socket.inet_aton("198.18.0.2")
+
+
+def test_connections_of_a_pair_add_up_from_their_second_sample() -> None:
+    before = {(1, 9, NEAR): 1000, (2, 9, NEAR): 0, (1, 9, FAR): 7}
+    after = {(1, 9, NEAR): 2000, (2, 9, NEAR): 500, (3, 9, NEAR): 10**6, (4, 9, FAR): 5}
+    assert rates_of(before, after, 0.1) == {"198.18.0.1": 1500 * 8 / 0.1, "198.18.0.2": None}
+
+
+def test_a_connection_that_stands_still_delivers_nothing() -> None:
+    assert rates_of({(1, 9, NEAR): 5}, {(1, 9, NEAR): 5}, 1.0) == {"198.18.0.1": 0.0}
