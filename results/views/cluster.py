@@ -16,7 +16,7 @@ GB: Final = 8e9  # nccl-tests' unit of bandwidth, in bit/s
 VERDICTS: Final = {
     "crosses": "Not ready for rails: {crossing} of {all} connections cross rails.",
     "ready": "Ready for rails: none of {all} connections crosses rails.",
-    "unknown": "Not known: the log of one side is missing for {unknown} of {all} connections.",
+    "unknown": "Not known: the log lacks connections, or one side of them ({unknown} of {all} have one side).",
     "none": "Not known: the files name no connection. NCCL_DEBUG=INFO logs them.",
 }
 
@@ -73,13 +73,18 @@ def _counter(route: Route) -> Any:
 def _on_rail_only(row: CommunicatorRoutes) -> str:
     if row.crossing:
         return "hangs, unless HB domains forward"
-    return "not known" if row.counts[Route.UNKNOWN] else "works"
+    return "works" if _is_known(row) else "not known"
 
 
 def _on_rail_optimized(row: CommunicatorRoutes) -> str:
     if row.crossing:
         return "works, through the spines"
-    return "not known" if row.counts[Route.UNKNOWN] else "works, without the spines"
+    return "works, without the spines" if _is_known(row) else "not known"
+
+
+def _is_known(row: CommunicatorRoutes) -> bool:
+    """Return whether the route of every connection is known, and there is one."""
+    return bool(row.connections) and not row.counts[Route.UNKNOWN]
 
 
 def _crossing(check: RailCheck) -> Table:

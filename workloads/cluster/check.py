@@ -73,7 +73,7 @@ class RailCheck:
         if self.crossing or self.crossing_channels:
             return "crosses"
         counts = [communicator.counts for communicator in self.routes]
-        if any(count[Route.UNKNOWN] for count in counts):
+        if any(count[Route.UNKNOWN] for count in counts) or any(routes.is_unconnected for routes in self.routes):
             return "unknown"
         return "ready" if any(counts) or self.cluster.ring_channels else "none"
 
@@ -134,6 +134,7 @@ class RailCheck:
         """Yield a sentence for everything that a reader should know or change."""
         for communicator in self.routes:
             yield from self._crossing_findings(communicator)
+            yield from _connection_findings(communicator)
             yield from _order_findings(communicator)
             yield from _initialization_findings(communicator)
             yield from _waiting_findings(communicator.communicator)
@@ -210,6 +211,14 @@ class RailCheck:
                 f"{_listed(moved)} has different numbers on different hosts, so a rail of NIC numbers is uncertain: "
                 "give the cabling by --rails"
             )
+
+
+def _connection_findings(routes_of: CommunicatorRoutes) -> Iterator[str]:
+    if routes_of.is_unconnected:
+        yield (
+            f"{routes_of.communicator.name}: the log has none of its connections. NCCL makes them at the first "
+            "collective, so the log may end before it"
+        )
 
 
 def _order_findings(routes_of: CommunicatorRoutes) -> Iterator[str]:

@@ -135,6 +135,12 @@ class CommunicatorRoutes:
         return tuple(connection for connection in self.connections if connection.route is Route.CROSSING)
 
     @property
+    def is_unconnected(self) -> bool:
+        """True if it spans hosts and was initialized, and the log has no connection."""
+        communicator = self.communicator
+        return bool(communicator.initialized) and len(communicator.hosts) > 1 and not self.connections
+
+    @property
     def missing(self) -> tuple[int, ...]:
         """The ranks whose initialization began and isn't complete in the log."""
         members = self.communicator.members

@@ -30,6 +30,15 @@ def test_pages_are_as_before(
     file_regression.check(pages["--markdown"].read_text(), extension=".md")
 
 
+def test_nothing_known_is_not_called_working(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (LOGS / "shared-nics.log").read_text()
+    lines = [line for line in text.splitlines() if " via " not in line]
+    (tmp_path / "short.log").write_text("\n".join(lines))
+    assert cli.main(["check", str(tmp_path / "short.log"), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["communicators"]
+    assert (row["rail_only"], row["rail_optimized"]) == ("not known", "not known")
+
+
 @pytest.mark.parametrize(
     "words", [["--rails", "missing.yaml"], ["--nic-rate", "fast"], ["--markdown", "/no/such/a.md"]]
 )

@@ -98,6 +98,14 @@ def test_a_missing_side_leaves_the_route_unknown(tmp_path: Path) -> None:
     assert check.verdict == "unknown"
 
 
+def test_a_communicator_without_connections_is_not_ready(tmp_path: Path) -> None:
+    logged = LoggedCluster()
+    lines = [line for line in logged.lines() if " via " not in line]
+    check = check_of(tmp_path, "\n".join(lines))
+    assert check.verdict == "unknown"
+    assert any("comm 0" in finding for finding in check.findings())
+
+
 def test_a_map_of_the_cabling_decides_the_rails(tmp_path: Path) -> None:
     """NIC 1 of node1 is plugged into rail 0: its connections cross, whatever its number."""
     crossed = RailMap(by_nic={"mlx5_0": 0, "mlx5_1": 1}, by_host={"node1": {"mlx5_0": 1, "mlx5_1": 0}})
