@@ -17,6 +17,7 @@ from railyard.experiments.machines.cluster import Clock, Machine
 
 HOUR_NS: Final = 3_600 * 10**9
 SECOND_NS: Final = 10**9
+WITHIN_S: Final = 20.0
 NAME: Final = "a replay worker on machine 2 (m2, 10.0.0.2)"
 
 
@@ -74,13 +75,10 @@ def test_an_interruption_elsewhere_is_named_and_on_our_clock(sent_by_part: Pipe)
 def test_process_missing_elsewhere_ends_waits(sent_by_part: Pipe) -> None:
     stopped_ns = time.monotonic_ns() + HOUR_NS - 5 * SECOND_NS
     emit(sent_by_part, messages.PRESENCE, pid=7, died="", stopped_ns=stopped_ns)
-    while not problem():
-        time.sleep(0.01)
-    assert problem().startswith(f"{NAME} is stopped, for 5.")
+    assert wait_until(problem, "the stop", WITHIN_S).startswith(f"{NAME} is stopped, for 5.")
     emit(sent_by_part, messages.PRESENCE, pid=8, died="died (signal 9)", stopped_ns=0)
     emit(sent_by_part, messages.PRESENCE, pid=7, died="", stopped_ns=0)
-    while not problem().endswith("died (signal 9)"):
-        time.sleep(0.01)
+    wait_until(lambda: problem().endswith("died (signal 9)"), "the death", WITHIN_S)
     gone = watch.WatchedElsewhere("machine 2 (m2, 10.0.0.2)", 8)
     gone.await_end(0.0)
     gone.release()
@@ -126,8 +124,7 @@ def test_a_reply_that_nobody_waited_for_is_dropped(sent_by_part: Pipe, machine: 
 
 def test_checks_pass_while_a_fabric_is_taken_down(sent_by_part: Pipe) -> None:
     emit(sent_by_part, messages.PRESENCE, pid=8, died="died (signal 9)", stopped_ns=0)
-    while not problem():
-        time.sleep(0.01)
+    wait_until(problem, "the death", WITHIN_S)
     with watch.unchecked():
         assert problem() == ""
         watch.lose("machine 2", "died")

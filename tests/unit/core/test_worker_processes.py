@@ -25,24 +25,36 @@ def test_traffic_of_no_pairs_has_an_empty_log() -> None:
     assert (log.sent, log.broken, log.probes) == ({}, {}, [])
 
 
-def test_background_of_no_flows_sends_nothing() -> None:
-    sender = Worker("railyard.workloads.background.sender", "the background sender", Ready, Sent)
-    try:
-        sender.ask(BackgroundJob(flows=(), mtu=9000), Ready)
-        sender.ask(StartAt(start_ns=0), Ready)
-        assert sender.ask(Stop(), Sent).counts == []
-    finally:
-        sender.end()
+PROBE = Probe(number=1, pairs=[], awaited=frozenset(), send_s=0.0, timeout_s=0.01, within_s=1.0)
+REPLAY = Job(gpus=(), local_gpus=frozenset(), tasks=(), seed=1, windows=windows_for_links(10**9, 10**8, 9000))
 
 
-def test_a_connectivity_check_of_no_gpus_has_no_pairs() -> None:
-    worker = Worker("railyard.failure.connectivity.worker", "the connectivity worker", Ready, Answered)
+@pytest.mark.parametrize(
+    ("module", "requests", "reply"),
+    [
+        (
+            "workloads.background.sender",
+            [BackgroundJob(flows=(), mtu=9000), StartAt(start_ns=0), Stop()],
+            Sent(counts=[]),
+        ),
+        ("failure.connectivity.worker", [Open(gpus=()), PROBE], Answered(pairs=frozenset(), in_time=True)),
+        ("workloads.replay.worker", [REPLAY, Connect(), Go(start_ns=0, deadline_ns=2**62)], None),
+    ],
+)
+def test_a_worker_serves_a_job_without_gpus(module: str, requests: list[Message], reply: Message | None) -> None:
+    worker = Worker(f"railyard.{module}", "it", Ready, Sent, Answered, Delivered, Outcome)
     try:
-        worker.ask(Open(gpus=()), Ready)
-        for _ in range(2):
-            probe = Probe(number=1, pairs=[], awaited=frozenset(), send_s=0.0, timeout_s=0.01, within_s=1.0)
-            answered = worker.ask(probe, Answered)
-            assert answered.pairs == frozenset()
+        for request in requests[:-1]:
+            worker.ask(request, Ready)
+        worker.send(requests[-1])
+        answer = worker.receive_any()
+        while isinstance(answer, Delivered):
+            answer = worker.receive_any()
+        if reply is None:
+            assert isinstance(answer, Outcome)
+            assert answer.ended_ns == {}
+        else:
+            assert answer == reply
     finally:
         worker.end()
 
@@ -51,21 +63,6 @@ def test_a_prober_of_no_pairs_reaches_all() -> None:
     with Prober([]) as prober:
         assert prober.reaches_all(since_ns=0)
         assert prober.stop() == []
-
-
-def test_a_replay_worker_plays_an_empty_job() -> None:
-    windows = windows_for_links(10**9, 10**8, 9000)
-    job = Job(gpus=(), local_gpus=frozenset(), tasks=(), seed=1, windows=windows)
-    worker = Worker("railyard.workloads.replay.worker", "a replay worker", Ready, Delivered, Outcome)
-    try:
-        worker.ask(job, Ready)
-        worker.ask(Connect(), Ready)
-        worker.send(Go(start_ns=0, deadline_ns=2**62))
-        while not isinstance(message := worker.receive_any(), Outcome):
-            pass
-        assert message.ended_ns == {}
-    finally:
-        worker.end()
 
 
 @pytest.mark.parametrize(

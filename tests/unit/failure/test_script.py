@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from railyard.core.errors import CheckFailed
+from railyard.core.wait import wait_until
 from railyard.failure import active
 from railyard.failure.faults import FAULTS, Fault
 from railyard.failure.script import NO_DEADLINE_NS, SETTLE_S, ActionLog, Player, QuietPeriod, Script, Timed
@@ -66,11 +67,10 @@ def timed(target: str, at_s: float, repair_s: float, after: str = "") -> Timed:
     return Timed(Fault("link-down", target), at_s, repair_s, after)
 
 
-def play(player: Player) -> None:
-    player.play(time.monotonic_ns())
-    deadline = time.monotonic() + WITHIN_S
-    while not player.is_over(0.01):
-        assert time.monotonic() < deadline
+def play(player: Player, late_ns: int = 0) -> None:
+    """Play a script to its end, as if nothing ran for `late_ns` after its beginning."""
+    player.play(time.monotonic_ns() - late_ns)
+    wait_until(lambda: player.is_over(0.01), "the end of the script", WITHIN_S)
 
 
 def test_faults_are_injected_and_repaired_at_their_times(world: World) -> None:
@@ -86,9 +86,7 @@ def test_faults_are_injected_and_repaired_at_their_times(world: World) -> None:
     assert player.repair_start_ns[0] - player.injected_ns[0] >= 0.3 * S
     assert [act.operation for act in player.actions.done].count("repair") == 3
     late = Player(NET, Script("one", (timed("a", 0.1, 0.05),)))
-    late.play(time.monotonic_ns() - S)  # as if nothing ran for a second
-    while not late.is_over(0.01):
-        pass
+    play(late, late_ns=S)
     assert late.late_ns[0] >= 0.9 * S
 
 
@@ -104,10 +102,7 @@ def test_fault_without_effect_ends_the_script_after_repairs(world: World) -> Non
 def test_ended_script_repairs_and_unprepares_its_faults(world: World) -> None:
     player = Player(NET, Script("two", (timed("a", 0.0, 60), timed("b", 0.5, 60))))
     player.play(time.monotonic_ns())
-    deadline = time.monotonic() + WITHIN_S
-    while not (world.broken and {"a", "b"} <= world.prepared):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    wait_until(lambda: world.broken and {"a", "b"} <= world.prepared, "both faults", WITHIN_S)
     player.end()
     assert [step for step in world.done if step[0] == "inject"] == [("inject", "a")]
 
@@ -122,25 +117,21 @@ def test_faults_can_follow_a_phase(world: World) -> None:
     assert {"a", "b"} <= world.prepared, "before they are due"
     over_ns = time.monotonic_ns()
     ended.set_result(over_ns)
-    while not player.is_over(0.01):
-        assert time.monotonic_ns() < over_ns + WITHIN_S * S
+    wait_until(lambda: player.is_over(0.01), "the end of the script", WITHIN_S)
     assert player.injected_ns[0] - over_ns >= 0.1 * S
 
 
 def test_faults_of_one_target_are_prepared_one_by_one(world: World) -> None:
-    ends = {"first": Future[int](), "second": Future[int]()}
-    player = Player(NET, Script("again", (timed("a", 0, 0.05, "first"), timed("a", 0, 0.05, "second"))), ends)
+    first = Future[int]()
+    second = Future[int]()
+    script = Script("again", (timed("a", 0, 0.05, "first"), timed("a", 0, 0.05, "second")))
+    player = Player(NET, script, {"first": first, "second": second})
     player.play(time.monotonic_ns())
-    for end in ends.values():
-        end.set_result(time.monotonic_ns())
-        assert not player.is_over(0.0) or end is ends["second"]
-        deadline = time.monotonic() + WITHIN_S
-        while len(world.done) < (2 if end is ends["first"] else 4):
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        time.sleep(0.1)
-    while not player.is_over(0.01):
-        assert time.monotonic() < deadline + WITHIN_S
+    first.set_result(time.monotonic_ns())
+    wait_until(lambda: len(world.done) == 2, "the first repair", WITHIN_S)
+    second.set_result(time.monotonic_ns())
+    wait_until(lambda: player.is_over(0.01), "the end of the script", WITHIN_S)
+    assert world.done == [("inject", "a"), ("repair", "a")] * 2
 
 
 def test_script_that_waits_for_a_phase_can_be_ended(world: World) -> None:

@@ -43,8 +43,9 @@ def stop(process: "subprocess.Popen[bytes]") -> None:
     wait_until(lambda: front.is_stopped(process.pid), "the stop", WITHIN_S)
 
 
-def test_sandbox_tells_of_a_stopped_launcher_once(launcher: "subprocess.Popen[bytes]") -> None:
+def test_sandbox_reports_a_stopped_launcher_once_and_at_its_end(launcher: "subprocess.Popen[bytes]") -> None:
     lines = list[str]()
+    remedy = f"; type: kill -CONT {launcher.pid}"
     state_fd = os.open(f"/proc/{launcher.pid}/stat", os.O_RDONLY)
     watched = LauncherWatch(state_fd, lines.append)
     stop(launcher)
@@ -52,16 +53,9 @@ def test_sandbox_tells_of_a_stopped_launcher_once(launcher: "subprocess.Popen[by
     launcher.send_signal(signal.SIGCONT)
     wait_until(lambda: not front.is_stopped(launcher.pid), "the end of the stop", WITHIN_S)
     assert watched.close() == ""
-    assert len(lines) == 1
-    assert lines[0].endswith(f"; type: kill -CONT {launcher.pid}")
-    os.close(state_fd)
-
-
-def test_sandbox_that_ends_tells_of_a_stopped_launcher(launcher: "subprocess.Popen[bytes]") -> None:
-    state_fd = os.open(f"/proc/{launcher.pid}/stat", os.O_RDONLY)
-    watched = LauncherWatch(state_fd, lambda line: None)
+    assert [line.endswith(remedy) for line in lines] == [True]
     stop(launcher)
-    assert watched.close().endswith(f"is stopped; type: kill -CONT {launcher.pid}")
+    assert LauncherWatch(state_fd, lambda line: None).close().endswith(remedy)
     launcher.kill()
     launcher.wait()
     assert LauncherWatch(state_fd, lambda line: None).close() == ""
