@@ -113,6 +113,8 @@ def test_a_pause_has_its_length_and_fails_no_wait(child: Child) -> None:
 
 def test_a_process_that_stays_stopped_fails_waits(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "STOPPED_S", 0.1)
+    with pytest.raises(ProcessMissing, match=r"^the program is stopped"):
+        run("kill -STOP $$")
     child.send(signal.SIGSTOP)
     with pytest.raises(ProcessMissing, match=r"^the sleeper is stopped"):
         poll(lambda: False, within_s=30)
@@ -175,12 +177,6 @@ def test_a_program_that_fails_is_named(data_regression: DataRegressionFixture) -
     for case, script in SCRIPTS.items():
         messages[case] = message_of(RailyardError, partial(run, script, within_s=0.5))
     data_regression.check(messages)
-
-
-def test_a_program_that_stops_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "STOPPED_S", 0.1)
-    with pytest.raises(ProcessMissing, match=r"^the program is stopped"):
-        run("kill -STOP $$")
 
 
 PAUSED = """

@@ -58,12 +58,11 @@ def test_the_first_choice_is_free_and_no_choice_changes_nothing() -> None:
 
 
 def test_dwell_ends_to_the_nanosecond_even_for_a_blocked_path() -> None:
-    known, slow = Scores((10, 0, 100), (100, 100)), Damping(dwell_ns=1000)
+    known = Scores((10, 0, 100), (100, 100))
+    slow = Damping(dwell_ns=1000)
     assert held_after(ActivePaths(DR, 7), DRD, known, 1006, slow) == DR
     assert held_after(ActivePaths(DR, 7), DRD, known, 1007, slow) == DRD
-
-
-def test_without_margin_the_policys_choice_is_taken() -> None:
+    # without a margin the policy's choice is taken, whatever the scores
     known = Scores((10, 100, 100), (100, 100))
     assert held_after(ActivePaths(DR, 0), RD, known, damping=Damping(None, 0)) == RD
     assert held_after(ActivePaths(DR, 0), RD, known, damping=Damping(0, 0)) == DR

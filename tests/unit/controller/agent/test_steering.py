@@ -34,9 +34,12 @@ def test_the_base_policy_needs_no_routes() -> None:
 
 
 def test_policy_puts_a_host_route_for_each_differing_pair() -> None:
-    change = source("rd").decide(idle(3, 4), 0)
+    agent = source("rd")
+    change = agent.decide(idle(3, 4), 0)
     assert len(change.put) == 6  # all but the two on its own rail
     assert Route(host_prefix(DST), (Hop("rail0", Gpu(1, 1)),), MAIN, STEERED_METRIC) in change.put
+    assert not agent.decide(idle(3, 4), 1), "the same scores"
+    assert set(agent.release()) == set(change.put)
 
 
 def test_a_hot_rail_is_left_and_returned_to() -> None:
@@ -48,12 +51,6 @@ def test_a_hot_rail_is_left_and_returned_to() -> None:
     back = agent.decide(Scores((100, 10, 100, 100), (100,) * 3, version=2), 2)
     assert {route.prefix for route in back.remove} == {route.prefix for route in left.put}
     assert agent.release() == ()
-
-
-def test_the_same_scores_change_nothing() -> None:
-    agent, hot = source("health-drd"), Scores((5, 5, 5, 90), (100,) * 3, version=1)
-    assert agent.decide(hot, 0)
-    assert not agent.decide(hot, 1)
 
 
 def test_change_forbidden_by_dwell_is_asked_again_later() -> None:
@@ -74,12 +71,6 @@ def test_flapping_pair_is_rechecked_after_its_longer_dwell() -> None:
     late = agent.decide(Scores(news[1], (100,) * 3, version=4), 900)
     assert late.recheck_ns == 700 + 4 * 100
     assert agent.decide(Scores(news[1], (100,) * 3, version=4), late.recheck_ns).chosen
-
-
-def test_release_removes_every_standing_route() -> None:
-    agent = source("rd")
-    put = agent.decide(idle(3, 4), 0).put
-    assert set(agent.release()) == set(put)
 
 
 def test_several_paths_are_one_route_with_several_hops() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.controller.failover.detours import DETOUR_METRIC, Broken, Detours, detours
+from railyard.controller.failover.detours import DETOUR_METRIC, Broken, Detours, detours, gpus_without_link
 from railyard.failure.faults import Impact
 from railyard.failure.oracle.reachability import Survivors
 from railyard.topologies.addresses import Gpu, plane_of_device
@@ -44,6 +44,11 @@ def test_routes_by_a_rail_use_all_planes(policy: str) -> None:
         assert {frozenset(planes_of(route)) for route in routes} == {frozenset(), frozenset({0, 1})}
 
 
+def test_gpu_is_cut_off_from_its_rail_without_any_link() -> None:
+    dead_links = {(Gpu(0, 0), 0), (Gpu(0, 0), 1), (Gpu(1, 0), 1)}
+    assert gpus_without_link(dead_links, planes=2) == {Gpu(0, 0)}
+
+
 links = st.tuples(st.builds(Gpu, st.integers(0, DOMAINS - 1), st.integers(0, RAILS - 1)), st.integers(0, 1))
 
 
@@ -62,7 +67,7 @@ def test_detours_reach_all_that_any_plane_joins(
     nodes = frozenset(kind.rail_switch(*switch).name for switch in killed)
     survivors = Survivors(plan, Impact(nodes, frozenset(dead_cables)))
     broken = Broken(
-        links=frozenset(gpu for gpu, _ in cut if {(gpu, 0), (gpu, 1)} <= cut),
+        links=gpus_without_link(cut, planes=2),
         rails=frozenset(kind.rail_switch(*switch).index for switch in killed),
         planes=cut,
     )

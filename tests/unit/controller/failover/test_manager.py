@@ -12,7 +12,7 @@ from railyard.controller.failover.detours import DETOUR_METRIC, Broken, detours
 from railyard.controller.failover.heartbeat_detector import SilentComponents
 from railyard.controller.failover.manager import FailoverManager
 from railyard.controller.openflow.app import SwitchEvent
-from railyard.topologies.addresses import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UPLINK_PORT, Gpu
+from railyard.topologies.addresses import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UPLINK_PORT, Gpu, network_port
 from railyard.topologies.plan import Plan
 from railyard.topologies.routing import Route
 from tests.unit.broken_fabrics import plan
@@ -367,3 +367,26 @@ def test_rail_switch_is_used_once_connected_and_received(connects_first: bool) -
     lab.switch(RAIL_DPID + 1, up=True)
     lab.manager.on_heartbeats(SilentComponents())
     assert lab.router.table == {}
+
+
+def test_moved_fibres_count_once_they_are_back_or_late() -> None:
+    lab = Lab(plan("rail-only", "dr", 3, 3, optical={"layers": ["rail", "hb"]})).connect()
+    state = lab.manager.state
+    hb_optical = lab.plan.optical_switch("hb", GONE)
+    assert hb_optical is not None
+    rail_end = (RAIL_DPID + GONE.rank, GONE.domain + 1)
+    hb_end = (hb_optical.dpid, network_port(GONE))
+    state.expect_reconnect({GONE: True})
+    lab.port(*rail_end, up=False)
+    lab.port(*hb_end, up=False)
+    lab.port(*rail_end, up=True)
+    assert set(state.reconnects) == {GONE}
+    lab.port(*hb_end, up=True)
+    assert not state.reconnects
+    number = state.expect_reconnect({GONE: False})
+    lab.port(*hb_end, up=False)
+    assert not state.effective.hb
+    assert not lab.router.calls
+    lab.manager.on_timeout(number)
+    assert state.effective.hb == {GONE}
+    assert lab.router.table == flat(lab) != {}

@@ -144,35 +144,25 @@ def test_random_faults_of_every_option_never_change() -> None:
     assert digest.hexdigest()[:16] == "aae46375e73e54c6"
 
 
-def test_mean_interval_of_injections_is_as_asked() -> None:
-    plan = nominal(4, 4)
-    faults = random_faults(300, group_share=0, duration=(0.2, 0.3), mean_interval=2.0).script("random", plan, 5).faults
-    gaps = [b.at_s - a.at_s for a, b in pairwise(faults)]
+def test_injections_are_as_far_apart_and_as_many_as_asked() -> None:
+    spaced = random_faults(300, group_share=0, duration=(0.2, 0.3), mean_interval=2.0)
+    gaps = [b.at_s - a.at_s for a, b in pairwise(spaced.script("random", nominal(4, 4), 5).faults)]
     assert 1.7 < mean(gaps) < 2.3
     assert 1.4 < stdev(gaps) < 2.6, "of a Poisson process it is the mean"
-
-
-def test_maximum_of_concurrent_faults_is_reached() -> None:
-    plan = nominal(8, 8)
     links = random_faults(
         60, mix={"link-down": 1.0}, group_share=0, duration=(3.0, 5.0), mean_interval=0.1, max_concurrent=12
     )
-    faults = links.script("random", plan, 1).faults
-    assert max(sum(other.at_s <= timed.at_s < end_s(other) for other in faults) for timed in faults) == 12
+    crowded = links.script("random", nominal(8, 8), 1).faults
+    assert max(sum(other.at_s <= timed.at_s < end_s(other) for other in crowded) for timed in crowded) == 12
+    faults = random_faults(50).script("random", nominal(4, 4), 1).faults
+    assert sum(overlap(a, b) for a, b in combinations(faults, 2)) >= 20
+    assert {timed.fault.kind for timed in faults} >= set(RandomFaults().weights) - {"spine-crash", "rail-switch-reboot"}
 
 
 def test_reboots_last_long_enough_to_finish() -> None:
-    plan = nominal(4, 4)
     reboots = random_faults(20, mix={"rail-switch-reboot": 1.0}, duration=(0.2, 0.2), mean_interval=0.05)
-    faults = reboots.script("random", plan, 1).faults
+    faults = reboots.script("random", nominal(4, 4), 1).faults
     assert all(timed.repair_s > dict(timed.fault.parameters)["down"] for timed in faults)
-
-
-def test_many_faults_overlap() -> None:
-    plan = nominal(4, 4)
-    faults = random_faults(50).script("random", plan, 1).faults
-    assert sum(overlap(a, b) for a, b in combinations(faults, 2)) >= 20
-    assert {timed.fault.kind for timed in faults} >= set(RandomFaults().weights) - {"spine-crash", "rail-switch-reboot"}
 
 
 def test_kinds_without_weight_or_target_are_left_out() -> None:
