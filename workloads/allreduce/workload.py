@@ -54,6 +54,7 @@ def learning_operations(policy: str, operations: int) -> int:
 def check_complete(reports: Sequence[RankReport]) -> None:
     """CheckFailed, with what ended them early, unless every rank did all of its operations."""
     for report in reports:
+        # later errors of a rank follow from its first
         if report.errors:
             raise CheckFailed(f"rank {report.rank}: {report.errors[0]}")
 
@@ -194,5 +195,6 @@ class ComparedWorkload(RailWorkload):
 
 def singles(fabric: MultirailSpec) -> list[str]:
     """Return a policy for each rail that is unlike those before it."""
+    # reversed, so that of like rails the first one stays
     first = {rail.model_dump_json(exclude={"name"}): rail.name for rail in reversed(fabric.rails)}
     return [f"single:{rail.name}" for rail in fabric.rails if rail.name in first.values()]

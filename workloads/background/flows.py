@@ -55,6 +55,7 @@ def flows_of(spec: BackgroundSpec, plan: Plan) -> tuple[BackgroundFlow, ...]:
 
 def reserved_bps(plan: Plan, flows: Iterable[BackgroundFlow]) -> dict[End, float]:
     """Return what the flows take of each port that they leave by, in bit/s, if all of them are on."""
+    # reserved whether a wave is on or off: classes can change only while links are idle
     port_bps: defaultdict[End, float] = defaultdict(float)
     for flow in flows:
         layer: Layer = "hb" if flow.device == "hb0" else "rail"

@@ -232,6 +232,7 @@ def check_background(specs: Sequence[BackgroundSpec], fabric: FabricSpec, field:
         check_patterns(spec.patterns, fabric, f"{field}.{i}")
     waves = [spec.wave for spec in specs]
     shares = [spec.shares(fabric) for spec in specs]
+    # loads with different periods may meet for the first time many periods later
     periods = min(_CHECKED_PERIODS, _CHECKED // max(1, len(specs)) ** 2)
     starts: set[float] = set()
     for wave in waves:

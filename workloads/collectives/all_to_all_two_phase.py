@@ -34,9 +34,9 @@ class TwoPhaseAllToAll(Algorithm):
     formula = "y·(x−1)·D/C_F + x·(y−1)·D/C_S"
 
     def stages(self, phase: Phase, grid: Grid) -> Stages:
-        """First G(d, g) sends G(d, h) the data for rank h of all y domains. Then G(d, h) sends G(e, h) the data that
-        the x GPUs of its domain have for that GPU.
-        """
+        """Exchange in the HB domains, then on the rails."""
+        # First G(d, g) sends G(d, h) the data for rank h of all y domains. Then G(d, h) sends G(e, h) the data that the
+        # x GPUs of its domain have for that GPU.
         yield [Exchange(shifts(domain), phase.data_bytes * len(grid)) for domain in grid]
         yield [Exchange(shifts(rail), phase.data_bytes * len(grid[0])) for rail in columns(grid)]
 

@@ -26,6 +26,7 @@ def buckets(model: LayersModel, limit: int) -> tuple[int, ...]:
     bucket_sizes: list[int] = []
     bucket_size = 0
     bucket_limit = min(limit, FIRST_BUCKET_BYTES)
+    # gradients of the last layer are ready first; a tensor stays in one bucket
     for layer in reversed(model.layers):
         for parameters in (layer.biases, layer.weights):
             bucket_size += parameters * model.bytes_per_parameter

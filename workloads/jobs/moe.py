@@ -85,12 +85,13 @@ class MoeJob(Job):
 def moe_job(
     model: MoeModel, name: str, domains: int, rails: int, algorithm: str, all_to_alls: int, flops_per_s: float
 ) -> MoeJob:
-    """The step in real bytes and seconds, with the model's own tokens for each GPU, and at most an expert on each.
+    """Return the step in real bytes and seconds, with the model's own tokens for each GPU.
 
-    With fewer all-to-alls than the model's the whole step is shorter by the same share, as if it had fewer layers: so
-    the AllReduce and the computing keep their proportion to an all-to-all.
+    With fewer all-to-alls than the model's the whole step is shorter by the same share, as if it had fewer layers.
     """
+    # of the AllReduce and the computing too, which so keep their proportion to an all-to-all
     share = all_to_alls / model.all_to_alls
+    # at most one on each GPU
     experts = min(model.experts, domains * rails)
     pair_bytes = model.all_to_all_bytes / experts
     static_bytes = share * FP16_BYTES * model.static_parameters
@@ -117,13 +118,14 @@ def moe_iteration(job: MoeJob) -> Iteration:
     else:
         named = zip(["moe-a2a"], [job.algorithm], strict=True)
     exchanges = [algorithms.whole_phase(name, "EP", each, x, y, job.pair_bytes, job.shares) for name, each in named]
+    # dispatch and combine take turns, and with an odd number of all-to-alls there is one more dispatch
     runs = Counter(islice(cycle(range(len(exchanges))), job.all_to_alls))
-    sizes = {"dp-all-reduce": (job.rails, job.domains, job.static_bytes)}
+    each_micro_batch = tuple(replace(exchanges[number], repeats=count) for number, count in runs.items())
+    reducing = "all-reduce-hierarchical"
+    sync = [algorithms.whole_phase("dp-all-reduce", "DP", reducing, job.rails, job.domains, job.static_bytes)]
     if job.copy_grids:
-        sizes["dp-experts"] = (*_size(job.copy_grids), job.expert_bytes)
-    sync = tuple(algorithms.whole_phase(name, "DP", "all-reduce-hierarchical", *size) for name, size in sizes.items())
-    each = tuple(replace(exchanges[number], repeats=count) for number, count in runs.items())
-    return Iteration(1, 1, 1, job.compute_s, each, None, sync)
+        sync.append(algorithms.whole_phase("dp-experts", "DP", reducing, *_size(job.copy_grids), job.expert_bytes))
+    return Iteration(1, 1, 1, job.compute_s, each_micro_batch, None, tuple(sync))
 
 
 def _size(groups: Sequence[Grid]) -> tuple[int, int]:
@@ -147,8 +149,9 @@ def zipf_shares(experts: int, skew: float, seed: int) -> tuple[float, ...]:
     """Return the share of all tokens that each expert gets; the shares add up to 1.
 
     The n-th most popular expert gets tokens in proportion to 1/n^skew (Zipf), and the seed decides which GPU's that is.
-    Skew 0 is even. Nothing is capped, as by routers with a capacity factor.
+    Skew 0 is even.
     """
+    # nothing is capped, as routers with a capacity factor would do
     weights = [1 / n**skew for n in range(1, experts + 1)]
     random.Random(seed).shuffle(weights)
     total = sum(weights)
@@ -204,6 +207,7 @@ class MoeSpec(Training):
             raise BadInput(f"{setting.field}.all_to_alls", self.all_to_alls, allowed)
         chosen = algorithms.chosen_algorithm(ALL_TO_ALL, self.algorithm, fabric)
         if self.skew and not algorithms.ALGORITHMS[chosen].uneven:
+            # `auto` on a fabric without spines is two-phase, in which all pairs are alike
             chosen = next(iter(_uneven_algorithms().values()))
         flops = setting.platform.flops * self.efficiency
 
@@ -211,7 +215,8 @@ class MoeSpec(Training):
             _check_experts(model, fabric, f"{setting.field}.model", self.model)
 
         def job(domains: int, rails: int, all_to_alls: int) -> MoeJob:
-            """The step for sizing; `with_algorithm` sets what really runs."""
+            """Return the step for sizing; `with_algorithm` sets what really runs."""
+            # the same on every fabric, so that all fabrics carry the same bytes
             sizing = algorithms.sizing_algorithm(ALL_TO_ALL)
             whole_job = moe_job(model, self.label(), domains, rails, sizing, all_to_alls, flops)
             return replace(whole_job, compute_s=whole_job.compute_s * self.compute)

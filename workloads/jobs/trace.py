@@ -85,10 +85,8 @@ class TraceSpec(spec.Workload):
         return trace
 
     def lowered(self, setting: spec.Setting) -> tuple[Lowered, Scale]:
-        """Return the trace, the tasks that each of its operations became, and the scale.
-
-        Nothing of it is left out or merged: bytes are scaled by one factor, and gaps by the time that goes with it.
-        """
+        """Return the trace, the tasks that each of its operations became, and the scale."""
+        # nothing of it is left out or merged: bytes are scaled by one factor, and gaps by the time that goes with it
         fabric = setting.fabric
         trace = self.read(setting)
 

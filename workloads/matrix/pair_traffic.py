@@ -2,8 +2,8 @@
 
 Sparse and vectorised, so that clusters of tens of thousands of GPUs take seconds. All in 16 bits. Rings follow the
 order of a group; where a group spans HB domains and is a grid, they run on each rail and in each domain (Rail-only
-Eq. 1). An even all-to-all is kept as its groups and the bytes of one pair, and spelled out only when asked to: among
-16,384 GPUs it has 268 million pairs. Units: bytes, as floats, since a ring's share of a buffer need not be whole.
+Eq. 1). An even all-to-all is kept as its groups and the bytes of one pair. Units: bytes, as floats, since a ring's
+share of a buffer need not be whole.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,6 +74,7 @@ class Uniform:
     `scope` and `rails`: only to those in that place, with HB domains of `rails` GPUs.
     """
 
+    # spelled out only when asked to: among 16,384 GPUs an all-to-all has 268 million pairs
     groups: Numbers
     bytes_per_pair: float
     scope: Scope | None = None

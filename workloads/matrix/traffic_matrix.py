@@ -175,6 +175,7 @@ def _batch_ends(tasks: Columns, hops: Sequence[_TaskHop]) -> list[int]:
     start = 0
     end = 0
     while start < len(tasks):
+        # a part at a time: with all later tasks looked at for each run, the time would grow with the square
         step = max(64, 2 * (end - start))
         end = start + 1
         start_of_run = start
@@ -325,13 +326,11 @@ class PortBytes:
 
 
 def port_bytes(schedule: Schedule, fabric: FabricSpec) -> PortBytes:
-    """Return what each port should carry in all, if every pair takes the policy's paths from beginning to end.
-
-    Pairs with several paths are split by their weights, to whole bytes.
-    """
+    """Return what each port should carry in all, if every pair takes the policy's paths from beginning to end."""
     ports = PortBytes(*(np.zeros(schedule.gpus, dtype=np.int64) for _ in range(4)))
     sizes = Sizes.of(schedule.matrix)
     for share, enter, leave in ways(sizes.src, sizes.dst, schedule.rails, fabric):
+        # pairs with several paths are split by their weights, to whole bytes
         part = np.rint(share * sizes.bytes).astype(np.int64)
         for a, b, outs, ins in (
             (sizes.src, enter, ports.hb_out, ports.hb_in),
@@ -366,6 +365,7 @@ def ways(src: Numbers, dst: Numbers, rails: int, fabric: FabricSpec) -> list[Way
     d1, g1 = np.divmod(src, rails)
     d2, g2 = np.divmod(dst, rails)
     turns = np.flatnonzero((d1 != d2) & (g1 != g2))
+    # a policy that looks at ranks alone is asked once for each pair of ranks: a large fabric has far more pairs of GPUs
     if FORWARDING_POLICIES[policy].by_rank:
         _, first, row = np.unique(g1[turns] * rails + g2[turns], return_index=True, return_inverse=True)
     else:

@@ -206,7 +206,8 @@ def load_model(name: str, field: str = "model") -> Model:
 
 @cache
 def _of_the_catalogue(name: str) -> Model:
-    """Return a model of the catalogue: a figure of a paper weighs strategies for the same few hundreds of times."""
+    """Return a model of the catalogue."""
+    # kept: a figure of a paper weighs strategies for the same few models hundreds of times
     path = CATALOGUE / f"{name}.yaml"
     return _checked(parse_yaml(path.read_text("utf-8"), "model", str(path)), f"model {path.name}")
 

@@ -88,6 +88,7 @@ def _group_findings(kind: str, groups: Numbers, name_format: str, per_stage: int
     for row in np.flatnonzero(crossing.any(axis=1)):
         group = groups[row]
         chosen = crossing[row]
+        # collectives of a grid are hierarchical: its ring in the order of ranks is not used
         if int(group.min()) not in grid_starts:
             pairs = _pair_names(np.stack((group[chosen], next_gpus[row][chosen]), axis=1).tolist(), rails)
             reason = f"{_grid_mismatch(group, rails)}; its ring changes domain and rail at {pairs}"
@@ -100,6 +101,7 @@ def _boundary_findings(layout: Layout) -> Iterator[Finding]:
     stages = layout.pipelines
     boundaries = [(s, s + 1) for s in range(p.pipeline - 1)]
     if p.virtual_stages > 1 and p.pipeline > 1:
+        # a micro-batch goes back from the last stage to the first one's next chunk of layers
         boundaries.append((p.pipeline - 1, 0))
     for a, b in boundaries:
         pairs = stages[:, (a, b)]

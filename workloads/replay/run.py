@@ -127,6 +127,7 @@ def replay(
             workers.append(place.start())
             workers[-1].send(job)
         _await_ready(workers)
+        # all listen before any connects
         for worker in workers:
             worker.send(protocol.Connect())
         _await_ready(workers)
@@ -156,6 +157,7 @@ def replay(
 
 def _shared_out(schedule: Schedule, places: Sequence[Place]) -> tuple[list[Place], list[frozenset[int]]]:
     """Return the place of each worker, and the GPUs that it plays. Without places: those of this machine's cores."""
+    # one process a core: a process serves any number of GPUs, since a socket stays in the namespace it was made in
     if not places:
         places = [Place(tuple(range(schedule.gpus // schedule.rails)), max(1, round(usable_cores())))]
     place_of_worker: list[Place] = []

@@ -228,7 +228,8 @@ def text_of(content: bytes, where: str) -> str:
 
 
 def check_printable(text: str, data: object) -> None:
-    """Raise ValueError if JSON has half of a surrogate pair: it may stand alone there, where no name can be printed."""
+    """Raise ValueError if JSON has half of a surrogate pair."""
+    # it may stand alone in JSON, but no name with it can be printed
     if _HALF.search(text):
         json.dumps(data, ensure_ascii=False).encode()
 
@@ -341,10 +342,11 @@ def _check_single_trace(
 
 
 def _size(file: Path) -> int:
-    """Return the bytes of a file; 0 if it can't be looked at, which reading it reports."""
+    """Return the bytes of a file; 0 if it can't be looked at."""
     try:
         return file.stat().st_size
     except OSError:
+        # reading it reports why
         return 0
 
 

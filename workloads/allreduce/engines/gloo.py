@@ -58,10 +58,11 @@ class Gloo:
 
 
 def load() -> None:
-    """Load PyTorch without threads of its own: nodes share the machine's cores."""
+    """Load PyTorch without threads of its own."""
     import torch
     import torch.distributed
 
+    # nodes share the machine's cores
     torch.set_num_threads(1)
 
 

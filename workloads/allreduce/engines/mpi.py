@@ -1,8 +1,7 @@
 """Open MPI between the nodes, over TCP on the given rails. Requires openmpi-bin and mpi4py: `script/bootstrap mpi`.
 
 mpirun runs in node 0's namespace and starts its daemons as on other machines, by a command: not ssh, but `enter`, which
-moves into a node's namespace and sets a host name there. mpirun and its daemons communicate over the first rail. Ranks
-poll for messages (Open MPI has no other mode) and yield at each poll.
+moves into a node's namespace and sets a host name there. mpirun and its daemons communicate over the first rail.
 """
 
 import importlib.util
@@ -49,6 +48,7 @@ class MpiRanks(PeerRanks):
             "pml": "ob1",
             "btl": "tcp,self",
             "btl_tcp_if_include": ",".join(interfaces),
+            # ranks poll for messages (Open MPI has no other mode), and share this machine's cores
             "mpi_yield_when_idle": "1",
             "hwloc_base_binding_policy": "none",
         }

@@ -1,7 +1,6 @@
 """The kernel's MPTCP between the nodes: Railyard's ring over connections that the kernel spreads over all rails.
 
-A connection begins on the first rail, and the kernel adds a subflow on each of the others (topologies/multirail/
-mptcp.py). The engine sees one rail with the sum of all rates and the set-up latency of the first.
+The engine sees one rail with the sum of all rates and the set-up latency of the first.
 """
 
 import socket
@@ -49,6 +48,7 @@ class AnyAddress(socket.socket):
 
 def make_socket(_rail: int) -> socket.socket:
     """Return an MPTCP socket."""
+    # its connection begins on the first rail, and the kernel adds a subflow on each of the others
     return AnyAddress(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)
 
 

@@ -62,6 +62,7 @@ class Ranks(Group):
                     process.receive(Ready, self._join_timeout_s)
                 except RailyardError as problem:
                     problems.append(str(problem))
+            # all ranks are asked first: the one that is missing is named by the others
             if problems:
                 raise jobs.GroupBroken("; ".join(problems))
         except BaseException:

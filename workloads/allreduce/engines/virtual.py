@@ -29,5 +29,6 @@ class Virtual(AllreduceEngine):
 
     def seconds(self, rails: Sequence[Rail], nodes: int, size: int, rail: int, policy: str = "") -> float:
         """Predict the seconds of a rail with half the processor's cost."""
+        # each of the two channels has a core of its own, and half of the bytes
         used = replace(rails[rail], cpu_s_per_byte=rails[rail].cpu_s_per_byte / 2)
         return allreduce_cost(used, nodes).seconds(size)

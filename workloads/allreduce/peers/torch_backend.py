@@ -52,10 +52,7 @@ def register(
 
 
 def array_of(tensor: Any, summed: bool) -> Array:
-    """Return a tensor's memory, flat. If it is not summed, types unknown to numpy are returned as bytes.
-
-    BadInput where that needs a copy, is on another device, or can't be summed.
-    """
+    """Return a tensor's memory, flat. BadInput where that needs a copy, is on another device, or can't be summed."""
     if tensor.device.type != "cpu" or tensor.layout != torch.strided:
         raise BadInput("tensor", f"{tensor.layout} on {tensor.device}", "must be a dense one in the CPU's memory")
     if not tensor.is_contiguous():
@@ -63,12 +60,14 @@ def array_of(tensor: Any, summed: bool) -> Array:
     whole = tensor.detach().view(-1)
     try:
         array: Array = whole.numpy()
-    except TypeError:  # bfloat16, for example
+    except TypeError:
+        # numpy has no bfloat16, for example
         array = np.empty(0, np.bool_)
     if array.dtype in DTYPES:
         return array
     if summed:
         raise BadInput("dtype", str(tensor.dtype), f"isn't summed: must be one of {', '.join(map(str, DTYPES))}")
+    # what is only copied may be of any type
     octets: Array = whole.view(torch.uint8).numpy()
     return octets
 
@@ -125,6 +124,7 @@ class RailyardProcessGroup(dist.ProcessGroup):
         super().__init__(group.rank, group.size)
         self.group = group
         self.is_open = True
+        # a single thread: all ranks must do their calls in the same order
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=NAME)
         atexit.register(self.shutdown)
 

@@ -74,7 +74,7 @@ def pictures(count: int, random: Any) -> tuple[Any, Any]:
 def train(backend: str, rank: int, nodes: int, init_method: str, training: Training) -> TrainingResult:
     """Train on one rank, as a script that knows no more than a backend's name and its `init_method`.
 
-    Every rank draws other pictures, from the seed and its rank. The caller destroys the process group.
+    The caller destroys the process group.
     """
     import torch
     import torch.distributed as dist
@@ -90,6 +90,7 @@ def train(backend: str, rank: int, nodes: int, init_method: str, training: Train
     )
     model = nn.parallel.DistributedDataParallel(network, bucket_cap_mb=training.bucket_mb)
     optimizer = torch.optim.SGD(model.parameters(), lr=training.learning_rate, momentum=0.9)
+    # every rank draws other pictures
     random = torch.Generator().manual_seed(1_000_003 * training.seed + rank)
     losses = []
     seconds = []
@@ -160,13 +161,15 @@ class DdpRanks(gloo.GlooRanks):
 
 
 def _load() -> None:
-    """Load PyTorch, and what its optimizers load at their first step: once, instead of once a rank."""
+    """Load PyTorch, and what its optimizers load at their first step."""
+    # here once, and not once in each rank
     gloo.load()
     importlib.import_module("torch._dynamo")
 
 
 def _train(used_groups: list[Any], config: RankConfig, command: Train) -> Trained:
-    """Train once. The process group is kept in `used_groups`: freed at once it may hang (engines/gloo.py)."""
+    """Train once. `used_groups`: process groups that are kept."""
+    # a process group that is freed at once may hang (engines/gloo.py)
     import torch.distributed as dist
 
     from railyard.workloads.allreduce.peers import torch_backend

@@ -68,7 +68,8 @@ class PyTorch(common.TraceFormat):
             ranks.append(reader.nodes([entry for _, entry in listed]))
 
         def rewrite(measured: common.AllMeasured) -> dict[str, bytes]:
-            """Write a file of its own for each rank: the trace's nodes have no place for a time."""
+            """Write a file of its own for each rank."""
+            # the trace's nodes have no place for a time
             rows: defaultdict[int, list[dict[str, object]]] = defaultdict(list)
             for (rank, position), times in measured.items():
                 place = ranks[rank][position].where
@@ -151,7 +152,8 @@ def _attributes(node: Mapping[str, Any], place: str) -> dict[str, Any]:
 
 
 def _split(value: object, place: str, key: str) -> list[Any]:
-    """Return a list that an attribute holds as text. PyTorch writes `...` in place of a long one's rest."""
+    """Return a list that an attribute holds as text."""
+    # PyTorch writes `...` in place of the end of a long list
     try:
         numbers = json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):

@@ -34,6 +34,7 @@ def parse(description: str | None, min_groups: int | None = None) -> argparse.Na
     if min_groups is not None:
         parser.add_argument("--min-groups", type=int, default=min_groups, help="replica groups that a step needs")
         parser.add_argument("--ddp", action="store_true", help="use torchft's DistributedDataParallel")
+    # the processes of all GPUs share this machine's cores
     torch.set_num_threads(1)
     return parser.parse_args()
 
@@ -45,8 +46,9 @@ def network(width: int, seed: int) -> Any:
 
 
 class Momentum:
-    """Gradient descent with momentum. torch.optim has it too, but imports torch._dynamo: 1.4 s of CPU at each start."""
+    """Gradient descent with momentum."""
 
+    # torch.optim has it too, but imports torch._dynamo: 1.4 s of CPU at each start
     def __init__(self, model: Any, rate: float = 0.05, momentum: float = 0.9) -> None:
         self._parameters = list(model.parameters())
         self._rate = rate
@@ -75,11 +77,10 @@ class Momentum:
 
 
 def batch(options: argparse.Namespace, step: int, rank: int) -> tuple[Any, Any]:
-    """Return inputs and their classes, which only the seed, the step and the rank decide: a step can be repeated.
-
-    Waits for as long as a GPU would compute, which costs the machine nothing.
-    """
+    """Return inputs and their classes, after as long as a GPU would compute."""
+    # sleeping costs the machine nothing
     time.sleep(options.compute)
+    # by the seed, the step and the rank alone: a step can be repeated after a failure
     random = torch.Generator().manual_seed((options.seed * 1_000_003 + step) * 1_003 + rank)
     inputs = torch.randn(BATCH, INPUTS, generator=random)
     return inputs, inputs[:, :CLASSES].argmax(1)
@@ -95,6 +96,7 @@ def weights_hash(model: Any) -> str:
 
 def save(path: Path, step: int, model: Any, optimizer: Any) -> None:
     """Write a checkpoint, whole or not at all."""
+    # the process may be killed at any time
     new = path.with_suffix(".new")
     torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, new)
     os.replace(new, path)  # noqa: PTH105

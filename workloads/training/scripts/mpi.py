@@ -54,8 +54,9 @@ def main() -> None:
             time.sleep(POLL_S)
         momentum = 0.9 * momentum + gradient / world.size
         weights = weights - np.float32(0.05) * momentum
-        sys.stdout.write(f"step {step + 1} {hashlib.sha256(weights.tobytes()).hexdigest()[:16]}\n")  # at once: mpirun
-        sys.stdout.flush()  # tags what it reads
+        # a line at once, and not in parts: mpirun tags what it reads with the rank
+        sys.stdout.write(f"step {step + 1} {hashlib.sha256(weights.tobytes()).hexdigest()[:16]}\n")
+        sys.stdout.flush()
         if world.rank == 0 and (step + 1) % options.checkpoint_every == 0:
             new = options.checkpoint.with_suffix(".new.npz")
             np.savez(new, weights=weights, momentum=momentum, step=step + 1)

@@ -82,7 +82,7 @@ def test_odd_calls_have_the_bytes_of_an_independent_count(
 
 
 def test_a_control_dependency_on_an_absent_node_orders_nothing(tmp_path: Path) -> None:
-    nodes = [node(1, COMPUTE, ctrl_deps=[0], duration_micros=20), all_reduce(2, 2**20, data_deps=[1])]
+    nodes = [node(1, COMPUTE, ctrl_deps=[0], duration_micros=20), all_reduce(2, 2**20, ctrl_deps=[0, 1])]
     trace = read(write_ranks(tmp_path, [nodes, nodes]))
     assert trace.ranks[0][0].after == ()
     assert trace.ranks[0][1].after == (0,)
@@ -217,6 +217,12 @@ def write_deadlock(folder: Path) -> Path:
     return write_ranks(folder, ranks)
 
 
+def write_some_dimensions(folder: Path) -> Path:
+    call = all_reduce(1)
+    call.attr.add(name="involved_dim").bool_list.values.extend([True, False])
+    return write_ranks(folder, [[call], [call]])
+
+
 def write_single_pytorch_file(folder: Path) -> Path:
     return (write_pytorch(folder, [], 1) / "rank0.json").rename(folder / "dlrm_eg_0.json")
 
@@ -245,6 +251,7 @@ def test_messages_of_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, che
     groups.write_text('{"1": [0, 1], "2": [0, 1]}')
     writers: dict[str, Callable[[Path], Path]] = {
         "a deadlock across ranks": write_deadlock,
+        "a call of some dimensions": write_some_dimensions,
         "one file of a PyTorch trace": write_single_pytorch_file,
         "half of UTF-16": write_half_of_utf16,
         "too many bytes": write_too_many_bytes,
