@@ -53,7 +53,7 @@ class Summary(NamedTuple):
 @cache
 def commands() -> dict[str, Summary]:
     """Return every command's name with its summary, read from the files without importing them."""
-    found = {}
+    summaries: dict[str, Summary] = {}
     for path in sorted(FOLDER.glob("*.py")):
         source = path.read_text(encoding="utf-8")
         if "\ndef command(" not in source:
@@ -61,10 +61,14 @@ def commands() -> dict[str, Summary]:
         # ast.parse takes ten times as long
         docstring = re.search(r'\ndef command\(.*?\n    """(.*?)"""', source, re.DOTALL)
         purpose = re.search(r'^PURPOSE = "(.*)"$', source, re.MULTILINE)
-        text = cleandoc(docstring[1]) if docstring else ""
-        found[path.stem.replace("_", "-")] = Summary(text, purpose[1] if purpose else OTHER)
-    in_order = [*PURPOSES, *(summary.purpose for summary in found.values())]
-    return dict(sorted(found.items(), key=lambda item: in_order.index(item[1].purpose)))
+        summary = Summary("", OTHER)
+        if docstring:
+            summary = summary._replace(text=cleandoc(docstring[1]))
+        if purpose:
+            summary = summary._replace(purpose=purpose[1])
+        summaries[path.stem.replace("_", "-")] = summary
+    in_order = [*PURPOSES, *(summary.purpose for summary in summaries.values())]
+    return dict(sorted(summaries.items(), key=lambda item: in_order.index(item[1].purpose)))
 
 
 class _MemoryLimit:
@@ -76,8 +80,8 @@ class _MemoryLimit:
         memory = resource.getrlimit(resource.RLIMIT_AS)[0]
         need = MIN_MEMORY_BYTES.get(name, 0)
         if memory < need:
-            what = f"not enough memory: {memory:,} bytes of address space, {need:,} needed"
-            raise MissingRequirement(what, "raise the limit: ulimit -v unlimited")
+            problem = f"not enough memory: {memory:,} bytes of address space, {need:,} needed"
+            raise MissingRequirement(problem, "raise the limit: ulimit -v unlimited")
 
 
 class _Command(TyperCommand):
@@ -85,15 +89,29 @@ class _Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments, with an empty value for each such option that is given without one."""
-        words = {name: param.metavar for param in self.params for name in param.opts if "--" in name and param.metavar}
-        optional = {name: word[1:-1] for name, word in words.items() if word.startswith("[")}
-        pairs = list(pairwise([*args, ""]))
-        for word, following in pairs:
-            if word in optional and following != optional[word] and get_close_matches(following, [optional[word]]):
-                hint = f"did you mean {optional[word]!r}? allowed is {optional[word]}, or nothing"
+        optional = self._optional_values()
+        arguments: list[str] = []
+        for word, following in pairwise([*args, ""]):
+            value = optional.get(word, following)
+            if value == following:
+                arguments.append(word)
+                continue
+            # the next argument isn't the option's value, unless it is a mistyped one
+            if get_close_matches(following, [value]):
+                hint = f"did you mean {value!r}? allowed is {value}, or nothing"
                 raise typer.BadParameter(f"{word}: {following!r} is not known: {hint}", ctx)
-        given = [f"{word}=" if word in optional and following != optional[word] else word for word, following in pairs]
-        return list(super().parse_args(ctx, given))
+            arguments.append(f"{word}=")
+        return list(super().parse_args(ctx, arguments))
+
+    def _optional_values(self) -> dict[str, str]:
+        """Return the options whose value may be left out, with that value."""
+        values: dict[str, str] = {}
+        for param in self.params:
+            metavar = param.metavar or ""
+            for option in param.opts:
+                if option.startswith("--") and metavar.startswith("["):
+                    values[option] = metavar[1:-1]
+        return values
 
     def invoke(self, ctx: Any) -> Any:
         """Call the command, which Ctrl-C ends with one line."""
@@ -139,8 +157,10 @@ class CommandGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command that a command line names, imported."""
-        name, found, rest = super().resolve_command(ctx, args)
-        return name, load_command(name) if name else found, rest
+        name, command, arguments = super().resolve_command(ctx, args)
+        if name:
+            command = load_command(name)
+        return name, command, arguments
 
 
 app = typer.Typer(
@@ -199,9 +219,9 @@ def start(
     """
     if context.invoked_subcommand is not None:
         return 0
-    from railyard.experiments.commands.run import run
+    from railyard.experiments.commands.run import RunOptions, run
 
-    return int(_interruptible(lambda: run("quickstart")))
+    return int(_interruptible(lambda: run(RunOptions(name="quickstart"))))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -223,7 +243,10 @@ def _main(arguments: Sequence[str] | None) -> int:
     try:
         status: Any = app(arguments, standalone_mode=False, prog_name=PROGRAM)
     except _CLICK_ERROR as error:
-        return print_error(_usage(error, sys.argv[1:] if arguments is None else arguments), 2)
+        if arguments is None:
+            arguments = sys.argv[1:]
+        return print_error(_usage(error, arguments), 2)
+    # a command without a result has succeeded
     return status if isinstance(status, int) else 0
 
 
@@ -231,7 +254,8 @@ def _usage(error: Any, arguments: Sequence[str]) -> str:
     from railyard.experiments.spec import loading
 
     message = " ".join(error.format_message().split()).rstrip(".").removeprefix("Invalid value: ")
-    word = next((a for a in arguments if not a.startswith("-")), "")
+    words = [argument for argument in arguments if not argument.startswith("-")]
+    word = words[0] if words else ""
     if word in loading.names():
         return f"{word} is an experiment, not a command; type: {PROGRAM} run {word}"
     context = getattr(error, "ctx", None)
@@ -247,21 +271,28 @@ def _usage(error: Any, arguments: Sequence[str]) -> str:
 
 def _misplaced(option: str, arguments: Sequence[str]) -> str:
     """Return what to type for an option of a command that is given before the command, "" for an unknown one."""
-    owners = [name for name in commands() if any(option in param.opts for param in load_command(name).params)]
+    owners = [name for name in commands() if _parameter(name, option)]
     if not owners:
         return ""
-    command = next((word for word in arguments if word in owners), "")
-    if command:
-        where = f"write it after {command}, as in {PROGRAM} {command} ... {option}"
-        return f"{option} is an option of a command: {where}; see {PROGRAM} --help"
-    example = "run quickstart" if "run" in owners else f"{owners[0]} ..."
-    value = " ..." if _takes_value(option, owners[0]) else ""
-    return f"{option} is an option of {_listed(owners)}: type {PROGRAM} {example} {option}{value}"
+    for word in arguments:
+        if word in owners:
+            where = f"write it after {word}, as in {PROGRAM} {word} ... {option}"
+            return f"{option} is an option of a command: {where}; see {PROGRAM} --help"
+    example = f"{owners[0]} ..."
+    if "run" in owners:
+        example = "run quickstart"
+    example += f" {option}"
+    if not getattr(_parameter(owners[0], option), "is_flag", False):
+        example += " ..."
+    return f"{option} is an option of {_listed(owners)}: type {PROGRAM} {example}"
 
 
-def _takes_value(option: str, command: str) -> bool:
-    param = next(param for param in load_command(command).params if option in param.opts)
-    return not getattr(param, "is_flag", False)
+def _parameter(command: str, option: str) -> Any:
+    """Return the parameter of a command that an option sets; None if the command has no such option."""
+    for param in load_command(command).params:
+        if option in param.opts:
+            return param
+    return None
 
 
 def _listed(names: Sequence[str]) -> str:

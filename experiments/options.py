@@ -61,6 +61,19 @@ def platform_names() -> list[str]:
     return list(PLATFORMS)
 
 
+def plugin_option(load: Callable[[list[Path]], list[Path]], about: str) -> Any:
+    """Return the option `--plugin`. `load` is called with the files while the command line is read."""
+    return typer.Option(
+        "--plugin",
+        metavar="FILE",
+        default_factory=list,
+        show_default=False,
+        is_eager=True,
+        callback=load,
+        help=about,
+    )
+
+
 Name = Annotated[
     str,
     typer.Argument(
@@ -94,15 +107,7 @@ Insecure = Annotated[
 ]
 PluginFiles = Annotated[
     list[Path],
-    typer.Option(
-        "--plugin",
-        metavar="FILE",
-        default_factory=list,
-        show_default=False,
-        is_eager=True,
-        callback=load_plugins,
-        help="Load your own definitions: faults, policies, workloads, ... (docs/extending.md).",
-    ),
+    plugin_option(load_plugins, "Load your own definitions: faults, policies, workloads, ... (docs/extending.md)."),
 ]
 OptionalName = Annotated[
     str,
@@ -205,12 +210,23 @@ class PrintableConsole(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments, with other control characters than Rich's own as escapes."""
-        for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else _escaped(text), style, control)
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield Segment(_escaped(segment.text), segment.style)
 
 
 def _escaped(text: str) -> str:
-    return text if text.isprintable() else "".join(c if c in "\n\t\u00a0" else printable(c) for c in text)
+    if text.isprintable():
+        return text
+    escaped = ""
+    for character in text:
+        # line ends, tabs and no-break spaces are of tables
+        if character not in "\n\t\u00a0":
+            character = printable(character)
+        escaped += character
+    return escaped
 
 
 def experiment_of(name: str, topo: str) -> str:

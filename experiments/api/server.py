@@ -88,7 +88,7 @@ def _enter(order: m.Build, requests: int, files: int) -> int:
 
 
 def _run_experiment(order: m.RunExperiment, pipe: Pipe) -> int:
-    from railyard.experiments.commands.run import run
+    from railyard.experiments.commands.run import RunOptions, run
     from railyard.experiments.run import folder
     from railyard.experiments.spec.loading import load_any
 
@@ -96,10 +96,15 @@ def _run_experiment(order: m.RunExperiment, pipe: Pipe) -> int:
     out = Path(order.out) if order.out else folder.default_choices(spec.name)[0]
     # `ps` shows these words
     sys.argv = ["railyard", "run", order.name]
-    status = run(
-        order.name, order.overrides, out, order.seed, order.quiet,
-        no_queue=order.no_queue, tell=lambda line: pipe.send(m.Queued(line=line)),
-    )  # fmt: skip
+    options = RunOptions(
+        name=order.name,
+        overrides=order.overrides,
+        out=out,
+        seed=order.seed,
+        quiet=order.quiet,
+        no_queue=order.no_queue,
+    )
+    status = run(options, tell=lambda line: pipe.send(m.Queued(line=line)))
     pipe.send(m.Answer(number=m.STARTED, value=[str(out.absolute()), status]))
     return status
 

@@ -145,9 +145,11 @@ def _row(packet: Any) -> tuple[object, ...]:
     ports = ""
     if IP in packet:
         ip = packet[IP]
-        layer = next((layer for layer in (TCP, UDP) if layer in ip), None)
-        protocol = layer.__name__ if layer else ip.payload.name or str(ip.proto)
-        ports = f"{ip[layer].sport} > {ip[layer].dport}" if layer else ""
+        protocol = ip.payload.name or str(ip.proto)
+        for layer in (TCP, UDP):
+            if layer in ip:
+                protocol = layer.__name__
+                ports = f"{ip[layer].sport} > {ip[layer].dport}"
         ends = _node_name(ip.src, link.src), _node_name(ip.dst, link.dst)
     else:
         protocol = packet.lastlayer().name if packet.payload else "Ethernet"
@@ -170,10 +172,14 @@ def print_summary(packets: "pd.DataFrame", link: str, out: Console) -> None:
     flows = packets.groupby(FLOW, sort=False)["bytes"].agg(["size", "sum"])
     total = int(packets["bytes"].sum())
     seconds = packets["time"].max() - packets["time"].min()
-    rate = f", {8 * total / seconds / 1e6:.3g} Mbit/s" if seconds > 0 else ""
-    protocols = ", ".join(f"{name} {count:,}" for name, count in packets["protocol"].value_counts().items())
-    totals = f"{len(packets):,} packets, {format_size(total, 3)}{rate}, {len(flows):,} flows"
-    out.print(f"{link}: {totals}" + (f"; {protocols}" if protocols else ""), highlight=False)
+    totals = f"{link}: {len(packets):,} packets, {format_size(total, 3)}"
+    if seconds > 0:
+        totals += f", {8 * total / seconds / 1e6:.3g} Mbit/s"
+    totals += f", {len(flows):,} flows"
+    protocols = [f"{name} {count:,}" for name, count in packets["protocol"].value_counts().items()]
+    if protocols:
+        totals += f"; {', '.join(protocols)}"
+    out.print(totals, highlight=False)
     if not total:
         return
     numbers = ("PACKETS", "BYTES", "SHARE")

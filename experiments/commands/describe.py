@@ -74,7 +74,9 @@ def _items(data: object) -> Iterable[tuple[Any, object]]:
     """Return the values of a list by their numbers, or of a mapping by their keys; nothing of other data."""
     if isinstance(data, list):
         return enumerate(data)
-    return data.items() if isinstance(data, dict) else ()
+    if isinstance(data, dict):
+        return data.items()
+    return ()
 
 
 def _value_of(written: Any, key: Any) -> object:
@@ -82,7 +84,9 @@ def _value_of(written: Any, key: Any) -> object:
     if isinstance(written, dict):
         # YAML 1.1 reads the key `on` as true
         return written.get(key, written.get(True))
-    return written[key] if _has(written, key) else None
+    if _has(written, key):
+        return written[key]
+    return None
 
 
 def _is_nested(value: object) -> bool:

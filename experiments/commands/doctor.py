@@ -2,8 +2,9 @@
 
 import json
 import subprocess
+from collections.abc import Mapping
 from math import ceil
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import psutil
 import typer
@@ -54,11 +55,15 @@ def command(
         other_load = other_programs.watch(machine.cores)
     with console(stderr=True).status("measuring the switches"):
         frames = None if problem else frames_per_s()
-    shares = None if students is None else class_size(students, machine.cores, psutil.virtual_memory().total)
+    shares = None
+    if students is not None:
+        shares = class_size(students, machine.cores, psutil.virtual_memory().total)
     if as_json:
         facts = {**provenance.machine_data(machine, frames), "runs": not problem, "problem": problem}
         facts["other_programs"] = other_load._asdict()
-        print(json.dumps(facts | ({"class": shares._asdict()} if shares else {}), indent=1))
+        if shares:
+            facts["class"] = shares._asdict()
+        print(json.dumps(facts, indent=1))
     else:
         console().print(f"Other programs {other_load}.", style="yellow" if other_load.disturb else "", highlight=False)
         # the last line of this output says whether runs work
@@ -76,24 +81,32 @@ def check_hosts(hosts: int, interface: str, as_json: bool) -> int:
     # these imports take a second, and help does without them
     from railyard.experiments.machines import joining
     from railyard.results.analysis.limits import CLOCKS
-    from railyard.topologies.build.machine_part import TUNNEL_HEADERS
 
     underlay = parse_model(UnderlaySpec, {"interface": interface}, "--underlay")
     machines = joining.look(hosts, underlay)
     if as_json:
         print(json.dumps(machines, indent=1))
-    for number, machine in enumerate(() if as_json else machines, 1):
-        mtu = machine["mtu"] - TUNNEL_HEADERS
-        clock = f", clock known to {machine['clock_uncertainty_us']:.0f} us" if number > 1 else ""
-        print(
-            f"machine {number}: {machine['name']}, {machine['address']} at {machine['interface']}, Linux"
-            f" {machine['kernel']}, {machine['cores']:g} cores, fabrics with mtu {mtu} or less{clock}"
-        )
+    else:
+        for number, machine in enumerate(machines, 1):
+            print(f"machine {number}: {_machine_text(machine)}")
     limit_us = CLOCKS.degraded * 1e6
     if any(machine["clock_uncertainty_us"] > limit_us for machine in machines):
         remedy = "use a network in which packets take less time, or always the same"
         raise MissingRequirement(f"hosts: clocks must be known to {limit_us:.0f} us", remedy)
     return 0
+
+
+def _machine_text(machine: Mapping[str, Any]) -> str:
+    """Return what is known of a machine of a run on several."""
+    from railyard.topologies.build.machine_part import TUNNEL_HEADERS
+
+    place = f"{machine['name']}, {machine['address']} at {machine['interface']}"
+    mtu = machine["mtu"] - TUNNEL_HEADERS
+    text = f"{place}, Linux {machine['kernel']}, {machine['cores']:g} cores, fabrics with mtu {mtu} or less"
+    # times are those of the first machine's clock
+    if machine["clock_uncertainty_us"]:
+        text += f", clock known to {machine['clock_uncertainty_us']:.0f} us"
+    return text
 
 
 class ClassSize(NamedTuple):

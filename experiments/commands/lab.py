@@ -17,7 +17,7 @@ from railyard.core.installation import RUN
 from railyard.core.safe_files import Folder, write_file
 from railyard.experiments.labs import checking, pages
 from railyard.experiments.labs.definition import LABS, Setting, find, in_order
-from railyard.experiments.options import console, load_plugins, plain_table
+from railyard.experiments.options import console, load_plugins, plain_table, plugin_option
 from railyard.experiments.run.folder import reporting_path_errors
 
 PURPOSE = "Learn and teach"
@@ -55,15 +55,7 @@ def command(
     *,
     plugin_files: Annotated[
         list[Path],
-        typer.Option(
-            "--plugin",
-            metavar="FILE",
-            default_factory=list,
-            show_default=False,
-            is_eager=True,
-            callback=load_labs,
-            help="Load your own lab, a Markdown file, or other definitions (docs/extending.md).",
-        ),
+        plugin_option(load_labs, "Load your own lab, a Markdown file, or other definitions (docs/extending.md)."),
     ],
 ) -> int:
     """Begin a lab, check it, or grade a class. Without a number: list the labs.
@@ -166,7 +158,8 @@ def _check(number: str, student: str, folder: Path | None, as_json: bool) -> int
         path = path / checking.ANSWERS
     if not os.path.exists(path):  # noqa: PTH110 - Path.exists fails if the name is too long
         start = f"{RUN.removeprefix('sudo ')} lab {number}"
-        start += f" --student {student}" if student else ""
+        if student:
+            start += f" --student {student}"
         raise BadInput("FOLDER", str(path), f"is not there: {start} makes it")
     _, owner, answers = checking.read_answers(path, lab)
     if student and owner != student:
@@ -174,14 +167,16 @@ def _check(number: str, student: str, folder: Path | None, as_json: bool) -> int
     outcomes = checking.check(Setting.of(lab, owner, path.parent), answers)
     right = sum(outcome.state == "right" for outcome in outcomes)
     if as_json:
-        print(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
-        return 0 if right == len(outcomes) else 1
-    out = console()
-    for outcome in outcomes:
-        line = f"{_STATES[outcome.state]} {outcome.item}"
-        out.print(f"{line}: {outcome.message}" if outcome.message else line, highlight=False, soft_wrap=True)
-    out.print(f"{right} of {len(outcomes)} right", highlight=False)
-    return 0 if right == len(outcomes) else 1
+        print(json.dumps(list(map(asdict, outcomes)), indent=1))
+    else:
+        out = console()
+        for outcome in outcomes:
+            line = f"{_STATES[outcome.state]} {outcome.item}"
+            if outcome.message:
+                line += f": {outcome.message}"
+            out.print(line, highlight=False, soft_wrap=True)
+        out.print(f"{right} of {len(outcomes)} right", highlight=False)
+    return int(right < len(outcomes))
 
 
 def _grade(folder: Path, csv: Path) -> int:

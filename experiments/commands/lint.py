@@ -135,13 +135,17 @@ def _print_placement(spec: PlacementSpec, console: Console) -> int:
     for name, volume in traffic.volumes.items():
         if volume:
             crossing = traffic.at(name, "across rails").total
-            share = percent(crossing / volume) if crossing else "none"
+            share = "none"
+            if crossing:
+                share = percent(crossing / volume)
             volumes.append(f"{name} {size(volume)}, {share} between rails")
     console.print(f"  an iteration sends {'; '.join(volumes)}", highlight=False, soft_wrap=True)
     if not findings:
         console.print(NO_FINDINGS, highlight=False)
     elif layout is not best and len(still := lint(best, experts)) < len(findings):
-        consequence = f"only {len(still):,} of these groups change" if still else "nothing changes"
+        consequence = "nothing changes"
+        if still:
+            consequence = f"only {len(still):,} of these groups change"
         console.print(f"  without order and ranks, {consequence} rails: HB domains are filled dimension by dimension")
     return int(bool(findings))
 
@@ -151,7 +155,9 @@ def layouts(spec: PlacementSpec, model: GptModel | MoeModel) -> tuple[Layout, La
     field = "placement.parallelism"
     rails = spec.rails
     if not rails:
-        rails = PLATFORMS[spec.platform].domain_gpus if spec.platform else model.domain_gpus
+        rails = model.domain_gpus
+        if spec.platform:
+            rails = PLATFORMS[spec.platform].domain_gpus
     if isinstance(model, GptModel):
         parallelism = spec.parallelism or model.training
         check_heads(model, parallelism, field)
@@ -160,18 +166,23 @@ def layouts(spec: PlacementSpec, model: GptModel | MoeModel) -> tuple[Layout, La
         written_parallelism = spec.parallelism.model_dump(exclude_defaults=True)
         raise BadInput(field, written_parallelism, "is not for a mixture of experts: all its GPUs are data-parallel")
     else:
-        gpus = (spec.domains * rails) if spec.domains else model.gpus
+        gpus = model.gpus
+        if spec.domains:
+            gpus = spec.domains * rails
         parallelism = data_parallel(gpus, gpus * model.global_batch // model.gpus, rails).parallelism
     # checked first, since the layout of too many ranks would fill the memory
     if parallelism.gpus > MAX_GPUS:
-        wrong, value = ("domains", spec.domains) if spec.domains else ("model", spec.model)
+        key = "model"
+        value: object = spec.model
         if spec.parallelism is not None:
-            sizes = {name: int(getattr(spec.parallelism, name)) for name in DIMENSIONS}
-            largest = max(sizes, key=lambda name: sizes[name])
-            wrong = f"parallelism.{largest}"
-            value = sizes[largest]
+            largest = max(DIMENSIONS, key=lambda name: int(getattr(spec.parallelism, name)))
+            key = f"parallelism.{largest}"
+            value = int(getattr(spec.parallelism, largest))
+        elif spec.domains:
+            key = "domains"
+            value = spec.domains
         allowed = f"makes {parallelism.gpus:,} GPUs: {MAX_GPUS:,} or fewer can be looked at"
-        raise BadInput(f"placement.{wrong}", value, allowed)
+        raise BadInput(f"placement.{key}", value, allowed)
     domains = spec.domains or max(1, parallelism.gpus // rails)
     best = hierarchical(parallelism, domains, rails, field)
     if spec.order is not None:
@@ -209,7 +220,8 @@ def _print_findings(title: str, findings: Iterable[Finding], console: Console) -
         for finding in shown:
             pairs = zip(finding.ranks[:MEMBERS], finding.gpus[:MEMBERS], strict=True)
             members = ", ".join(f"{rank} on {gpu}" for rank, gpu in pairs)
-            members += f" and {len(finding.ranks) - MEMBERS:,} more" if len(finding.ranks) > MEMBERS else ""
+            if len(finding.ranks) > MEMBERS:
+                members += f" and {len(finding.ranks) - MEMBERS:,} more"
             line = f"  {finding.kind}, {finding.group} (ranks {members}): {finding.reason}"
             console.print(line, highlight=False, soft_wrap=True)
         if len(group_findings) > len(shown):

@@ -3,9 +3,8 @@
 import json
 from dataclasses import asdict
 from functools import partial
-from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -26,7 +25,7 @@ from railyard.experiments.options import (
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.loading import load_any
 from railyard.results.format import digits, rows_with_room
-from railyard.results.published.catalogue import FIGURES, Cell, Figure
+from railyard.results.published.catalogue import FIGURES, Cell, Claim, Figure
 
 PURPOSE = "Compute and check, without packets"
 
@@ -53,7 +52,11 @@ def figure_of(name: str, console: Console) -> "Predicted":
         figure.draw(drawn)
         return drawn
 
-    claims = [asdict(claim) | {"agrees": claim.agrees} for claim in figure.claims]
+    claims: list[dict[str, Any]] = []
+    has_unexplained = False
+    for claim in figure.claims:
+        claims.append(asdict(claim) | {"agrees": claim.agrees})
+        has_unexplained |= not (claim.agrees or claim.note)
     return Predicted(
         name,
         f"{figure.title} ({figure.source})",
@@ -62,15 +65,19 @@ def figure_of(name: str, console: Console) -> "Predicted":
         draw,
         partial(_print_figure, name, figure),
         {"claims": claims, "notes": list(figure.notes)},
-        0 if all(claim.agrees or claim.note for claim in figure.claims) else 1,
+        int(has_unexplained),
     )
 
 
 def _print_figure(name: str, figure: Figure, console: Console) -> None:
     """Print its rows, what the paper states, and the notes."""
     title = f"{figure.title} ({figure.source})"
-    numeric = [any(isinstance(row[n], int | float) for row in figure.rows) for n in range(len(figure.columns))]
-    table = plain_table(*figure.columns, right=list(compress(figure.columns, numeric)), title=title)
+    numeric: set[str] = set()
+    for row in figure.rows:
+        for column, value in zip(figure.columns, row, strict=True):
+            if isinstance(value, int | float):
+                numeric.add(column)
+    table = plain_table(*figure.columns, right=numeric, title=title)
     shown = rows_with_room(figure.rows, SHOWN)
     for row in shown:
         table.add_row(*map(_cell, row))
@@ -78,19 +85,29 @@ def _print_figure(name: str, figure: Figure, console: Console) -> None:
     if len(figure.rows) > len(shown):
         console.print(f"… {len(figure.rows) - len(shown)} more rows in {name}.csv", style="dim")
     for claim in figure.claims:
-        mark = "✓" if claim.agrees else "≠"
-        bound = f"{claim.bound} " if claim.bound else ""
-        unit = claim.unit if claim.unit == "%" else f" {claim.unit}"
-        published = f"{_claimed(claim.published)}{unit}"
-        line = f"{mark} {claim.what}: {claim.stated} {bound}{published}, ours {_claimed(claim.ours)}{unit}"
-        console.print(f"{line}; {claim.note}" if claim.note else line, highlight=False, soft_wrap=True)
+        console.print(_claim_text(claim), highlight=False, soft_wrap=True)
     for note in figure.notes:
         console.print(f"note: {note}", style="dim", highlight=False)
 
 
+def _claim_text(claim: Claim) -> str:
+    """Return a number of the paper beside ours, and why they differ."""
+    mark = "✓" if claim.agrees else "≠"
+    unit = claim.unit
+    if unit != "%":
+        unit = f" {unit}"
+    published = f"{claim.bound} {_claimed(claim.published)}".lstrip()
+    line = f"{mark} {claim.what}: {claim.stated} {published}{unit}, ours {_claimed(claim.ours)}{unit}"
+    if claim.note:
+        line += f"; {claim.note}"
+    return line
+
+
 def _claimed(value: float) -> str:
     """Return counts, and what a paper printed without decimals, as they are; other values with four digits."""
-    return f"{value:,.0f}" if value == int(value) else digits(value, 4)
+    if value == int(value):
+        return f"{value:,.0f}"
+    return digits(value, 4)
 
 
 def _cell(value: Cell) -> str:
@@ -98,7 +115,9 @@ def _cell(value: Cell) -> str:
         return "–"
     if isinstance(value, float):
         return digits(value, 4)
-    return f"{value:,}" if isinstance(value, int) else value
+    if isinstance(value, int):
+        return f"{value:,}"
+    return value
 
 
 def predicted(spec: "ExperimentSpec") -> "Predicted":

@@ -71,7 +71,9 @@ def command(
                 except RailyardError as error:
                     print(f"no page of any time of the run: {error}", file=sys.stderr)
             folder.write_outputs(opened, junit, markdown, as_json)
-    pages = [run / "report.html", *([run / PAGE] if has_page else [])]
+    pages = [run / "report.html"]
+    if has_page:
+        pages.append(run / PAGE)
     for page in pages:
         print(page, file=sys.stderr if as_json else sys.stdout)
     if show:

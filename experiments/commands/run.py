@@ -4,8 +4,9 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import psutil
 import typer
@@ -36,6 +37,9 @@ from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.loading import command_line, load_any
 from railyard.experiments.sweep import access
 from railyard.topologies.measure import other_programs
+
+if TYPE_CHECKING:
+    from railyard.experiments.live.launch import OpenedPage
 
 PURPOSE = "Run experiments"
 
@@ -73,26 +77,56 @@ def command(
     plugin_files: PluginFiles,
 ) -> int:
     """Run an experiment and write its folder: tables, figures, report.html."""
-    return run(
-        experiment_of(name, topo),
-        overrides,
-        out,
-        seed,
-        quiet,
-        live,
-        save_script,
-        plugin_files,
-        junit,
-        markdown,
-        as_json,
-        no_queue,
-        on,
-        keys,
-        insecure,
-        verbose=verbose,
+    options = RunOptions(
+        name=experiment_of(name, topo),
+        overrides=overrides,
         topo=topo,
         controller=controller,
+        plugin_files=plugin_files,
+        seed=seed,
+        out=out,
+        quiet=quiet,
+        verbose=verbose,
+        as_json=as_json,
+        junit=junit,
+        markdown=markdown,
+        live=live,
+        save_script=save_script,
+        no_queue=no_queue,
+        on=on,
+        keys=keys,
+        insecure=insecure,
     )
+    return run(options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The options of `run`, by the names of the command's parameters; see their help."""
+
+    name: str
+    overrides: Sequence[str] = ()
+    topo: str = ""
+    controller: Path | None = None
+    plugin_files: Sequence[Path] = ()
+    seed: int | None = None
+    out: Path | None = None
+    quiet: bool = False
+    verbose: bool = False
+    as_json: bool = False
+    junit: Path | None = None
+    markdown: Path | None = None
+    live: str | None = None
+    save_script: Path | None = None
+    no_queue: bool = False
+    on: str = ""
+    keys: Path | None = None
+    insecure: bool = False
+
+    @property
+    def prints_text(self) -> bool:
+        """True if people read the output."""
+        return not (self.quiet or self.as_json)
 
 
 def _tell(line: str) -> None:
@@ -111,115 +145,110 @@ def _killed(where: Folder) -> str:
 
 
 def _cluster_of(
-    spec: ExperimentSpec, on: str, keys: Path | None, insecure: bool, live: str | None
+    spec: ExperimentSpec, options: RunOptions
 ) -> tuple[Mapping[str, Any] | None, AbstractContextManager[object]]:
     """Return what the sandbox needs to know of the other machines, None without any, and what starts their agents."""
     # these imports are slow, and help does without them
     from railyard.experiments.machines import dask, joining
 
-    if on and spec.machine_count == 1:
-        raise BadInput("--on", on, "is for hosts of 2 or more: their agents are started there")
-    access.check(on or access.LOCAL, keys, insecure)
-    if on:
+    if options.on and spec.machine_count == 1:
+        raise BadInput("--on", options.on, "is for hosts of 2 or more: their agents are started there")
+    access.check(options.on or access.LOCAL, options.keys, options.insecure)
+    if options.on:
         dask.require()
         dask.ensure_token()
-    loaded_keys = access.load_keys(keys)
+    loaded_keys = access.load_keys(options.keys)
     cluster = joining.prepare(spec)
-    if cluster and live is not None:
+    if cluster and options.live is not None:
         joining.refuse_several(spec, "--live")
-    if not (cluster and on):
+    if not (cluster and options.on):
         return cluster, nullcontext()
-    return cluster, dask.agents(on, loaded_keys, spec, *joining.address_and_token(cluster, spec))
+    return cluster, dask.agents(options.on, loaded_keys, spec, *joining.address_and_token(cluster, spec))
 
 
-def run(
-    name: str,
-    overrides: Sequence[str] = (),
-    out: Path | None = None,
-    seed: int | None = None,
-    quiet: bool = False,
-    live: str | None = None,
-    save_script: Path | None = None,
-    plugin_files: Sequence[Path] = (),
-    junit: Path | None = None,
-    markdown: Path | None = None,
-    as_json: bool = False,
-    no_queue: bool = False,
-    on: str = "",
-    keys: Path | None = None,
-    insecure: bool = False,
-    tell: Callable[[str], object] = _tell,
-    verbose: bool = False,
-    topo: str = "",
-    controller: Path | None = None,
-) -> int:
+def run(options: RunOptions, tell: Callable[[str], object] = _tell) -> int:
     """Check whatever can be checked before the sandbox is made, then run the experiment in one.
 
     `tell` is called with each change of its place in the queue.
     """
     # slow to load, and shell completion needs neither
     from railyard.experiments.live.launch import opened_page
-    from railyard.experiments.run.sandboxed import check_machine, own_command
+    from railyard.experiments.run.sandboxed import check_machine
     from railyard.topologies.topology_kind import hosts_line, hosts_of
 
-    folder.check_outputs({"--junit": junit, "--markdown": markdown})
-    spec = load_any(name, overrides, seed, topo, controller)
-    is_text_wanted = not (quiet or as_json)
-    if topo and is_text_wanted:
-        print(f"{topo}: {hosts_line(hosts_of(spec.gpu_fabrics[0].definition))}")
-    choices = [out] if out else folder.default_choices(spec.name)
+    folder.check_outputs({"--junit": options.junit, "--markdown": options.markdown})
+    spec = load_any(options.name, options.overrides, options.seed, options.topo, options.controller)
+    if options.topo and options.prints_text:
+        print(f"{options.topo}: {hosts_line(hosts_of(spec.gpu_fabrics[0].definition))}")
+    choices = [options.out] if options.out else folder.default_choices(spec.name)
     folder.check(choices[0])
     machine = check_machine(spec)
-    cluster, agents = _cluster_of(spec, on, keys, insecure, live)
+    cluster, agents = _cluster_of(spec, options)
     runs_at_once = 0
-    if not no_queue:
+    if not options.no_queue:
         runs_at_once = run_queue.runs_at_once(machine.cores, psutil.virtual_memory().total)
     with (
         folder.made(*choices) as run_folder,  # before the queue, so that a folder in use is refused at once
         run_queue.turn(spec.name, runs_at_once, tell=tell),
         agents,
-        opened_page(live, save_script) as page,
+        opened_page(options.live, options.save_script) as page,
         folder.Spare() as spare,
     ):
-        # the machines join before the page is served
-        extensions: dict[str, Any] = {}
-        if cluster:
-            extensions["railyard.experiments.machines.joining"] = {**cluster, "quiet": quiet}
-        extensions |= page.extensions
-        task = {
-            "do": "run",
-            "spec": spec.resolved(),
-            "folder": str(run_folder.real_path),
-            "identity": run_folder.identity,
-            "quiet": quiet,
-            "json": as_json,
-            "verbose": verbose,
-            "spare": spare.fd,
-            "extensions": extensions,
-            "command": command_line(name, overrides, seed, plugin_files, topo, controller),
-        }
-        inherited = [spare.fd, *page.fds]
-        if cluster:
-            inherited.append(cluster["machine_net"])
         other_load = other_programs.Watch(machine.cores)
-        status = launcher.enter(
-            own_command(),
-            task,
-            run=f"{spec.name} {run_folder.real_path}",
-            visible=[run_folder.real_path, *files_meant(spec.resolved())],
-            inherited=inherited,
-        )
+        status = _enter_sandbox(spec, options, run_folder, spare, page, cluster)
         other_programs_load = other_load.end()
         problem = _killed(run_folder) if status == 128 + signal.SIGKILL else spare.problem(run_folder)
-        folder.write_outputs(run_folder, junit, markdown, as_json, problem or f"ended with exit status {status}")
+        reason = problem or f"ended with exit status {status}"
+        folder.write_outputs(run_folder, options.junit, options.markdown, options.as_json, reason)
         has_report = run_folder.has("report.html")
     if problem:
         return print_error(problem, status or 1)
     if status == 128 + signal.SIGINT and not has_report:
         print(f"{crash.STOPPED}: nothing was measured yet", file=sys.stderr)
-    if is_text_wanted:
+    if options.prints_text:
         _print_report(run_folder.path / "report.html", other_programs_load)
     return status
+
+
+def _enter_sandbox(
+    spec: ExperimentSpec,
+    options: RunOptions,
+    run_folder: Folder,
+    spare: folder.Spare,
+    page: "OpenedPage",
+    cluster: Mapping[str, Any] | None,
+) -> int:
+    """Run the experiment in a sandbox, and return its exit status. `cluster`: as of `_cluster_of`."""
+    from railyard.experiments.run.sandboxed import own_command
+
+    inherited = [spare.fd, *page.fds]
+    extensions: dict[str, Any] = {}
+    # the machines join before the page is served
+    if cluster:
+        extensions["railyard.experiments.machines.joining"] = {**cluster, "quiet": options.quiet}
+        inherited.append(cluster["machine_net"])
+    extensions |= page.extensions
+    task = {
+        "do": "run",
+        "spec": spec.resolved(),
+        "folder": str(run_folder.real_path),
+        "identity": run_folder.identity,
+        "quiet": options.quiet,
+        "json": options.as_json,
+        "verbose": options.verbose,
+        "spare": spare.fd,
+        "extensions": extensions,
+        "command": command_line(
+            options.name, options.overrides, options.seed, options.plugin_files, options.topo, options.controller
+        ),
+    }
+    return launcher.enter(
+        own_command(),
+        task,
+        run=f"{spec.name} {run_folder.real_path}",
+        visible=[run_folder.real_path, *files_meant(spec.resolved())],
+        inherited=inherited,
+    )
 
 
 def _print_report(report: Path, other_load: other_programs.OtherPrograms) -> None:

@@ -55,6 +55,13 @@ class Hop:
         """True for the bridge of an HB domain."""
         return self.node.startswith("hb")
 
+    @property
+    def label(self) -> str:
+        """Its name for people: `HB domain 1` for the bridge of one."""
+        if self.is_bridge:
+            return f"HB domain {self.node[2:]}"
+        return self.node
+
 
 @dataclass(frozen=True)
 class TracedPath:
@@ -84,7 +91,9 @@ class TracedPath:
                 legs += "r"
             else:
                 legs += "s"
-        return "spine" if legs == "s" else legs
+        if legs == "s":
+            return "spine"
+        return legs
 
     @cached_property
     def path(self) -> Path | None:
@@ -104,11 +113,13 @@ class TracedPath:
     def name(self) -> str:
         """`dr by rail 2`, or where it was lost."""
         if self.delivered:
-            return path_name(self.path) if self.path else f"{self.kind}, which no policy takes"
+            if self.path is None:
+                return f"{self.kind}, which no policy takes"
+            return path_name(self.path)
         if not self.hops:
             return f"lost before it left {self.src.name}"
         last = self.hops[-1]
-        return f"lost after HB domain {last.node[2:]}" if last.is_bridge else f"lost after {last.node}"
+        return f"lost after {last.label}"
 
     def __str__(self) -> str:
         """`d0g1 -hb0-> d0g2 -rail0-> rail2 -> d1g2`: an HB domain is in its arrow."""
@@ -117,7 +128,9 @@ class TracedPath:
         for hop in self.hops:
             if not hop.is_bridge:
                 text += f"{arrow}{hop.node}"
-                arrow = f" -{hop.out_interface}-> " if hop.gpu else " -> "
+                arrow = " -> "
+                if hop.gpu:
+                    arrow = f" -{hop.out_interface}-> "
         return text
 
 
@@ -145,12 +158,15 @@ def verdict(traced: Sequence[TracedPath], expected: Collection[Path]) -> str:
         raise ValueError("a verdict needs packets, and paths to compare theirs with")
     if follows_policy(traced, expected):
         return "as the policy says"
-    deviating = [traced_path for traced_path in traced if traced_path.path not in expected]
-    deviations = Counter("a detour" if other.delivered else other.name for other in deviating)
+    deviations: Counter[str] = Counter()
+    for traced_path in traced:
+        if traced_path.path not in expected:
+            deviations["a detour" if traced_path.delivered else traced_path.name] += 1
     parts: list[str] = []
     for deviation, count in deviations.items():
-        share = f" ({count} of {len(traced)})" if count < len(traced) else ""
-        parts.append(f"{deviation}{share}")
+        if count < len(traced):
+            deviation += f" ({count} of {len(traced)})"
+        parts.append(deviation)
     return f"{', '.join(parts)}: the policy says {' or '.join(map(path_name, expected))}"
 
 
@@ -203,7 +219,7 @@ def show(plan: Plan, src: Gpu, dst: Gpu, probes: int, console: Console) -> int:
     console.print(f"{src.name} -> {dst.name}  {fabric}, {by} {names}", highlight=False)
     print_ways(sent, ways, console)
     console.print(verdict(ways, expected), highlight=False)
-    return 0 if follows_policy(ways, expected) else 1
+    return int(not follows_policy(ways, expected))
 
 
 def print_ways(sent: Sequence[Probe], ways: Sequence[TracedPath], console: Console) -> None:
@@ -233,15 +249,16 @@ def _hops_table(group: Sequence[tuple[Probe, TracedPath]]) -> FittingTable:
     for number, hop in enumerate(group[0][1].hops):
         arrival = _median_text([(probe.sent_ns, way.hops[number].in_ns) for probe, way in group])
         departure = _median_text([(probe.sent_ns, way.hops[number].out_ns) for probe, way in group])
-        label = f"HB domain {hop.node[2:]}" if hop.is_bridge else hop.node
-        table.add_row(label, hop.in_interface or "", arrival, hop.out_interface or "", departure)
+        table.add_row(hop.label, hop.in_interface or "", arrival, hop.out_interface or "", departure)
     return table
 
 
 def _median_text(times_ns: Sequence[tuple[int, int | None]]) -> str:
     """Return the median time from sending a probe to seeing it at a hop; "" if it was never seen there."""
     durations_ns = [seen_ns - sent_ns for sent_ns, seen_ns in times_ns if seen_ns is not None]
-    return format_time(median(durations_ns) / 1e9, 3) if durations_ns else ""
+    if not durations_ns:
+        return ""
+    return format_time(median(durations_ns) / 1e9, 3)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -57,19 +57,36 @@ def view(title: str, links: Sequence[Link], samples: Sequence[LinkSample]) -> Gr
             out += sample.from_network * link.rate_bps
             queued += sample.queue
             drops += sample.drops
-        queued_text = format_size(queued, 3) if queued else "0"
-        table.add_row(node, f"{up} of {len(node_rows)}", rate(into // 1000), rate(out // 1000), queued_text, str(drops))
+        links_up = f"{up} of {len(node_rows)}"
+        table.add_row(node, links_up, rate(into // 1000), rate(out // 1000), _size(queued), str(drops))
     both = sorted(zip(links, samples, strict=True), key=lambda pair: -max(pair[1].to_network, pair[1].from_network))
     busy = [f"{name(link)} {max(s.to_network, s.from_network) / 10:.0f}%" for link, s in both[:BUSIEST]]
     dead = [name(link) for link, sample in both if not sample.up]
-    more = f" and {len(dead) - 2 * BUSIEST} more" if len(dead) > 2 * BUSIEST else ""
-    without = Text(f"no carrier: {', '.join(dead[: 2 * BUSIEST])}{more}" if dead else "all links have a carrier")
-    return Group(Text(title), table, Text(f"busiest: {', '.join(busy)}"), without)
+    return Group(Text(title), table, Text(f"busiest: {', '.join(busy)}"), Text(_carrier_text(dead)))
+
+
+def _carrier_text(dead: Sequence[str]) -> str:
+    """Return which links have no carrier."""
+    if not dead:
+        return "all links have a carrier"
+    text = f"no carrier: {', '.join(dead[: 2 * BUSIEST])}"
+    if len(dead) > 2 * BUSIEST:
+        text += f" and {len(dead) - 2 * BUSIEST} more"
+    return text
 
 
 def rate(bps: float) -> str:
     """Return a rate with its unit, 0 without one."""
-    return format_rate(bps, 3) if bps else "0"
+    if not bps:
+        return "0"
+    return format_rate(bps, 3)
+
+
+def _size(count: int) -> str:
+    """Return a number of bytes with its unit, 0 without one."""
+    if not count:
+        return "0"
+    return format_size(count, 3)
 
 
 def name(link: Link) -> str:
