@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.faults.analysis import verdict
 from railyard.experiments.measures.faults.records import RECOVERIES
-from railyard.experiments.run import session
+from railyard.experiments.run import machines
 from railyard.experiments.run.session import built
 from railyard.results import run_folder
 from railyard.results.analysis.fidelity import judge
@@ -38,8 +38,8 @@ def test_invalid_interval_of_label_with_with_is_shown() -> None:
 
 def test_fabric_is_recorded_whose_label_begins_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """`rail-only`, built after `rail-only 2x4`, was not recorded."""
-    monkeypatch.setattr(session, "FabricNet", Net)
-    monkeypatch.setattr(session, "ControllerProcess", Controller)
+    monkeypatch.setattr(machines, "FabricNet", Net)
+    monkeypatch.setattr(machines, "ControllerProcess", Controller)
     run, plan = run_of(), plan_of("rail-only")
     for label in ("rail-only 2x4", "rail-only"):
         with built(label, plan, "netdev", True, run):

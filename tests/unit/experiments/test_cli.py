@@ -82,7 +82,7 @@ def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entered:
         ("rnu", 2, "No such command 'rnu'. Did you mean 'run'?; see run_experiment.py --help"),
         ("quickstart", 2, "quickstart is an experiment, not a command; type: run_experiment.py run quickstart"),
         ("run", 2, "Missing argument 'NAME|FILE'; see run_experiment.py run --help"),
-        ("--out /tmp/x", 2, "--out is an option of run, sweep, predict and capture: type run_experiment.py run "
+        ("--out /tmp/x", 2, "--out is an option of run, sweep, predict, record and capture: type run_experiment.py run "
             "quickstart --out ..."),
         ("--plugin x.py run quickstart", 2, "--plugin is an option of a command: write it after run, as in "
             "run_experiment.py run ... --plugin; see run_experiment.py --help"),
