@@ -10,16 +10,12 @@ from hypothesis import strategies as st
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.faults.analysis import verdict
 from railyard.experiments.measures.faults.records import RECOVERIES
-from railyard.experiments.run import machines
-from railyard.experiments.run.session import built
 from railyard.results import run_folder
 from railyard.results.analysis.fidelity import judge
 from railyard.results.runs import record_files
 from railyard.results.runs.records import Load, record_kinds
-from tests.unit.experiments.run.test_stage import Controller, Net
 from tests.unit.replaced import replaced
 from tests.unit.sample_runs import recovery_run
-from tests.unit.stand_ins import plan_of, run_of
 
 pytestmark = pytest.mark.usefixtures("figures_as_text")
 
@@ -34,17 +30,6 @@ def test_invalid_interval_of_label_with_with_is_shown() -> None:
     faults = [replaced(row, workload=label) for row in run.rows(RECOVERIES) if row.script == "storm"]
     run.loads = [Load(r.interval, 0.99, 0.0, 1.0, 0, 1, 0, transfers_faulted=True) for r in faults]
     assert verdict(faults, judge(run)) == "invalid"
-
-
-def test_fabric_is_recorded_whose_label_begins_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`rail-only`, built after `rail-only 2x4`, was not recorded."""
-    monkeypatch.setattr(machines, "FabricNet", Net)
-    monkeypatch.setattr(machines, "ControllerProcess", Controller)
-    run, plan = run_of(), plan_of("rail-only")
-    for label in ("rail-only 2x4", "rail-only"):
-        with built(label, plan, "netdev", True, run):
-            pass
-    assert [fabric.label for fabric in run.fabrics] == ["rail-only 2x4", "rail-only"]
 
 
 @given(IDENTITIES)

@@ -26,6 +26,9 @@ sys.exit(status)
 """
 
 
+IGNORING = "import os; from railyard.core import crash as i; i.end_at_ctrl_c(); i.raise_at_ctrl_c(); os.kill(0, 2)"
+
+
 def press_at_start() -> None:
     """Let the program start with a Ctrl-C that waits, as after `env --block-signal=INT` of script/run."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -63,9 +66,9 @@ def test_ctrl_c_outside_of_a_command_is_one_line(moment: str, end: str) -> None:
 
 def test_ctrl_c_that_the_caller_ignores_stays_ignored() -> None:
     """As of a program in the background of a script."""
-    code = "import os; from railyard.core import crash as i; i.end_at_ctrl_c(); i.raise_at_ctrl_c(); os.kill(0, 2)"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT, start_new_session=True,
+        [sys.executable, "-c", IGNORING], capture_output=True, text=True, check=False, cwd=ROOT,
+        start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     )  # fmt: skip
     assert outcome(done) == (0, "", "")

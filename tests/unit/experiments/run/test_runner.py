@@ -244,9 +244,7 @@ def test_rate_above_machine_capacity_is_refused_before_build(monkeypatch: pytest
     with pytest.raises(BadInput) as caught:
         run_experiment(spec, tmp_path, None)
     assert (caught.value.field, caught.value.value) == ("fabrics.1.rail_rate", "1Gbit")
-    message = str(caught.value)
-    assert "is more than this machine carries: " in message
-    assert parse_rate(message.split("carries: ")[1].split()[0]) == 180_000_000
+    assert parse_rate(caught.value.allowed.partition("carries: ")[2].split()[0]) == 180_000_000
     assert (runs.did, runs.saved) == ([], [])
 
 
@@ -263,8 +261,8 @@ def test_stopped_run_keeps_its_measurements(runs: Runs, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (CheckFailed("link-down at d0g1 did not bite"), "link-down at d0g1 did not bite"),
-        (RuntimeError("a switch exploded\nand took another along"), "RuntimeError: a switch exploded"),
+        (CheckFailed("no detour"), "no detour"),
+        (RuntimeError("a defect\nof two lines"), "RuntimeError: a defect"),
     ],
 )
 def test_measurements_are_kept_when_a_run_fails(error: Exception, message: str, runs: Runs, tmp_path: Path) -> None:
@@ -276,8 +274,8 @@ def test_measurements_are_kept_when_a_run_fails(error: Exception, message: str, 
     (run,) = runs.saved
     assert (run.failed, run.interrupted) == (message, False)
     check = summarise(run)["checks"][0]
-    assert (check["name"], check["passed"], check["detail"]) == ("the run went to its end", False, message)
-    assert f"✗ the run went to its end: {message}" in console.export_text()
+    assert (check["passed"], check["detail"]) == (False, message)
+    assert f"✗ {check['name']}: {message}" in console.export_text()
 
 
 def test_nothing_is_written_if_nothing_was_measured(runs: Runs, tmp_path: Path) -> None:

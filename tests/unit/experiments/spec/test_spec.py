@@ -45,6 +45,7 @@ faults: [{kind: link-down, target: rail1}]
 faults: [{kind: rail-switch-crash, target: d0g1}]
 faults: [{kind: rail-switch-crash, target: rail1}], fabrics: [{kind: rail-only}, {kind: single-switch}]
 faults: [{kind: link-down, target: d0g1, at: 0s}]
+faults: [{kind: link-down, target: d0g1, at: 499ms}]
 faults: [{kind: link-down, target: d0g1, repair: 2}]
 reroute: maybe
 reroute: [on, on]
@@ -74,7 +75,7 @@ def test_refused_values(data_regression: DataRegressionFixture) -> None:
         data = experiment()
         del data[missing]
         messages[f"without {missing}"] = refusal(data)
-    messages["3 in place of an experiment"] = refusal(3)
+    messages["a number for all"] = refusal(3)
     data_regression.check(messages)
 
 
