@@ -148,19 +148,20 @@ _BASES: Any = (Composer, _CParser, SafeConstructor, Resolver) if _CParser else (
 class _Loader(*_BASES):  # type: ignore[misc]  # the bases depend on the machine
     """YAML with bounds, checked before anything is built of it.
 
-    PyYAML itself takes the last of several values of a key, where YAML 1.2 (section 3.2.1.3) allows one; and a file of
-    a kilobyte can stand for terabytes, as an alias may repeat a list of aliases. PyYAML's C part, where it is
-    installed, finds the events of which nodes are composed here: a file is read in a quarter of the time.
+    PyYAML itself takes the last of several values of a key, where YAML 1.2 (section 3.2.1.3) allows one.
     """
 
     def __init__(self, text: str) -> None:
+        # PyYAML's C part, where it is installed, finds the events of which nodes are composed here: a file is read in a
+        # quarter of the time
         if _CParser:
             _CParser.__init__(self, text)
             for base in (Composer, SafeConstructor, Resolver):
                 base.__init__(self)
         else:
             super().__init__(text)
-        # characters of nodes, aliases spelled out
+        # Characters of nodes, aliases spelled out. A file of a kilobyte can stand for terabytes, since an alias may
+        # repeat a list of aliases.
         self._sizes: dict[yaml.Node, int] = {}
         self._depth = 0
 
@@ -339,12 +340,10 @@ T = TypeVar("T", bound=BaseModel)
 
 
 def parse_by_kind(data: object, kinds: Mapping[str, type[T]], field: str) -> T:
-    """Return the model of the `kind` among the data. BadInput names the first wrong field, below `field`.
-
-    The kind is checked first, so that all other messages are about the one that was meant.
-    """
+    """Return the model of the `kind` among the data. BadInput names the first wrong field, below `field`."""
     if not isinstance(data, Mapping):
         raise BadInput(field, data, "must be keys and values")
+    # the kind is checked first, so that all other messages are about the one that was meant
     kind = data.get("kind", MISSING)
     if not isinstance(kind, str) or kind not in kinds:
         raise BadInput(f"{field}.kind", kind, unknown_name_hint(str(kind), kinds))

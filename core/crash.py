@@ -177,7 +177,8 @@ def crash_text(error: BaseException, more: str = "") -> str:
 
 
 def _version(module: object) -> object:
-    """Return a module's version without its `__getattr__` or a lazy import, which may fail as what is reported did."""
+    """Return a module's version; None if it has none."""
+    # without its `__getattr__`, and without a lazy import, which may fail as the reported error did
     try:
         return object.__getattribute__(module, "__dict__").get("__version__")
     except AttributeError:
@@ -266,10 +267,9 @@ class _Descriptor(io.FileIO):
 
 
 def _replace_streams() -> _Descriptor:
-    """Make stdin, stdout and stderr usable, whatever they are. Return stdout's descriptor.
-
-    A closed one is opened, before another file takes its number: stdout so that writing to it fails, as it would have.
-    """
+    """Make stdin, stdout and stderr usable, whatever they are. Return stdout's descriptor."""
+    # A closed one is opened before another file takes its number. Stdout is opened for reading, so that writing to it
+    # fails, as it would have.
     for fd, flags in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
         try:
             os.fstat(fd)

@@ -128,9 +128,7 @@ class LoadMeter:
     """Meter of the time during which it is entered: `with LoadMeter() as meter: ...`, then `meter.load`.
 
     It costs about 1% of a core. Inside a sandbox only the run's own processes are visible: all other load is foreign.
-    `late_s`: how late a thread may be; what is later is a pause. Busy means not idle: the kernel times idleness by a
-    clock, but samples a busy core at its tick, 100 to 1,000 times a second, so work in step with the tick would be seen
-    always or never (17% was shown as 0.2% or 49%).
+    `late_s`: how late a thread may be; what is later is a pause.
     """
 
     current: ClassVar["LoadMeter | None"] = None
@@ -140,7 +138,9 @@ class LoadMeter:
         self._late_s, self._cores = late_s, usable_cores()
         self._affinity = frozenset(os.sched_getaffinity(0))
         self._throttled_by = dict.fromkeys((folder / "cpu.stat" for folder in cpu_cgroups()), 0.0)
-        # seconds, and of the usable cores together: busy, used by others, stolen, throttled, paused
+        # Seconds, and of the usable cores together: busy, used by others, stolen, throttled, paused. Busy means not
+        # idle: the kernel times idleness by a clock, but samples a busy core at its tick, 100 to 1,000 times a second.
+        # Work in step with the tick would be seen always or never (17% was shown as 0.2% or 49%).
         self._elapsed_s = self._busy_s = self._foreign_s = self._stolen_s = self._throttled_s = self._paused_s = 0.0
         self._pause_s = 0.0
         self._lags: list[float] = []

@@ -45,11 +45,9 @@ def file_in_project(path: Path | str) -> str:
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs one of our modules in a child process, which must be started in `PROJECT`.
-
-    A checkout need not be installed, so its modules are found in the working folder. An installed package is found
-    without it: `-P` keeps Python from looking there, where a file may have the name of a module.
-    """
+    """Return the command that runs one of our modules in a child process, which must be started in `PROJECT`."""
+    # A checkout need not be installed, so its modules are found in the working folder. An installed package is found
+    # without it: `-P` keeps Python from looking there, where a file may have the name of a module.
     options = [] if IS_CHECKOUT else ["-P"]
     return [sys.executable, *options, "-m", module, *arguments]
 
@@ -78,10 +76,8 @@ def pip_install(extra: str = "") -> str:
 
 
 def _wheel() -> str:
-    """Return the path of the wheel that was installed, as pip recorded it (PEP 610), or else the name of a built one.
-
-    Read without importlib.metadata, which takes 20 ms to import.
-    """
+    """Return the path of the installed wheel, as pip recorded it (PEP 610), or else the name of a built one."""
+    # read without importlib.metadata, which takes 20 ms to import
     name = DISTRIBUTION.replace("-", "_")
     for record in PROJECT.glob(f"{name}-*.dist-info/direct_url.json"):
         try:

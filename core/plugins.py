@@ -183,11 +183,9 @@ def load_from(variables: Mapping[str, str]) -> None:
 
 
 def load_inherited() -> None:
-    """Load the plugins of installed packages, and the files that the parent process had loaded, once.
-
-    Not while a module of Railyard is being imported, which may be one that a plugin needs: then at the next call.
-    """
+    """Load the plugins of installed packages, and the files that the parent process had loaded, once."""
     global _has_inherited
+    # a module of Railyard that is being imported may be one that a plugin needs: the next call loads the plugins
     if _has_inherited or _is_importing():
         return
     _has_inherited = True

@@ -67,7 +67,7 @@ def machine_data(machine: Machine, packets_per_s: float | None) -> dict[str, Any
 def print_machine(machine: Machine, console: Console, packets_per_s: float | None) -> None:
     """Print the capabilities by group, with what the absence of each rules out and its remedy, and a closing line.
 
-    `packets_per_s`: None if it was not measured. Remedies are never folded into a column, since users copy them.
+    `packets_per_s`: None if it was not measured.
     """
     title = {"needed": "Needed for every run", "faster": "Faster with", "optional": "For some experiments"}
     for group, rows in capabilities(machine).items():
@@ -82,6 +82,7 @@ def print_machine(machine: Machine, console: Console, packets_per_s: float | Non
             console.print(f"  {mark} {row.name:25}{row.detail}".rstrip(), highlight=False, soft_wrap=True)
             if not row.found:
                 absent = f"{'':6}rules out: {row.rules_out}\n{'':6}get it by: {row.remedy}"
+                # not folded to the width of the terminal: users copy remedies
                 console.print(absent, highlight=False, markup=False, soft_wrap=True)
     rate = "not measured" if packets_per_s is None else f"{packets_per_s:,.0f} packets/s through its switches"
     facts = {

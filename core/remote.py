@@ -33,7 +33,8 @@ class NotAuthentic(RailyardError):
 
 
 def read_token() -> bytes:
-    """Return the token and take it out of the environment, since programs of a run need not see it."""
+    """Return the token and take it out of the environment."""
+    # programs of a run inherit the environment, and need not see it
     token = os.environ.pop(TOKEN_VARIABLE, "")
     if not token:
         remedy = f"set {TOKEN_VARIABLE} to the same secret on all machines: openssl rand -hex 16"
@@ -58,11 +59,12 @@ def tuned(sock: socket.socket) -> socket.socket:
 def authenticate(sock: socket.socket, token: bytes, caller: bool) -> None:
     """Show each other, by challenge and response, that both ends know the token. NotAuthentic, OSError if they don't.
 
-    `caller`: this end has connected. The side is part of the response, so that none can be sent back. It all takes
-    `GREETING_S` at most, however slowly the other end sends.
+    `caller`: this end has connected.
     """
     sock.settimeout(GREETING_S)
+    # for all of it together, however slowly the other end sends
     deadline = time.monotonic() + GREETING_S
+    # the side is part of the response: an end that doesn't know the token could send our own response back
     our_side = b"caller" if caller else b"listener"
     other_side = b"listener" if caller else b"caller"
     mine = os.urandom(_NONCE)

@@ -56,7 +56,8 @@ def account_of(uid: int, gid: int = NO_GROUP) -> Account:
 
 
 def drop_to(account: Account) -> None:
-    """Become this user, for good. The groups go first: after the user, this process may no longer change them."""
+    """Become this user, for good."""
+    # the groups first: once it is the user's, this process may no longer change them
     os.setgroups(account.groups)
     os.setresgid(account.gid, account.gid, account.gid)
     os.setresuid(account.uid, account.uid, account.uid)
@@ -391,16 +392,14 @@ inputs_read: Final = _InputsRead()
 
 
 def read_input(path: Path, field: str, most: int, written: str = "") -> bytes:
-    """Return the content of a regular file that the user names. BadInput for any other, and for more than `most` bytes.
-
-    Devices, pipes and sockets are refused before a byte is read, as reading them may never end.
-    """
+    """Return the content of a regular file that the user names. BadInput for another, or more than `most` bytes."""
     written = written or str(path)
     inputs_read.number += 1
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             status = os.fstat(fd)
+            # reading a device, a pipe or a socket may never end
             if not stat.S_ISREG(status.st_mode):
                 raise BadInput(field, written, "must be a regular file")
             with os.fdopen(fd, "rb", closefd=False) as file:

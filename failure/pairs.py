@@ -107,7 +107,8 @@ def _disconnected_ranks(impact: Impact, plan: Plan) -> frozenset[tuple[int, int]
 
 
 def affected_pairs(fault: Fault, plan: Plan) -> AffectedPairs:
-    """Return the pairs that a fault affects. A fault of the control plane concerns all pairs: none may notice it."""
+    """Return the pairs that a fault affects; all of them for a fault of the control plane."""
+    # no pair may notice the loss of a control process
     if fault.definition.is_control_plane:
         return AffectedPairs(lambda src, dst: True, lambda src, dst: False)
     impact = fault.impact(plan)

@@ -252,11 +252,10 @@ def best_paths(src: Gpu, dst: Gpu, scores: Scores, delta: int, spine: bool) -> t
 
 
 def spread(src: Gpu, dst: Gpu) -> int:
-    """Return a number that differs, modulo any n, between pairs that meet at a port, so that n rails share them.
-
-    Coefficients 1 and -2 distinguish the sources of one destination, and pairs whose ends shift together. Destinations
-    of one source use every rail if n is odd, every second one if it is even. No choice serves all three for even n.
-    """
+    """Return a number that differs, modulo any n, between pairs that meet at a port, so that n rails share them."""
+    # Coefficients 1 and -2 distinguish the sources of one destination, and pairs whose ends shift together. The
+    # destinations of one source use every rail if n is odd, every second one if it is even. No choice of coefficients
+    # serves all three for even n.
     return src.rank - 2 * dst.rank + src.domain + dst.domain
 
 

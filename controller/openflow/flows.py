@@ -73,9 +73,7 @@ def tables_of(
 ) -> Tables:
     """Return the tables of an electrical switch with these ports.
 
-    `spines`: the ports of each known spine, none for a lost one. A spine that has not connected yet counts as intact,
-    so that switches may connect in any order.
-
+    `spines`: the ports of each known spine, none for a lost one. A spine that has not connected yet counts as intact.
     `assigned`: the number of a rail switch's uplink to each GPU of another rank, counted in a circle over those alive.
     """
     role, rank = role_of(dpid)
@@ -151,7 +149,7 @@ def graph_tables(graph: FabricGraph, switch: str, dead: frozenset[str], cut: fro
 def uplinks_to(rank: int, uplinks: tuple[int, ...], spines: Mapping[int, Ports]) -> tuple[int, ...]:
     """Return the uplinks of a rail switch whose spine has a living cable to the rail of this rank."""
     port_to_rank = rank + 1
-    # a spine that has not connected yet
+    # a spine that has not connected yet counts as intact, so that switches may connect in any order
     intact = {port_to_rank: True}
     return tuple(uplink for uplink in uplinks if spines.get(uplink - UPLINK_PORT, intact).get(port_to_rank))
 

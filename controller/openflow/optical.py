@@ -82,7 +82,7 @@ def after_moves(moved: Mapping[int, int], more: Mapping[int, int]) -> dict[int, 
 def link_state_changes(connected: Mapping[int, int], ports: Mapping[int, LinkState]) -> dict[int, bool]:
     """Return the ports to enable (True) and to disable, so that both sides of a cross-connect have the same state.
 
-    A port without a cross-connect is disabled, if its own other side exists: otherwise it is still being cabled.
+    A port without a cross-connect is disabled.
     """
     changes: dict[int, bool] = {}
     for pair in connected.items():
@@ -99,6 +99,7 @@ def link_state_changes(connected: Mapping[int, int], ports: Mapping[int, LinkSta
                 changes[other_port] = False
     connected_ports = {*connected.keys(), *connected.values()}
     for port in ports.keys() - connected_ports:
+        # a port whose own other side doesn't exist is still being cabled
         if _other_side(port) in ports and not ports[port].disabled:
             changes[port] = False
     return changes
@@ -264,9 +265,8 @@ class OpticalSwitches:
     ) -> None:
         """Move fibres, {datapath id: {GPU side: network side}} in port numbers, and disable their ports for `outage_s`.
 
-        The new cross-connects exist from the start, so that a controller that connects next finds them. `on_start` is
-        called before any port is disabled; `on_done`, from another thread, once they are enabled again. ValueError, and
-        nothing is moved, if a switch is not connected, or for two fibres to one network side.
+        `on_start` is called before any port is disabled; `on_done`, from another thread, once they are enabled again.
+        ValueError, and nothing is moved, if a switch is not connected, or for two fibres to one network side.
         """
         with self._lock:
             # nothing is moved before all switches are known to be able to
@@ -280,6 +280,7 @@ class OpticalSwitches:
             affected: dict[int, frozenset[int]] = {}
             for dpid in moves:
                 affected[dpid] = self._switches[dpid].begin_moves(moved[dpid])
+            # the new cross-connects exist from the start, so that a controller that connects next finds them
             for dpid in moves:
                 self._sync(dpid)
 

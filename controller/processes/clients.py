@@ -30,10 +30,9 @@ GRACE_S: Final = 0.2
 
 
 def listeners(switches: Iterable[str], port: int = CONTROLLER_PORT) -> list[socket.socket]:
-    """Return a listening socket on 127.0.0.1 in each switch's namespace, for the controller process to inherit.
-
-    A switch that connects while the controller imports its libraries waits in the queue instead of retrying later.
-    """
+    """Return a listening socket on 127.0.0.1 in each switch's namespace, for the controller process to inherit."""
+    # A switch that connects while the controller imports its libraries waits in the queue of the socket. Without a
+    # listener it would be refused, and retry later.
     sockets = []
     for name in switches:
         with namespaces.inside(name):
@@ -257,7 +256,8 @@ class ControllerProcess:
     @property
     def _running(self) -> Worker:
         if self._process is None:
-            raise RailyardError("the controller is away: it has crashed" if self.is_down else "no controller runs")
+            problem = "the controller is away: it has crashed" if self.is_down else "no controller runs"
+            raise RailyardError(problem)
         return self._process
 
 

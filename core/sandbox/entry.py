@@ -253,7 +253,8 @@ def nodes(entry: Entry) -> list[str]:
 
 
 def _await_end(child: int) -> None:
-    """Wait for a child that was killed. One in a call to a user's FUSE file system may end much later, or never."""
+    """Wait a while for a child that was killed."""
+    # one that is in a call to a user's FUSE file system may end much later, or never
     pidfd = os.pidfd_open(child)
     select.select([pidfd], [], [], _END_S)
     os.close(pidfd)
@@ -261,12 +262,10 @@ def _await_end(child: int) -> None:
 
 
 class _Terminal:
-    """A pseudo-terminal for a command of another user's, in place of those of our streams that are a terminal.
-
-    Else a process that the command leaves behind could read what is typed into our terminal afterwards.
-    """
+    """A pseudo-terminal for a command of another user's, in place of those of our streams that are a terminal."""
 
     def __init__(self) -> None:
+        # with our own terminal, a process that the command leaves behind could read what is typed there afterwards
         self._streams = [fd for fd in range(3) if os.isatty(fd)]
         self._ours, self._theirs = os.openpty()
         # a command that reads nothing must not stop its own output

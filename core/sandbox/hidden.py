@@ -89,10 +89,7 @@ def needed(more: Iterable[Path]) -> list[str]:
 
 
 def files_meant(data: object) -> Iterator[Path]:
-    """Files and folders in /tmp or /var/tmp that a text of an experiment may mean: by their path, or its beginning.
-
-    A file brings its folder with it, since a trace has a file for each rank; in /tmp itself, those of its name.
-    """
+    """Files and folders in /tmp or /var/tmp that a text of an experiment may mean: by their path, or its beginning."""
     if isinstance(data, Mapping):
         data = list(data.values())
     if isinstance(data, list | tuple):
@@ -107,8 +104,10 @@ def files_meant(data: object) -> Iterator[Path]:
             if path.is_dir() and (place in folder.parents or place == folder):
                 yield path
             elif place in folder.parents:
+                # a file brings its folder with it, since a trace has a file for each rank
                 yield folder
             elif place == folder:
+                # the whole of /tmp must not be visible: only the files of that name
                 stem = path.name.partition(".")[0]
                 yield from filter(Path.is_file, folder.glob(f"{stem}*"))
 

@@ -118,17 +118,19 @@ def start(
 ) -> "subprocess.Popen[bytes]":
     """Start a program as process 1 of new namespaces, below `unshare`, which is returned.
 
-    Unless it is `interactive`, it has a process group of its own: Ctrl-C at a terminal goes to the caller alone, which
-    forwards it, and not to switches and workers too, whose death would be reported.
+    `interactive`: it is in the process group of its caller.
     """
     user_options = () if os.geteuid() == 0 else USER_NAMESPACE_OPTIONS
+    # With a process group of its own, Ctrl-C at a terminal goes to the caller alone, which forwards it. Otherwise it
+    # would go to switches and workers too, whose death would be reported.
+    process_group = None if interactive else 0
     return subprocess.Popen(
         ["unshare", *user_options, *UNSHARE_OPTIONS, "--", *argv],
         cwd=folder,
         env=environment,
         pass_fds=inherited,
         preexec_fn=partial(prepare_child, os.getpid()),
-        process_group=None if interactive else 0,
+        process_group=process_group,
     )
 
 
@@ -138,7 +140,8 @@ def current_namespaces() -> str:
 
 
 def _die_with_sudo() -> None:
-    """Die with sudo, if sudo started this process: a user may kill sudo and not us."""
+    """Die with sudo, if sudo started this process."""
+    # a user may kill sudo, and has no right to kill a process of root's
     parent = os.getppid()
     with suppress(psutil.Error):
         if psutil.Process(parent).name() == "sudo":
@@ -148,10 +151,8 @@ def _die_with_sudo() -> None:
 
 
 def prepare_child(parent: int) -> None:
-    """Die with the parent, and block signals until the sandbox init can handle them. Runs between fork and exec.
-
-    SIGTTOU stays blocked: a terminal set to `tostop` would stop a process group in the background that writes to it.
-    """
+    """Die with the parent, and block signals until the sandbox init can handle them. Runs between fork and exec."""
+    # SIGTTOU stays blocked: a terminal set to `tostop` would stop a process group in the background that writes to it
     signal.pthread_sigmask(signal.SIG_BLOCK, (*STOP_SIGNALS, signal.SIGTTOU))
     die_with_parent(parent)
 
@@ -194,10 +195,7 @@ class Continued:
 
 
 class Signals:
-    """Context in which signals that would stop us become bytes in a pipe, to wait for them and for a child's end.
-
-    Ctrl-Z is ignored: it would stop `unshare`, but not a process 1, and no process would wait for it any more.
-    """
+    """Context in which signals that would stop us become bytes in a pipe, to wait for them and for a child's end."""
 
     def __init__(self, drop: Sequence[int] = (), on_stop: Callable[[int], None] = lambda _: None) -> None:
         self._drop = drop
@@ -207,6 +205,7 @@ class Signals:
         self._read_fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         # a handler must exist for Python to write to the pipe
         self._old_handlers = {n: signal.signal(n, lambda *_: None) for n in (*stop_signals(), signal.SIGCHLD)}
+        # Ctrl-Z would stop `unshare`, but not a process 1, and no process would wait for it any more
         self._old_handlers[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
         self._old_wakeup_fd = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
 

@@ -73,7 +73,7 @@ def same_other_faults(number: int, injected: Sequence[int], repair_started: Sequ
     """Return whether the same other faults were active just before a fault and right after its repair.
 
     `injected`, `repair_started`: times of each fault, ns, by number. False also if another action came within
-    `min_gap_ns` before one of the two: its detours may have changed since.
+    `min_gap_ns` before one of the two.
     """
     begin = injected[number]
     end = repair_started[number]
@@ -86,6 +86,7 @@ def same_other_faults(number: int, injected: Sequence[int], repair_started: Sequ
         is_active = since_ns <= just_after_ns < until_ns
         if was_active != is_active:
             return False
+        # the detours of another action may have changed until now
         for action_ns, own_ns in product((since_ns, until_ns), (begin, end)):
             if own_ns - min_gap_ns < action_ns < own_ns - SIMULTANEOUS_NS:
                 return False

@@ -269,10 +269,10 @@ def counter_excess(
 
 
 def max_bytes(rate_bps: int, mtu: int, seconds: float) -> int:
-    """Return what a shaper may pass in that time: its rate and 5%, its burst, the last frame; and heartbeats, which
-    have a class of their own.
-    """
-    return round((rate_bps * SLACK + HEARTBEAT_BPS) * seconds / 8) + burst_bytes(rate_bps, mtu) + FRAME_BYTES
+    """Return what a shaper may pass in that time: its rate and 5%, its burst, the last frame, and heartbeats."""
+    # heartbeats have a class of their own, beside that of the rate
+    bps = rate_bps * SLACK + HEARTBEAT_BPS
+    return round(bps * seconds / 8) + burst_bytes(rate_bps, mtu) + FRAME_BYTES
 
 
 def _gpu_cables(plan: Plan) -> Iterator[tuple[Cable, End, End]]:

@@ -15,11 +15,7 @@ from railyard.topologies.build.network import FabricNet
 
 @fault("gpu-hang")
 class GpuHang(GpuFault):
-    """A GPU neither answers nor forwards, and keeps its carriers.
-
-    A GPU forwards for others (Rail-only IV-B). The emulated GPU's kernel would do so even while its processes are
-    stopped, so its cables lose all packets too.
-    """
+    """A GPU neither answers nor forwards, and keeps its carriers."""
 
     order = 12
     weight = 1.0
@@ -31,6 +27,8 @@ class GpuHang(GpuFault):
 
     def inject(self, net: FabricNet, target: str, p: Any) -> None:
         """Start the loss, and stop all processes in the GPU's namespace."""
+        # A GPU forwards for others (Rail-only IV-B). The emulated GPU's kernel would do so even while its processes are
+        # stopped, so its cables lose all packets too.
         enable_loss(*gpu_links(net, target))
         signal_all(target, signal.SIGSTOP)
 

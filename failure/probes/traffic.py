@@ -72,12 +72,11 @@ class TrafficLog:
 
     @property
     def lost_bytes(self) -> int:
-        """Bytes sent and never received. CheckFailed if a stream received more than was sent: the surplus would hide
-        what another stream has lost.
-        """
+        """Bytes sent and never received. CheckFailed if a stream received more than was sent."""
         lost = 0
         for stream, sent in self.sent.items():
             received = sum(size for _, size in self.receipts.get(stream, ()))
+            # the surplus would hide what another stream has lost
             if received > sent:
                 raise CheckFailed(f"stream {stream}: {received:,} bytes arrived of {sent:,} sent, which TCP can't do")
             lost += sent - received

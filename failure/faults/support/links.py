@@ -1,8 +1,6 @@
 """Faults of one link of a node: base classes, and the state and rate of interfaces.
 
-A cable is cut at the switch's end: a host keeps its routes when its carrier is lost, whereas Linux removes them from an
-interface that is itself set down, as at a crashed GPU. Netlink by hand: starting a program would take longer than some
-recoveries.
+A cable is cut at the switch's end.
 """
 
 import math
@@ -38,6 +36,7 @@ def set_groups(ends: Iterable[End], group: int) -> None:
 
 
 def _set(end: End, flags: int = 0, change: int = 0, attributes: bytes = b"") -> None:
+    # netlink by hand: starting a program would take longer than some recoveries
     with namespaces.inside(end.node), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW) as netlink:
         head = LINK.pack(socket.AF_UNSPEC, 0, socket.if_nametoindex(end.interface), flags, change)
         namespaces.send_request(netlink, RTM_NEWLINK, head + attributes)
@@ -129,6 +128,8 @@ class CutLink(LinkFault):
         return (not is_up(near),) if net.has(near.node) else ()
 
     def _set_far_end(self, net: EmulatedNet, target: str, state: str) -> None:
+        # A host keeps its routes when its carrier is lost, whereas Linux removes them from an interface that is itself
+        # set down, as at a crashed GPU.
         far = self.link(net, target).b
         if net.has(far.node):
             set_link(far, state)
