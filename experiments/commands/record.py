@@ -28,6 +28,7 @@ from railyard.workloads.traces.formats.recorded import FILE, encode
 
 PURPOSE = "Compute and check, without packets"
 CONTEXT_SETTINGS: Final = {"allow_interspersed_args": False, "ignore_unknown_options": False}
+ROUTINGS: Final = ("real", "balanced")
 CHAKRA: Final = "chakra"
 EXPERIMENT: Final = "replay.yaml"
 NEXT_COMMANDS: Final = {
@@ -80,11 +81,32 @@ def command(
     ] = 4,
     whole: Annotated[bool, typer.Option("--whole", help="Keep all operations, not one steady iteration.")] = False,
     limit: Annotated[str, typer.Option("--limit", metavar="TIME", help="Give up after this time.")] = "10min",
+    routing: Annotated[
+        str,
+        typer.Option("--routing", metavar="real|balanced", help="How a mixture of experts routes its tokens: topk."),
+    ] = "real",
+    fake: Annotated[
+        bool, typer.Option("--fake", help="Keep no contents of large tensors: for models larger than this machine.")
+    ] = False,
     show: Annotated[bool, typer.Option("--show", help="Print what the script prints.")] = False,
 ) -> int:
     """Run a training script without GPUs, and write the traffic of one iteration of all its ranks as a trace."""
     training = parse_command(words)
-    request = make_request(training, ranks, only, platform, steps, whole, limit)
+    if routing not in ROUTINGS:
+        raise BadInput("--routing", routing, f"is not known: allowed are {', '.join(ROUTINGS)}")
+    count = rank_count(training, ranks)
+    request = Request(
+        command=training,
+        ranks=count,
+        ranks_per_node=ranks_per_node(training, platform, count),
+        platform=platform,
+        only=parse_ranks(only, count),
+        steps=steps,
+        keep_all=whole,
+        limit_s=parse_limit(limit),
+        fake=fake,
+        balanced=routing == "balanced",
+    )
     folder = out or Path("recordings") / f"{Path(training.name).stem}-{request.ranks}"
     progress = options.console(stderr=True)
 
@@ -101,23 +123,29 @@ def command(
     return 0
 
 
-def make_request(
-    training: TrainingCommand, ranks: int | None, only: str, platform: str, steps: int, whole: bool, limit: str
-) -> Request:
-    """Return what to record. BadInput for an option that can't be."""
+def rank_count(training: TrainingCommand, ranks: int | None) -> int:
+    """Return the ranks of the job, from --ranks or torchrun's options."""
     count = ranks or training.ranks
     if count is None:
         raise BadInput("--ranks", "", "is missing: how many ranks has the job?")
     if count < 2:
         raise BadInput("--ranks", count, "has no other rank to send to: 2 or more are needed")
+    return count
+
+
+def ranks_per_node(training: TrainingCommand, platform: str, count: int) -> int:
+    """Return the ranks of a node: as torchrun says, or as many as the platform's HB domain has GPUs."""
     if platform not in PLATFORMS:
         raise BadInput("--platform", platform, f"is not known: allowed are {', '.join(PLATFORMS)}")
-    per_node = training.ranks_per_node or PLATFORMS[platform].domain_gpus
+    return min(training.ranks_per_node or PLATFORMS[platform].domain_gpus, count)
+
+
+def parse_limit(limit: str) -> float:
+    """Return the time limit, s."""
     try:
-        limit_s = parse_time(limit)
+        return parse_time(limit)
     except ValueError as error:
         raise BadInput("--limit", limit, str(error)) from error
-    return Request(training, count, min(per_node, count), platform, parse_ranks(only, count), steps, whole, limit_s)
 
 
 def parse_ranks(only: str, count: int) -> tuple[int, ...] | None:

@@ -134,7 +134,12 @@ def run_script(job: dict[str, Any], recorder: "Recorder", exchange: Any) -> None
     with ExitStack() as stack:
         Initialization(recorder, exchange).install()
         devices.install(stack, recorder, local_ranks, local_rank)
-        stack.enter_context(FlopCounter(recorder))
+        if job["fake"]:
+            from railyard.workloads.recording.fake_tensors import FakeLargeTensors
+
+            stack.enter_context(FakeLargeTensors(recorder, job["balanced"]))
+        else:
+            stack.enter_context(FlopCounter(recorder, job["balanced"]))
         if job["is_module"]:
             sys.path.insert(0, str(Path.cwd()))
             runpy.run_module(job["script"], run_name="__main__", alter_sys=True)

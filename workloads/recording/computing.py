@@ -12,14 +12,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from railyard.workloads.recording.recorder import Recorder
+from railyard.workloads.recording.routing import chosen_in_turn
 
 
 class FlopCounter(TorchDispatchMode):
     """A dispatch mode that adds the operations of every call to the recorder's computing."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, is_balanced: bool) -> None:
+        """`is_balanced`: a `topk` takes its columns in turn."""
         super().__init__()
         self._recorder = recorder
+        self._is_balanced = is_balanced
 
     def __torch_dispatch__(
         self, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -31,7 +34,7 @@ class FlopCounter(TorchDispatchMode):
         options = dict(kwargs or {})
         result = function(*args, **options)
         count_call(self._recorder, function, args, options, result)
-        return result
+        return chosen_in_turn(function, args, result) if self._is_balanced else result
 
 
 def count_call(recorder: Recorder, function: Any, args: Sequence[Any], options: dict[str, Any], result: Any) -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 from torch.overrides import TorchFunctionMode
 
 from railyard.workloads.recording import streams
@@ -48,6 +49,9 @@ class CpuTensors(TorchFunctionMode):
         name = getattr(function, "__name__", "")
         if name in ("cuda", "pin_memory"):
             return args[0]
+        # a CPU has no index: torch.device("cuda", 1)
+        if function is torch.device and args and cpu_device(args[0]) is not args[0]:
+            return CPU
         options = {key: cpu_device(value) for key, value in (kwargs or {}).items() if key != "pin_memory"}
         return function(*[cpu_device(argument) for argument in args], **options)
 
@@ -94,8 +98,12 @@ def _replace_cuda(recorder: Recorder, gpus: int, local_rank: int) -> None:
         "reset_peak_memory_stats", "reset_max_memory_allocated", "set_per_process_memory_fraction",
     ):  # fmt: skip
         replaced[name] = _nothing
-    for name, value in {**replaced, **streams.replacements(recorder)}.items():
+    of_streams = streams.replacements(recorder)
+    for name, value in {**replaced, **of_streams}.items():
         setattr(torch.cuda, name, value)
+    # FSDP looks its streams up by the device of its parameters, which is the CPU here
+    for name in ("Event", "Stream", "current_stream", "stream", "synchronize"):
+        setattr(torch.cpu, name, of_streams[name])
 
 
 def _replace_accelerator(local_rank: int) -> None:
@@ -134,16 +142,24 @@ def _replace_elsewhere() -> None:
         make_parallel(self, module, None, None, *arguments, **options)
 
     parallel.__init__ = init_parallel
+    make_mesh = DeviceMesh.__init__
+
+    def init_mesh(self: Any, device_type: str, *arguments: Any, **options: Any) -> None:
+        # DTensor moves local tensors to its mesh's device, also in backward passes, where no mode sees it
+        make_mesh(self, cpu_device(device_type), *arguments, **options)
+
+    DeviceMesh.__init__ = init_mesh
 
 
 SHIMS: Final = (
     "torch.cuda: device counts and properties of 80 GB H100s; memory and random-number calls do nothing",
-    "torch.cuda.Stream and Event: order operations in the recording, and do nothing else",
+    "torch.cuda.Stream and Event, torch.cpu's too: order operations in the recording, and do nothing else",
     'device "cuda" of any call of PyTorch: the CPU; Tensor.cuda, Module.cuda and pin_memory: as they are',
     "torch.accelerator: answers with CUDA",
     "torch.autocast of cuda: that of the CPU",
     "torch.compile: returns the model as it is",
     "DistributedDataParallel: device_ids and output_device are left out",
+    "DeviceMesh of cuda: one of the CPU",
     "torch.distributed: init_process_group, new_group, split_group and get_backend",
 )
 """Everything that is replaced, in words."""

@@ -22,6 +22,7 @@ from railyard.core.errors import BadInput, MissingRequirement
 from railyard.core.installation import PROJECT, python_extra
 from railyard.workloads.recording.command_line import TrainingCommand, interpreter
 from railyard.workloads.recording.coordinator import Coordinator, Wait
+from railyard.workloads.recording.exchanges import with_even_exchanges
 from railyard.workloads.recording.iterations import Iteration, cut, find_iteration
 from railyard.workloads.recording.messages import Buffer, encode, joined
 from railyard.workloads.recording.symmetry import Families, Program, Recorded, Symmetry, families_of, program_of
@@ -44,6 +45,7 @@ class Request:
 
     `only`: the ranks that are run, or None to choose them. `steps`: optimizer steps after which a rank is stopped; 0:
     run the script to its end. `keep_all`: keep every operation, not one iteration. `limit_s`: for the whole recording.
+    `fake`: large tensors have no contents. `balanced`: a `topk` takes its columns in turn.
     """
 
     command: TrainingCommand
@@ -54,6 +56,8 @@ class Request:
     steps: int
     keep_all: bool
     limit_s: float
+    fake: bool = False
+    balanced: bool = False
 
 
 @dataclass
@@ -170,6 +174,8 @@ class _Session:
             "ranks": self._request.ranks,
             "ranks_per_node": self._request.ranks_per_node,
             "steps": self._request.steps,
+            "fake": self._request.fake,
+            "balanced": self._request.balanced,
         }
         self._report(f"importing PyTorch in {python}")
         self._control.send(json.dumps(job).encode())
@@ -354,6 +360,7 @@ class _Session:
                     raise BadInput(self._script, f"rank {recorded.rank}", steps)
                 operations = cut(operations, recorded.steps, iteration)
             programs[recorded.rank] = program_of(recorded, operations)
+        programs = with_even_exchanges(programs)
         families = families_of(records)
         return Recording(self._request, families, programs, {}, iteration, self._torch_version)
 

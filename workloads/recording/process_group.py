@@ -336,19 +336,20 @@ class RecordingGroup(dist.ProcessGroup):
         opts: Any = None,
     ) -> RecordedWork:
         """All-to-all of one tensor, by rows."""
+        is_even = not output_splits and not input_splits
         sent = row_sizes(data, input_splits, self._count)
         received = row_sizes(output, output_splits, self._count)
         inputs = list(data.reshape(-1).split(sent))
         outputs = list(output.view(-1).split(received))
-        return self._all_to_all(outputs, inputs, [output])
+        return self._all_to_all(outputs, inputs, [output], is_even)
 
     all_to_all_single = alltoall_base
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> RecordedWork:
         """All-to-all of a list of tensors."""
-        return self._all_to_all(outputs, inputs, outputs)
+        return self._all_to_all(outputs, inputs, outputs, is_even=False)
 
-    def _all_to_all(self, outputs: Tensors, inputs: Tensors, results: Tensors) -> RecordedWork:
+    def _all_to_all(self, outputs: Tensors, inputs: Tensors, results: Tensors, is_even: bool) -> RecordedWork:
         for output, part in zip(outputs, inputs, strict=True):
             if output.numel() == part.numel():
                 _copy(output.view(-1), part.reshape(-1))
@@ -363,7 +364,7 @@ class RecordingGroup(dist.ProcessGroup):
 
         sends = [size([tensor]) for tensor in inputs]
         receives = [size([tensor]) for tensor in outputs]
-        if len({*sends, *receives}) == 1:
+        if is_even:
             return self._call("all-to-all", inputs, results, {"bytes": sends[0]}, None, inputs, write)
         fields = {"sends": sends, "receives": receives}
         return self._call("all-to-allv", inputs, results, fields, None, inputs, write)

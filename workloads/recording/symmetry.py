@@ -148,7 +148,10 @@ class Symmetry:
         ours = _describe(program, number)
         theirs = _describe(other_program, number)
         difference = f"differs from rank {first} at operation {number + 1} ({theirs}, not {ours})"
-        raise BadInput(script, f"rank {other}", f"{difference}, so ranks can't be derived: run them all, --only all")
+        remedy = "run them all, --only all"
+        if "all-to-allv" in ours:
+            remedy += ", or route evenly, --routing balanced"
+        raise BadInput(script, f"rank {other}", f"{difference}, so ranks can't be derived: {remedy}")
 
     def _check_groups(self, script: str, rank: int, source: int) -> None:
         """BadInput if a rank would call a family that it has no group of, as when only members make their groups."""

@@ -31,6 +31,8 @@ def trace_data(recording: Recording) -> dict[str, Any]:
         "ranks": request.ranks,
         "ranks_per_node": request.ranks_per_node,
         "run": sorted(recording.programs),
+        "contents": "none of large tensors" if request.fake else "real",
+        "routing": "balanced" if request.balanced else "real",
         "steps": None if iteration is None else [iteration.first + 1, iteration.last],
         "notes": notes(recording),
         "communicators": {name: [list(group) for group in recording.families[name]] for name in used},
@@ -55,6 +57,8 @@ def notes(recording: Recording) -> list[str]:
         for operation in program
         if operation["op"] == "all-to-allv"
     }
+    if recording.request.balanced:
+        lines.append("topk takes its columns in turn, so that every expert gets the same number of tokens")
     if uneven:
         names = ", ".join(sorted(uneven))
         lines.append(f"splits of all-to-alls on {names} are those of the recorded data, and others with other data")
@@ -84,10 +88,12 @@ def _used_communicators(recording: Recording) -> list[str]:
     return [name for name in recording.families if name in used]
 
 
-def data_bytes(operation: Mapping[str, Any]) -> int:
-    """Return the bytes of an operation as its trace has them; of one with splits, what the rank sends."""
+def data_bytes(operation: Mapping[str, Any], ranks: int) -> int:
+    """Return the bytes of an operation: of an all-to-all, of a rank's parts for all `ranks` together."""
     if "sends" in operation:
         return sum(operation["sends"])
+    if operation["op"] == "all-to-all":
+        return int(operation["bytes"]) * ranks
     return int(operation.get("bytes", 0))
 
 
@@ -97,20 +103,20 @@ def totals(recording: Recording) -> list[CommunicatorTotal]:
     for name in _used_communicators(recording):
         busiest: dict[str, tuple[int, int]] = {}
         for program in recording.programs.values():
-            of_rank = _totals_of_program(program, name)
+            of_rank = _totals_of_program(program, name, len(recording.families[name][0]))
             if _sum(of_rank) > _sum(busiest) or not busiest:
                 busiest = of_rank
         result.append(CommunicatorTotal(name, recording.families[name], busiest))
     return result
 
 
-def _totals_of_program(program: Program, name: str) -> dict[str, tuple[int, int]]:
+def _totals_of_program(program: Program, name: str, ranks: int) -> dict[str, tuple[int, int]]:
     """Return the number and the bytes of each kind of operation of a rank on one communicator."""
     by_op: dict[str, tuple[int, int]] = {}
     for operation in program:
         if operation.get("communicator") == name:
             count, size = by_op.get(operation["op"], (0, 0))
-            by_op[operation["op"]] = (count + 1, size + data_bytes(operation))
+            by_op[operation["op"]] = (count + 1, size + data_bytes(operation, ranks))
     return by_op
 
 

@@ -71,6 +71,67 @@ def test_ddp_sends_its_gradients_to_the_byte(tmp_path: Path, capsys: pytest.Capt
     assert "nothing changes rails" in capsys.readouterr().out
 
 
+def test_fsdp_gathers_and_scatters_parameters_to_the_byte(tmp_path: Path) -> None:
+    """The script's defaults, whose large tensors have no contents: width 64, 2 layers, bfloat16, float32 to reduce."""
+    folder = tmp_path / "llama"
+    words = ["--ranks", "16", "--only", "0", "--steps", "3", "--fake", "--out", str(folder)]
+    assert record(*words, "--", "python", str(SCRIPTS / "fsdp.py")) == 0
+    block = 2 * 64 + 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128
+    root = 2 * 256 * 64 + 64
+    (program,) = trace_of(folder)["programs"]
+    assert bytes_by_operation(program) == {
+        # a layer once more in the backward pass
+        ("world", "all-gather"): 2 * (root + 2 * 2 * block),
+        ("world", "reduce-scatter"): 4 * (root + 2 * block),
+        # the norms of 9 parameters of each layer and 3 others
+        ("world", "all-reduce"): 4 * (2 * 9 + 3),
+    }
+    gathers = [operation for operation in program["operations"] if operation["op"] == "all-gather"]
+    computing = [position for position, operation in enumerate(program["operations"]) if operation["op"] == "compute"]
+    # the second layer is gathered while the first one computes
+    assert computing[0] not in gathers[2]["after"]
+
+
+def test_pipeline_tensor_and_data_parallelism_to_the_byte(tmp_path: Path) -> None:
+    """The script's defaults: 2 stages of 2 layers, 4 micro-batches of 2 rows of 64 numbers, tensors in 2 parts."""
+    folder = tmp_path / "mesh"
+    words = ["--ranks", "8", "--only", "0,4", "--steps", "3", "--out", str(folder)]
+    assert record(*words, "--", "python", str(SCRIPTS / "parallel3d.py")) == 0
+    data = trace_of(folder)
+    assert data["communicators"] == {
+        "pp": [[0, 4], [1, 5], [2, 6], [3, 7]],
+        "dp": [[0, 2], [1, 3], [4, 6], [5, 7]],
+        "tp": [[0, 1], [2, 3], [4, 5], [6, 7]],
+    }
+    first, last = data["programs"]
+    assert first["ranks"] == [0, 1, 2, 3]
+    assert last["ranks"] == [4, 5, 6, 7]
+    rows = 2 * 64 * 4
+    gradients = 2 * 2 * (64 * 256 // 2) * 4
+    messages = {("pp", "send"): 4 * rows, ("pp", "recv"): 4 * rows, ("dp", "all-reduce"): gradients}
+    # forward for each layer, backward but for the layer whose input needs no gradient
+    assert bytes_by_operation(first) == {**messages, ("tp", "all-reduce"): 4 * (2 + 1) * rows}
+    assert bytes_by_operation(last) == {**messages, ("tp", "all-reduce"): 4 * (2 + 2) * rows}
+
+
+def test_balanced_experts_exchange_tokens_to_the_byte(tmp_path: Path) -> None:
+    """The script's defaults: 64 tokens of 32 numbers, each for 2 of 8 experts, 2 layers."""
+    folder = tmp_path / "moe"
+    words = ["--ranks", "16", "--only", "0", "--steps", "2", "--routing", "balanced", "--out", str(folder)]
+    assert record(*words, "--", "python", str(SCRIPTS / "moe.py")) == 0
+    data = trace_of(folder)
+    (program,) = data["programs"]
+    pair = 64 * 2 // 8 * 32 * 4
+    expert = 2 * (32 * 128) + 128 + 32
+    assert data["routing"] == "balanced"
+    assert bytes_by_operation(program) == {
+        # counts, there and back, and backward but for the tokens of the first layer, which need no gradient
+        ("ep", "all-to-all"): 2 * 8 + (4 + 3) * pair,
+        ("dp", "all-reduce"): 2 * expert * 4,
+        ("world", "all-reduce"): 2 * 32 * 8 * 4,
+    }
+
+
 @pytest.mark.parametrize(
     ("text", "words", "message"),
     [

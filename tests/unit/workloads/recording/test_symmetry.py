@@ -76,6 +76,12 @@ def test_a_sample_that_differs_is_refused() -> None:
     )
 
 
+def test_routing_that_differs_can_be_made_even() -> None:
+    programs = {rank: program(("all-to-allv", "world", rank)) for rank in (0, 3)}
+    with pytest.raises(BadInput, match="--only all, or route evenly, --routing balanced"):
+        Symmetry(4, FAMILIES, programs).sources("train.py")
+
+
 def test_ranks_that_were_all_run_may_differ() -> None:
     programs = {rank: program(("all-reduce", "world", rank)) for rank in range(4)}
     assert Symmetry(4, FAMILIES, programs).sources("train.py") == {0: 0, 1: 1, 2: 2, 3: 3}
