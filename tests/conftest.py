@@ -1,4 +1,4 @@
-"""Shared by all tests: `--slow`, root for emulation, and how hypothesis reports."""
+"""Shared by all tests: options, root for emulation, and how hypothesis reports."""
 
 import gc
 import os
@@ -77,12 +77,6 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 50)
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture(scope="session")
-def slow(pytestconfig: pytest.Config) -> float:
-    """Return what to multiply a deadline by: `--slow FACTOR`."""
-    return float(pytestconfig.getoption("--slow"))
 
 
 @pytest.fixture

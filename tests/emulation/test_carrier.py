@@ -112,6 +112,7 @@ def seconds_until(near: End, far: End, state: str) -> float:
 
 @pytest.mark.quiet
 def test_each_end_has_a_carrier_while_the_other_is_up() -> None:
+    """Ends that are both down come back in any order."""
     with mirrored() as placement:
         took = []
         assert all(map(carrier_of, tunnel_ends(placement)))
@@ -126,10 +127,6 @@ def test_each_end_has_a_carrier_while_the_other_is_up() -> None:
         late = [seconds for seconds in took if seconds > LATE_S]
         assert statistics.median(took) < LATE_S, took
         assert len(late) <= len(took) / 10
-
-
-def test_ends_that_are_both_down_come_back_in_any_order() -> None:
-    with mirrored() as placement:
         link = placement.tunnels[0]
         for first, second in ((link.a, link.b), (link.b, link.a)):
             set_link(first, "down")

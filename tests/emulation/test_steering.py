@@ -95,9 +95,10 @@ def test_packets_go_as_chosen_where_spines_join_rails(base: str) -> None:
 
 @pytest.mark.quiet
 def test_a_hot_rail_is_left_and_an_idle_fabric_needs_no_routes() -> None:
+    """Pairs return despite a margin: r and drd differ in hops, so that no worse is good enough for the way back."""
     fabric = build("rail-only", 3, 4, **SLOW_RATES)
-    agents = Agents(fabric)
-    agents.steer("health", fabric.controller.start_health(HealthSpec()), Damping(None, 50_000_000))
+    agents, address = Agents(fabric), fabric.controller.start_health(HealthSpec())
+    agents.steer("health", address, Damping(None, 50_000_000))
     assert steered_routes(fabric) == 0
     to_rail_1 = [(src, dst) for src, dst in far_pairs(fabric) if dst.rank == 1 != src.rank]
     with Background(fabric.net.plan, [hot(1)]) as load:
@@ -109,16 +110,12 @@ def test_a_hot_rail_is_left_and_an_idle_fabric_needs_no_routes() -> None:
         load.stop()
     eventually(lambda: steered_routes(fabric) == 0, SOON_S)
     assert_taken_as_chosen(fabric)
-
-
-def test_pairs_return_from_a_hot_rails_detour_despite_the_margin() -> None:
-    """r and drd differ in hops, so that no worse is good enough for the way back."""
-    fabric = build("rail-only", 3, 4, **SLOW_RATES)
-    agents, along = Agents(fabric), [(src, dst) for src, dst in far_pairs(fabric) if src.rank == dst.rank == 1]
-    agents.steer("health-drd", fabric.controller.start_health(HealthSpec()), Damping(20, 50_000_000))
+    agents.process.release()
+    agents.steer("health-drd", address, Damping(20, 50_000_000))
+    along_rail_1 = [(src, dst) for src, dst in far_pairs(fabric) if src.rank == dst.rank == 1]
     with Background(fabric.net.plan, [hot(1)]):
-        eventually(lambda: all((ask(*pair) or [])[0].kind == "drd" for pair in along), SOON_S)
-    eventually(lambda: all(ask(*pair) == [Path("r", 1)] for pair in along), SOON_S)
+        eventually(lambda: all((ask(*pair) or [])[0].kind == "drd" for pair in along_rail_1), SOON_S)
+    eventually(lambda: all(ask(*pair) == [Path("r", 1)] for pair in along_rail_1), SOON_S)
 
 
 def test_connection_survives_changes_of_scores_and_policies() -> None:

@@ -62,7 +62,9 @@ def test_trace_without_rerouting_shows_where_packets_are_lost() -> None:
 
 @pytest.mark.sandbox
 def test_flows_share_the_spines_and_time_runs_forward() -> None:
+    """And the plan is there while the fabric stands."""
     fabric = build("rail-optimized", 2, 2, spines=2)
+    assert read_active_plan() == fabric.net.plan
     with Capture(fabric.net.plan) as capture:
         probes = capture.probe(Gpu(0, 0), Gpu(1, 1), 64)
     seen = [assemble_path(Gpu(0, 0), Gpu(1, 1), probe.observations) for probe in probes]
@@ -71,12 +73,6 @@ def test_flows_share_the_spines_and_time_runs_forward() -> None:
         stamps = [ns for hop in way.hops for ns in (hop.in_ns, hop.out_ns) if ns is not None]
         assert [probe.sent_ns, *stamps] == sorted({probe.sent_ns, *stamps})
         assert len(stamps) == 8
-
-
-@pytest.mark.sandbox
-def test_the_plan_is_there_while_the_fabric_stands() -> None:
-    fabric = build("rail-optimized", 2, 2, policy="pxn")
-    assert read_active_plan() == fabric.net.plan
     fabric.net.stop()
     assert read_active_plan() is None
 
