@@ -44,7 +44,7 @@ def test_bytes_lost_at_a_cut_link_count_as_retransmitted() -> None:
     eventually(lambda: (count(fabric.net) - before).retransmits > 0)
 
 
-def test_no_segment_is_lost_on_whole_links_and_timers_are_restored() -> None:
+def test_whole_links_lose_no_segment_and_restore_timers() -> None:
     fabric = build("rail-only", 2, 2)
     names = [gpu.name for gpu in fabric.gpus]
     before, counted = settings_of(Gpu(0, 1)), count(fabric.net)
