@@ -48,13 +48,13 @@ def test_script_waits_for_another_run_and_says_so(queue: str, capsys: pytest.Cap
 
     with run_queue.turn("recovery", 1):
         thread.start()
-        wait_until(has_line, "a line on stderr", 10.0)
+        wait_until(has_line, "a line", 10.0)
         assert not entered
     thread.join()
     assert entered
     line = "".join(shown)
-    assert line.startswith("place 1 in the queue, running now: ")
-    assert line.endswith("recovery (no_queue=True starts at once)\n")
+    assert line.startswith("place 1 in the queue")
+    assert "recovery (no_queue=True " in line
 
 
 def test_processes_of_a_session_share_a_measured_capacity(tmp_path: Path) -> None:

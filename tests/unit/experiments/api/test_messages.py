@@ -39,7 +39,7 @@ def test_request_survives_the_socket(pipes: tuple[Pipe, Pipe]) -> None:
     [
         ry.BadInput("domains", 1, "must be 2 or more"),
         ry.BadInput("target", "d9g9", "is no GPU"),
-        ry.MachineLacks("this machine lacks etcd", "sudo script/bootstrap"),
+        ry.MachineLacks("etcd is missing", "sudo script/bootstrap"),
         ry.CheckFailed("link-down at d0g1 had no effect"),
         ry.RailyardError("the controller died"),
         KeyboardInterrupt(),
@@ -62,14 +62,14 @@ def test_field_of_bad_input_has_no_section_of_an_experiment() -> None:
 def test_defect_is_described_in_one_line() -> None:
     error = m.Refused.of(1, ZeroDivisionError("division by zero")).error
     assert isinstance(error, ry.RailyardError)
-    assert str(error) == "ZeroDivisionError: division by zero (unexpected, in the fabric's sandbox)"
+    assert str(error).startswith("ZeroDivisionError: division by zero (unexpected")
 
 
 @pytest.mark.parametrize(
     ("status", "line", "kind"),
     [
-        (2, "error: fabrics.0.rail_rate: '10Gbit' is more than this machine carries", ry.BadInput),
-        (3, "error: this machine lacks etcd; sudo script/bootstrap", ry.MachineLacks),
+        (2, "error: fabrics.0.rail_rate: '10Gbit' is too much", ry.BadInput),
+        (3, "error: etcd is missing; sudo script/bootstrap", ry.MachineLacks),
         (1, "error: the controller died", ry.RailyardError),
         (137, "", ry.RailyardError),
     ],

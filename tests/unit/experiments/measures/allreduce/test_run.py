@@ -187,9 +187,8 @@ def test_dilated_rails_keep_a_minimum_rate(runs: Runs) -> None:
         spec = spec_of(fabrics=[fabric], trainings=[{"model": "alexnet", "dilation": training}])
         with pytest.raises(BadInput) as caught:
             run_experiment(spec, NOWHERE, None)
-        assert str(caught.value) == (
-            f"{field}.dilation: 100.0 leaves 10kbit of tcp1, of 200kbit at least: give 5 at most, or tcp1 a higher rate"
-        )
+        assert caught.value.field == f"{field}.dilation"
+        assert "10kbit of tcp1, of 200kbit at least: give 5 at most" in caught.value.allowed
     assert runs.did == [], "before anything is built"
     fits = {"kind": "multi-rail", "nodes": 2, "rails": slow, "dilation": {"64MiB": 5}}
     run_experiment(spec_of(fabrics=[fits], faults=[], trainings=[], ddp=[]), NOWHERE, None)

@@ -42,8 +42,8 @@ def test_turn_with_a_lost_rail_is_in_no_point(runs: Runs, turn: int) -> None:
     assert counts_of(runs, "nezha") == [*[25, 6, 6, 6][:taken], 25, 6, 6, 6], "it learns once more"
     assert counts_of(runs, "gloo") == [9, 6, 6, 6], "it has processes of its own"
     assert AllreduceResults.of(run).lost == [LostRails(allreduce_interval(LABEL, "nezha", 2048), ("tcp1",), kept=False)]
-    message = f"degraded: {LABEL} nezha, allreduce 2KiB, repeat 0: tcp1 lost while nothing was cut, measured anew"
-    assert message in judge(run).reasons
+    reason = f"degraded: {LABEL} nezha, allreduce 2KiB, repeat 0: tcp1 lost "
+    assert any(text.startswith(reason) and text.endswith(", measured anew") for text in judge(run).reasons)
 
 
 def test_turn_with_a_lost_rail_is_repeated_and_nezha_restarts(runs: Runs) -> None:
@@ -79,31 +79,31 @@ def test_rail_lost_repeatedly_is_recorded_as_invalid(runs: Runs, monkeypatch: py
         LostRails(allreduce_interval(LABEL, policy, 2048), ("tcp1",), kept)
         for policy, kept in (("mrib", False), ("mrib", True), ("nezha", True))
     )
-    assert sorted(AllreduceResults.of(run).lost, key=str) == sorted([anew, anew, mrib, nezha], key=str), (
-        "nezha learns anew in operations that count; slicing forgets nothing"
-    )
+    # nezha learns anew in operations that count; slicing forgets nothing
+    assert sorted(AllreduceResults.of(run).lost, key=str) == sorted([anew, anew, mrib, nezha], key=str)
     judgement = judge(run)
     assert judgement.verdict == "invalid"
-    message = f"{LABEL} nezha, allreduce 2KiB, repeat 0: tcp1 lost while nothing was cut, in operations that count"
-    assert f"invalid: {message} (and 1 more like it)" in judgement.reasons
+    reason = f"invalid: {LABEL} nezha, allreduce 2KiB, repeat 0: tcp1 lost "
+    (text,) = [text for text in judgement.reasons if text.startswith(reason)]
+    assert text.endswith(", in operations that count (and 1 more like it)")
     marked = {(i.policy, i.workload) for i, verdict in judgement.intervals.items() if verdict == "invalid"}
     assert {("mrib", "allreduce 2KiB"), ("nezha", "allreduce 2KiB")} <= marked
 
 
 def test_a_disturbed_size_is_measured_again_by_all_policies(runs: Runs) -> None:
-    runs.disturbances = ["98% of all cores busy"]
+    runs.disturbances = ["98% busy"]
     run_experiment(spec_of(policies=["nezha", "mrib"], **ALONE), NOWHERE, None)
     (run,) = runs.saved
     assert counts_of(runs, "mrib") == [9, 6, 6, 6] * 2
     assert sorted(p.policy for p in AllreduceResults.of(run).points) == ["mrib", "nezha"]
     assert sorted(load.policy for load in run.loads) == ["mrib", "nezha"]
     assert {interval.policy: reasons for interval, reasons in repeats(run).items()} == {
-        policy: ["98% of all cores busy"] for policy in ("mrib", "nezha")
+        policy: ["98% busy"] for policy in ("mrib", "nezha")
     }
 
 
 def test_a_disturbed_size_with_wrong_sums_is_kept(runs: Runs) -> None:
-    runs.disturbances = ["98% of all cores busy"]
+    runs.disturbances = ["98% busy"]
     runs.tell = lambda policy, at, reports: [replace(report, wrong=3) for report in reports] if at == 1 else reports
     run_experiment(spec_of(policies=["mrib"], **ALONE), NOWHERE, None)
     assert counts_of(runs, "mrib") == [9, 6, 6, 6]
@@ -111,7 +111,7 @@ def test_a_disturbed_size_with_wrong_sums_is_kept(runs: Runs) -> None:
 
 
 def test_a_disturbed_fault_is_injected_again(runs: Runs) -> None:
-    runs.disturbances = ["", "98% of all cores busy"]
+    runs.disturbances = ["", "98% busy"]
     once = {"repeats": 1, "fault_repeats": 1, "sizes": ["2KiB"], "trainings": [], "ddp": []}
     run_experiment(spec_of(policies=["nezha"], **once), NOWHERE, None)
     (run,) = runs.saved

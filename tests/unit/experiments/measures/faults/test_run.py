@@ -166,7 +166,7 @@ def test_nothing_breaks_while_detours_of_an_earlier_fault_stand(monkeypatch: pyt
     monkeypatch.setattr(fault_script, "RESTORE_S", 0.1)
     scene.session.on_event(1, "rerouted", {"routes": 3, "detours": 3})
     fault = FaultSpec(kind="link-down", target="d0g1")
-    with pytest.raises(CheckFailed, match="a fabric: 3 detours of an earlier fault are still there"):
+    with pytest.raises(CheckFailed, match="3 detours"):
         scene.injector.inject(fault, 0, 1, None, lambda _: None)
     assert scene.asked == []
     withdrawn = threading.Timer(0.02, scene.session.on_event, [2, "rerouted", {"routes": 3, "detours": 0}])
@@ -181,7 +181,7 @@ def test_fabric_is_restored_after_the_last_fault(monkeypatch: pytest.MonkeyPatch
     now = {"d0g0": before["d0g0"] | {"interface hole-rail0, set down"}}
     monkeypatch.setattr(fault_script, "RESTORE_S", 0.1)
     monkeypatch.setattr("railyard.experiments.run.machines.snapshot_state", lambda nodes: dict(now))
-    with pytest.raises(CheckFailed, match=r"left a difference: d0g0 still has interface hole-rail0, set down$"):
+    with pytest.raises(CheckFailed, match=r"d0g0 still has interface hole-rail0"):
         scene.injector.check_restored(before)
     monkeypatch.setattr(fault_script, "RESTORE_S", 10.0)
     mended = threading.Timer(0.02, now.update, [before])
@@ -191,7 +191,7 @@ def test_fabric_is_restored_after_the_last_fault(monkeypatch: pytest.MonkeyPatch
     assert now == before
     monkeypatch.setattr(fault_script, "RESTORE_S", 0.1)
     scene.session.on_event(1, "rerouted", {"routes": 3, "detours": 3})
-    with pytest.raises(CheckFailed, match="a fabric: 3 detours of an earlier fault are still there"):
+    with pytest.raises(CheckFailed, match="3 detours"):
         scene.injector.check_restored(before)
 
 
@@ -280,7 +280,7 @@ def test_script_waits_for_phases_of_its_workload(monkeypatch: pytest.MonkeyPatch
 
 def test_fault_after_the_workloads_end_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Beside(monkeypatch, script_of((fault_run(fault_ns=6 * SECOND),)))
-    with pytest.raises(CheckFailed, match=r"link-down at d0g1 was injected after the end of moe, which took 4.0 s"):
+    with pytest.raises(CheckFailed, match=r"link-down at d0g1 .* after the end of moe.* 4\.0 s"):
         scene.play()
 
 
@@ -300,7 +300,7 @@ def test_workload_that_does_not_start_gives_one_line(monkeypatch: pytest.MonkeyP
         raise Aborted("replay: aborted")
 
     monkeypatch.setattr(workload_replay, "replay", never)
-    with pytest.raises(RailyardError, match="moe did not begin within"):
+    with pytest.raises(RailyardError, match="moe did not begin"):
         scene.play()
 
 

@@ -1,12 +1,14 @@
 """Scripts, storms and heartbeats as an experiment's file has them."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pytest_regressions.data_regression import DataRegressionFixture
 
 from railyard.core.errors import BadInput
 from railyard.experiments.measures.faults.measure import FaultsMeasure
@@ -16,6 +18,7 @@ from railyard.experiments.spec.parsing import parse
 from railyard.failure.faults import Fault
 from railyard.failure.script import Script, Timed
 from tests.unit.core.test_machine import FULL
+from tests.unit.error_messages import message_of
 
 BOTH = """
 name: mine
@@ -33,143 +36,60 @@ def scripts_of(text: str) -> ExperimentSpec:
     return spec_of(f"scripts: [{text}]")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("scripts: [{name: a}]", "scripts.0.faults: nothing given, and no random_faults: a script has one of them"),
-        (
-            "scripts: [{name: a, faults: [{kind: link-down, target: d0g1}], random_faults: {}}]",
-            "scripts.0.random_faults: {} can't be given together with faults: a script has one of them",
-        ),
-        (
-            "scripts: [{name: A b, random_faults: {}}]",
-            "scripts.0.name: 'A b' must be lower-case letters, digits and single hyphens between them",
-        ),
-        (
-            "scripts: [{name: a, random_faults: {}}, {name: a, random_faults: {}}]",
-            "scripts.1.name: 'a' is the name of another one too",
-        ),
-        (
-            "scripts: [{name: a, random_faults: {}, on: [2]}]",
-            "scripts.0.on: 2 is no fabric: the experiment has 2, counted from 0",
-        ),
-        (
-            "scripts: [{name: a, random_faults: {count: 5}, during: moe-1.3b-128, on: [1]}]",
-            "scripts.0.during: 'moe-1.3b-128' on fabric 1 takes 1.6 s, and the random faults 7.6 s: "
-            "make it longer, or scripts.0.random_faults.count less",
-        ),
-        ("scripts: [{name: a, random_faults: {}, on: [0, 0]}]", "scripts.0.on: [0, 0] must name each fabric once"),
-        ("scripts: [{name: a, random_faults: {}, on: []}]", "scripts.0.on: [] must have 1 or more"),
-        (
-            "scripts: [{name: a, random_faults: {}, during: moo}]",
-            "scripts.0.during: 'moo' is not known: allowed are moe-1.3b-128",
-        ),
-        (
-            "scripts: [{name: a, faults: [{kind: link-down, target: d3g1}]}]",
-            "scripts.0.faults.0.target: 'd3g1' is no GPU of the rail-optimized fabric of 3 domains x 2 rails: "
-            "allowed are d0g0 to d2g1",
-        ),
-        (
-            "scripts: [{name: a, faults: [{kind: link-down, target: d0g1, at: 499ms}]}]",
-            "scripts.0.faults.0.at: '499ms' must be 500ms or more: recovery is measured by what flows before",
-        ),
-        (
-            "scripts: [{name: a, faults: [{kind: link-down, target: d0g1, after: pp}]}]",
-            "scripts.0.faults.0.after: 'pp' is for scripts with `during`: only a workload has phases",
-        ),
-        (
-            "scripts: [{name: a, faults: [{kind: link-down, target: d0g1, after: moe}], during: moe-1.3b-128}]",
-            "scripts.0.faults.0.after: 'moe' is not a phase of moe-1.3b-128: did you mean 'moe-a2a'? "
-            "allowed are dp-all-reduce, moe-a2a",
-        ),
-        (
-            "scripts: [{name: a, faults: [{kind: gpu-crash, target: d0g1}, {kind: link-slow, target: d0g1, at: 2s}]}]",
-            "scripts.0.faults.1.target: 'd0g1' is hidden by gpu-crash at d0g1 (fault 0), or hides it: "
-            "one must begin 1.5s after the other's repair",
-        ),
-        (
-            "scripts: [{name: a, faults: [{kind: registry-crash, target: registry}, "
-            "{kind: registry-crash, target: registry, at: 9s, registry: etcd}]}]",
-            "scripts.0.faults.1.registry: 'etcd' must be embedded: a script has one",
-        ),
-        (
-            "scripts: [{name: a, random_faults: {mean_interval: 49ms}}]",
-            "scripts.0.random_faults.mean_interval: '49ms' must be 50ms to 60s",
-        ),
-        ("scripts: [{name: a, random_faults: {max_concurrent: 17}}]",
-         "scripts.0.random_faults.max_concurrent: 17 must be 16 or less"),
-        (
-            "scripts: [{name: a, random_faults: {max_concurrent: 1}}]",
-            "scripts.0.random_faults.max_concurrent: 1 must be 2 or more, or group_share 0: a group is injected "
-            "at once",
-        ),
-        ("scripts: [{name: a, random_faults: {count: 0}}]", "scripts.0.random_faults.count: 0 must be 1 or more"),
-        ("scripts: [{name: a, random_faults: {count: 501}}]",
-         "scripts.0.random_faults.count: 501 must be 500 or less"),
-        ("scripts: [{name: a, random_faults: {group_share: 1.5}}]",
-         "scripts.0.random_faults.group_share: 1.5 must be 1.0 or less"),
-        (
-            "scripts: [{name: a, random_faults: {duration: [2s, 1s]}}]",
-            "scripts.0.random_faults.duration: ['2s', '1s'] must be two times of 200ms to 60s, the shorter one first",
-        ),
-        ("scripts: [{name: a, random_faults: {mix: {}}}]",
-         "scripts.0.random_faults.mix: {} must have 1 kind or more, or be left out"),
-        (
-            "scripts: [{name: a, random_faults: {mix: {link-down: 0}}}]",
-            "scripts.0.random_faults.mix.link-down: 0.0 must be above 0: the weight of this kind among all",
-        ),
-        (
-            "scripts: [{name: a, random_faults: {mix: {spine-crash: 1}}}]",
-            "scripts.0.random_faults.mix: ['spine-crash'] can't break: the rail-only fabric of 4 domains x 4 rails has "
-            "nothing "
-            "of these kinds",
-        ),
-        ("heartbeats: 5", "heartbeats: 5 must be off, or keys and values: period, multiplier"),
-        ("heartbeats: on", "heartbeats: True must be off, or keys and values: period, multiplier"),
-        ("heartbeats: {period: 4ms}", "heartbeats.period: '4ms' must be 5ms to 1s"),
-        ("heartbeats: {multiplier: 11}", "heartbeats.multiplier: 11 must be 10 or less"),
-        ("heartbeats: {perod: 1s}", "heartbeats.perod: '1s' is not a known key: did you mean 'period'? allowed are "
-         "multiplier, period"),
-        ("script_repeats: 0", "script_repeats: 0 must be 1 or more"),
-        (
-            "scripts: [{name: a, random_faults: {}}]\nrouting: {policies: [dr]}",
-            "scripts: 1 can't be given together with routing: make two experiments of it",
-        ),
-    ],
-)  # fmt: skip
-def test_impossible_values_name_field_and_allowed_values(text: str, message: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        spec_of(text)
-    assert str(caught.value) == message
+WRONG: dict[str, str] = {
+    "script without faults": "scripts: [{name: a}]",
+    "listed and random faults": "scripts: [{name: a, faults: [{kind: link-down, target: d0g1}], random_faults: {}}]",
+    "name with a space": "scripts: [{name: A b, random_faults: {}}]",
+    "name twice": "scripts: [{name: a, random_faults: {}}, {name: a, random_faults: {}}]",
+    "on an unknown fabric": "scripts: [{name: a, random_faults: {}, on: [2]}]",
+    "on a fabric twice": "scripts: [{name: a, random_faults: {}, on: [0, 0]}]",
+    "on no fabric": "scripts: [{name: a, random_faults: {}, on: []}]",
+    "longer than its workload": "scripts: [{name: a, random_faults: {count: 5}, during: moe-1.3b-128, on: [1]}]",
+    "during an unknown workload": "scripts: [{name: a, random_faults: {}, during: moo}]",
+    "target beyond the fabric": "scripts: [{name: a, faults: [{kind: link-down, target: d3g1}]}]",
+    "too soon": "scripts: [{name: a, faults: [{kind: link-down, target: d0g1, at: 499ms}]}]",
+    "after a phase of nothing": "scripts: [{name: a, faults: [{kind: link-down, target: d0g1, after: pp}]}]",
+    "after an unknown phase":
+        "scripts: [{name: a, faults: [{kind: link-down, target: d0g1, after: moe}], during: moe-1.3b-128}]",
+    "hidden fault":
+        "scripts: [{name: a, faults: [{kind: gpu-crash, target: d0g1}, {kind: link-slow, target: d0g1, at: 2s}]}]",
+    "two registries":
+        "scripts: [{name: a, faults: [{kind: registry-crash, target: registry}, "
+        "{kind: registry-crash, target: registry, at: 9s, registry: etcd}]}]",
+    "short mean interval": "scripts: [{name: a, random_faults: {mean_interval: 49ms}}]",
+    "many at once": "scripts: [{name: a, random_faults: {max_concurrent: 17}}]",
+    "groups one by one": "scripts: [{name: a, random_faults: {max_concurrent: 1}}]",
+    "no random fault": "scripts: [{name: a, random_faults: {count: 0}}]",
+    "many random faults": "scripts: [{name: a, random_faults: {count: 501}}]",
+    "share above 1": "scripts: [{name: a, random_faults: {group_share: 1.5}}]",
+    "longer duration first": "scripts: [{name: a, random_faults: {duration: [2s, 1s]}}]",
+    "empty mix": "scripts: [{name: a, random_faults: {mix: {}}}]",
+    "weight of 0": "scripts: [{name: a, random_faults: {mix: {link-down: 0}}}]",
+    "mix that can break nothing": "scripts: [{name: a, random_faults: {mix: {spine-crash: 1}}}]",
+    "heartbeats as a number": "heartbeats: 5",
+    "heartbeats on": "heartbeats: on",
+    "short period": "heartbeats: {period: 4ms}",
+    "large multiplier": "heartbeats: {multiplier: 11}",
+    "heartbeats with a slip": "heartbeats: {perod: 1s}",
+    "no repeat": "script_repeats: 0",
+    "steering beside": "scripts: [{name: a, random_faults: {}}]\nrouting: {policies: [dr]}",
+}  # fmt: skip
+WRONG_FAULTS: dict[str, str] = {
+    "fault on an unknown fabric": "{kind: link-down, target: d0g1, on: [1]}",
+    "target of another kind": "{kind: controller-crash, target: d0g1}",
+    "registry of a link": "{kind: link-down, target: d0g1, registry: etcd}",
+    "unknown registry": "{kind: registry-crash, target: registry, registry: consul}",
+    "fault twice": "{kind: link-gray, target: d0g1}, {kind: link-gray, target: d0g2}, "
+        "{kind: link-gray, target: d0g1, loss: 0.2}",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        (
-            "{kind: link-down, target: d0g1, on: [1]}",
-            "faults.0.on: 1 is no fabric: the experiment has 1, counted from 0",
-        ),
-        ("{kind: controller-crash, target: d0g1}", "faults.0.target: 'd0g1' must be controller for controller-crash"),
-        (
-            "{kind: link-down, target: d0g1, registry: etcd}",
-            "faults.0.registry: 'etcd' is for registry-crash alone",
-        ),
-        (
-            "{kind: registry-crash, target: registry, registry: consul}",
-            "faults.0.registry: 'consul' is not known: allowed are embedded, etcd",
-        ),
-        (
-            "{kind: link-gray, target: d0g1}, {kind: link-gray, target: d0g2}, "
-            "{kind: link-gray, target: d0g1, loss: 0.2}",
-            "faults.2.target: 'd0g1' is faults.0's too, of the same kind on fabric 0: choose another target",
-        ),
-    ],
-)  # fmt: skip
-def test_a_fault_alone_has_its_place_and_its_own_keys(fault: str, message: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        parse(yaml.safe_load(ALONE % fault))
-    assert str(caught.value) == message
+def test_invalid_faults_and_scripts_are_refused_in_one_line(data_regression: DataRegressionFixture) -> None:
+    messages = {case: message_of(BadInput, partial(spec_of, text)) for case, text in WRONG.items()}
+    for case, fault in WRONG_FAULTS.items():
+        data = yaml.safe_load(ALONE % fault)
+        messages[case] = message_of(BadInput, partial(parse, data))
+    data_regression.check(messages)
 
 
 ALL = """

@@ -1,10 +1,13 @@
 """Replacement of GPUs in each case of Rail-only IV-C: who replaces whom, on which fabric, and the prediction."""
 
 import io
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from pytest_regressions.data_regression import DataRegressionFixture
 from rich.console import Console
 
 from railyard.core.errors import BadInput, CheckFailed
@@ -20,6 +23,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.capacity import Capacity
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import FabricSpec, parse_fabric
+from tests.unit.error_messages import message_of
 
 RAIL_BPS = 100_000_000
 FAILED = {"server": "hb1", "idle-gpu": "d1g2", "small-domain": "d1g2", "large-domain": "d1g2"}
@@ -126,85 +130,70 @@ def test_a_resolved_experiment_is_the_same_when_read_back() -> None:
     assert parse(spec.resolved()) == spec
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"case": "idle"}, "replacements.0.case: 'idle' is not known: did you mean 'idle-gpu'? allowed are idle-gpu, "
-         "large-domain, server, small-domain"),
-        ({"failed": "hb1"}, "replacements.0.failed: 'hb1' is no GPU of the rail-only fabric of 4 domains x 4 rails: "
-         "allowed are d0g0 to d3g3"),
-        ({"case": "server"}, "replacements.0.failed: 'd1g2' is no HB domain of the rail-only fabric of 4 domains x 4 "
-         "rails: allowed are hb0 to hb3"),
-        ({"way": "direct"}, "replacements.0.way: 'direct' is not for idle-gpu on rail-only: optical is"),
-        ({"gpus": 2}, "replacements.0.gpus: 2 is for case large-domain alone"),
-        ({"case": "large-domain", "gpus": 5}, "replacements.0.gpus: 5 must be 4 or less: a domain has no more"),
-        ({"workload": {"kind": "moe"}}, "replacements.0.workload.kind: 'moe' is not known: allowed are data-parallel, "
-         "gpt"),
-        ({"workload": {"kind": "gpt", "model": "gpt-3"}}, "replacements.0.workload.model: 'gpt-3' is not known"),
-        ({"switching_time": "20s"},
-         "replacements.0, with its spares: optical.switching_time: '20s' must be 1ms to 10s"),
-        ({"case": "server", "failed": "hb1", "switching_time": "50ms"},
-         "replacements.0.switching_time: '50ms' is for way optical: server goes by migration here"),
-        ({"on": [1]}, "replacements.0.on: 1 is no fabric: the experiment has 1, counted from 0"),
-    ],
-)  # fmt: skip
-def test_impossible_placement_is_one_line(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        spec_of({"case": "idle-gpu", "failed": "d1g2", **wrong})
-    assert str(caught.value).startswith(message)
+IDLE = {"case": "idle-gpu", "failed": "d1g2", "workload": SHORT}
+ALONE = {"tensor": 4, "pipeline": 4, "data": 1, "micro_batch": 1, "global_batch": 4}
+WRONG: dict[str, dict[str, Any]] = {
+    "unknown case": {"case": "idle"},
+    "domain in place of a GPU": {"failed": "hb1"},
+    "GPU in place of a domain": {"case": "server"},
+    "way of other fabrics": {"way": "direct"},
+    "several GPUs of case idle-gpu": {"gpus": 2},
+    "more GPUs than rails": {"case": "large-domain", "gpus": 5},
+    "job without a state": {"workload": {"kind": "moe"}},
+    "unknown model": {"workload": {"kind": "gpt", "model": "gpt-3"}},
+    "job without a copy of its state": {"workload": {**SHORT, "parallelism": ALONE}},
+    "long switching": {"switching_time": "20s"},
+    "switching without optics": {"case": "server", "failed": "hb1", "switching_time": "50ms"},
+    "on an unknown fabric": {"on": [1]},
+}
+"""Keys of a replacement by an idle GPU that are refused."""
+WRONG_EXPERIMENTS: dict[str, Callable[[], object]] = {
+    "switching where no fabric has optics": lambda: spec_of(
+        {**IDLE, "switching_time": "50ms", "on": [0]}, fabrics=[{"kind": "rail-optimized"}, {"kind": "rail-only"}]
+    ),
+    "too many GPUs": lambda: spec_of(IDLE, fabrics=[{"kind": "rail-only", "domains": 1000, "rails": 8}]),
+    "the same twice": lambda: spec_of(IDLE, {**IDLE, "way": "optical", "switching_time": "20ms"}),
+    "fabric without rails": lambda: spec_of({"case": "server", "failed": "hb1"}, fabrics=[{"kind": "single-switch"}]),
+}
 
 
-def test_switching_time_needs_an_optical_replacement() -> None:
-    one = {"case": "idle-gpu", "failed": "d1g2", "workload": SHORT, "switching_time": "50ms"}
+def test_impossible_replacements_are_refused_in_one_line(data_regression: DataRegressionFixture) -> None:
+    messages = {case: message_of(BadInput, partial(spec_of, {**IDLE, **keys})) for case, keys in WRONG.items()}
+    for case, make in WRONG_EXPERIMENTS.items():
+        messages[case] = message_of(BadInput, make)
+    data_regression.check(messages)
+
+
+def test_switching_time_is_of_optical_replacements_alone() -> None:
+    one = {**IDLE, "switching_time": "50ms"}
     fabrics = [{"kind": "rail-optimized"}, {"kind": "rail-only"}]
     (both,) = ReplacementMeasure().items(spec_of(one, fabrics=fabrics))
     assert with_spares(both, fabric("rail-optimized")).optical is None
     optical = with_spares(both, fabric("rail-only")).optical
     assert optical
     assert optical.switching_time == 0.05
-    with pytest.raises(BadInput, match=r"'50ms' is for way optical: idle-gpu goes by direct here"):
-        spec_of({**one, "on": [0]}, fabrics=fabrics)
 
 
 def test_names_of_replacements_have_the_failed_gpu_if_needed() -> None:
-    one = {"case": "idle-gpu", "failed": "d1g2", "workload": SHORT}
     fabrics = [{"kind": "rail-only"}, {"kind": "rail-optimized"}]
-    spec = spec_of(one, {**one, "failed": "d0g1", "on": [0]}, {**one, "case": "large-domain"}, fabrics=fabrics)
+    spec = spec_of(IDLE, {**IDLE, "failed": "d0g1", "on": [0]}, {**IDLE, "case": "large-domain"}, fabrics=fabrics)
     planned = planned_replacements(spec, ReplacementMeasure().items(spec), Capacity(2, 3e-4, 1e-4, 4e-5))
-    assert [replacement.name for replacement in planned] == [
-        "idle-gpu by optical, d1g2",
-        "idle-gpu by optical, d0g1",
-        "large-domain by optical",
-        "idle-gpu by direct",
-        "large-domain by optical",
-    ]
+    has_gpu = [("d1g2" in replacement.name, "d0g1" in replacement.name) for replacement in planned]
+    assert has_gpu == [(True, False), (False, True), (False, False), (False, False), (False, False)]
 
 
-def test_replacements_on_too_many_gpus_are_refused() -> None:
-    one = {"case": "idle-gpu", "failed": "d1g2", "workload": SHORT}
-    with pytest.raises(BadInput, match=r"fabrics.0.domains: 1000 makes 8,000 GPUs .* for 1,024 or fewer"):
-        spec_of(one, fabrics=[{"kind": "rail-only", "domains": 1000, "rails": 8}])
-
-
-def test_two_indistinguishable_replacements_are_refused() -> None:
-    one = {"case": "idle-gpu", "failed": "d1g2", "workload": SHORT}
-    with pytest.raises(BadInput) as caught:
-        spec_of(one, {**one, "way": "optical", "switching_time": "20ms"})
-    assert str(caught.value) == (
-        "replacements.1.failed: 'd1g2' is replacements.0's too, with the same case and way on fabric 0: let another "
-        "one fail"
-    )
-    fabrics = [{"kind": "rail-only"}, {"kind": "rail-optimized"}]
-    other_gpu = spec_of(one, {**one, "failed": "d1g1"})
+def test_replacements_may_differ_by_gpu_or_by_fabric() -> None:
+    other_gpu = spec_of(IDLE, {**IDLE, "failed": "d1g1"})
     assert len(ReplacementMeasure().items(other_gpu)) == 2
-    other_fabric = spec_of({**one, "on": [0]}, {**one, "on": [1], "way": "optical"}, fabrics=fabrics)
+    fabrics = [{"kind": "rail-only"}, {"kind": "rail-optimized"}]
+    other_fabric = spec_of({**IDLE, "on": [0]}, {**IDLE, "on": [1], "way": "optical"}, fabrics=fabrics)
     assert len(ReplacementMeasure().items(other_fabric)) == 2
 
 
 def test_refused_cross_connect_ends_the_wait_with_its_reason() -> None:
-    session = SimpleNamespace(received=[(5, "not-crossed", {"why": "an optical switch is not connected"})])
+    session = SimpleNamespace(received=[(5, "not-crossed", {"why": "switch is away"})])
     timeline = ReplacementTimeline(cast(FabricSession, session), job(takeover("idle-gpu"), fabric()), 1)
-    with pytest.raises(CheckFailed, match=r"^no cross-connect was moved: an optical switch is not connected$"):
+    with pytest.raises(CheckFailed, match="switch is away"):
         timeline._await_event(0, "optical-links-down")
     session.received.append((7, "optical-links-down", {}))
     assert timeline._await_event(6, "optical-links-down") == 7
@@ -219,17 +208,6 @@ def test_event_after_the_first_poll_is_found(monkeypatch: pytest.MonkeyPatch) ->
     timeline = ReplacementTimeline(cast(FabricSession, session), job(takeover("idle-gpu"), fabric()), 1)
     assert timeline._await_event(6, "port-down", ["d1g2"]) == 8
     assert timeline._await_event(6, "optical-links-down") == 9
-
-
-def test_a_fabric_without_rails_to_speak_of_has_no_such_cases() -> None:
-    with pytest.raises(BadInput, match=r"replacements.0.case: 'server' is for rail-only and rail-optimized fabrics"):
-        spec_of({"case": "server", "failed": "hb1"}, fabrics=[{"kind": "single-switch"}])
-
-
-def test_job_without_a_copy_of_its_state_is_refused() -> None:
-    alone = {"tensor": 4, "pipeline": 4, "data": 1, "micro_batch": 1, "global_batch": 4}
-    with pytest.raises(BadInput, match="data parallelism must be 2 or more"):
-        spec_of({"case": "idle-gpu", "failed": "d1g2", "workload": {**SHORT, "parallelism": alone}})
 
 
 def test_dry_run_shows_replacements_and_sources_of_state() -> None:

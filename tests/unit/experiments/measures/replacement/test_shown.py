@@ -85,10 +85,11 @@ def test_two_replacements_of_one_case_are_two_rows(run: Run) -> None:
 def test_two_replacements_of_one_case_have_their_own_verdicts(run: Run) -> None:
     one = run.rows(REPLACEMENTS)[0]
     both = [replaced(one, failed=name, script=f"idle-gpu by optical, {name}") for name in ("d0g1", "d2g2")]
-    loads = [load("after", 0, lag, f", {name}") for name, lag in (("d0g1", 1.0), ("d2g2", 9.0))]
+    loads = [load("after", 0, 1.0, ", d0g1"), load("after", 0, 9.0, ", d2g2")]
     several = replace(run, loads=[*run.loads, *loads]).with_rows(REPLACEMENTS, both)
     rows = replacement_rows(several, judge(several))
     assert [(row.failed, row.verdict) for row in rows] == [("d0g1", "ok"), ("d2g2", "degraded")]
     shown = [line for line in screen(several, 120) if line.startswith("idle-gpu")]
-    assert [re.findall(r"d\dg\d", line) for line in shown] == [["d0g1"], ["d2g2"]] * 2  # in two parts
+    gpus = [re.findall(r"d\dg\d", line) for line in shown]
+    assert gpus == [["d0g1"], ["d2g2"]] * 2  # in two parts
     assert not re.search("idle-gpu .*d0g1", "\n".join(screen(run, 120)))
