@@ -105,13 +105,13 @@ def test_by_hand() -> None:
 
 @pytest.mark.parametrize("fabric", [ONLY, OPTIMIZED], ids=["rail-only", "rail-optimized"])
 def test_skewed_moe_step_sends_as_many_bytes_as_an_even_one(fabric: FabricSpec) -> None:
+    spec = {"kind": "moe", "all_to_alls": 3, "bytes": "1MB"}
     even, uneven = (
-        build(parse_workload({"kind": "moe", "algorithm": "direct", "skew": skew, "all_to_alls": 3}), fabric, RAIL, HB)
-        for skew in (0, 1.2)
+        build(parse_workload({**spec, "algorithm": "direct", "skew": skew}), fabric, RAIL, HB) for skew in (0, 1.2)
     )
     names = [phase.name for phase in uneven[0].phases]
     assert names == ["moe-dispatch", "moe-combine", "moe-dispatch", "dp-all-reduce"]
-    auto = build(parse_workload({"kind": "moe", "skew": 1.2, "all_to_alls": 3}), fabric, RAIL, HB)
+    auto = build(parse_workload({**spec, "skew": 1.2}), fabric, RAIL, HB)
     assert auto == uneven
     assert {p.data_bytes for p in uneven[0].phases} == {p.data_bytes for p in even[0].phases}
     kept = zipf_shares(16, 1.2, 0)  # every GPU keeps the tokens of its own expert
@@ -123,7 +123,7 @@ def test_skewed_moe_step_sends_as_many_bytes_as_an_even_one(fabric: FabricSpec) 
 @pytest.mark.parametrize(("fabric", "skew"), [(ONLY, 0.3), (OPTIMIZED, 1), (ONLY, 2)], ids=["0.3", "1", "2"])
 def test_its_tasks_take_little_more_than_the_bounds_together(fabric: FabricSpec, skew: float) -> None:
     """And a little less at most: a GPU that is done with one all-to-all begins the next."""
-    data = {"kind": "moe", "skew": skew, "compute": 0, "all_to_alls": 2}
+    data = {"kind": "moe", "skew": skew, "compute": 0, "all_to_alls": 2, "bytes": "1MB"}
     schedule, scale, *_ = build(parse_workload(data), fabric, RAIL, HB, seed=3)
     assert schedule.iteration is not None
     times = predict_schedule(schedule, RATES, fabric)

@@ -67,7 +67,7 @@ def moe_of(experts: int, folder: Path) -> Workload:
     parameters = MODEL.static_parameters + experts * MODEL.expert_parameters
     text = text.replace("parameters: 52000000000", f"parameters: {parameters}")
     path.write_text(text.replace("experts: 128", f"experts: {experts}"))
-    return parse_workload({"kind": "moe", "model": str(path), "duration": "1s"})
+    return parse_workload({"kind": "moe", "model": str(path), "bytes": "1MB"})
 
 
 @pytest.mark.parametrize(("experts", "groups", "copies"), [(16, 1, 0), (8, 2, 8), (4, 4, 4), (2, 8, 2)])

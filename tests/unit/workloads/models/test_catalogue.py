@@ -166,15 +166,6 @@ def test_all_to_all_has_about_the_published_share() -> None:
     assert shares(moe_volumes(MoeModel.load("moe-1.3b-128")))["EP"] == pytest.approx(0.306, abs=0.001)
 
 
-def test_a_file_of_your_own(tmp_path: Path) -> None:
-    mine = tmp_path / "mine.yaml"
-    text = (CATALOGUE / "gpt-145.6b.yaml").read_text()
-    mine.write_text(text.replace("hidden: 12288", "hidden: 6144").replace("145600000000", "36600000000"))
-    model = load_model(str(mine))
-    assert isinstance(model, GptModel)
-    assert model.hidden == 6144
-
-
 def test_file_that_is_no_yaml_is_named(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text("kind: {")

@@ -14,7 +14,6 @@ from railyard.workloads.collectives.algorithm import run
 from railyard.workloads.replay.job import (
     MAX_WINDOW_BYTES,
     MIN_FRAMES,
-    Channel,
     Windows,
     connections,
     dependents,
@@ -55,13 +54,6 @@ def test_a_connection_for_each_stripe_of_each_pair_that_sends(schedule: Schedule
     assert found == sorted(set(found))
     assert {(channel.src, channel.dst) for channel in found} == schedule.matrix.keys()
     assert set(found) == {(t.src, t.dst, t.stripe) for _, t in schedule.transfers}
-
-
-def test_without_stripes_a_pair_has_one_connection() -> None:
-    assert connections([Transfer(0, 1, 5, 0), Transfer(0, 1, 5, 0), Transfer(1, 0, 5, 0)]) == [
-        Channel(0, 1),
-        Channel(1, 0),
-    ]
 
 
 def _waits_for_departure(task: Task, other: Transfer) -> bool:

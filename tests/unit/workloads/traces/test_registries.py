@@ -88,8 +88,12 @@ def mine() -> Iterator[str]:
     ALGORITHMS.remove("all-to-all-mine")
 
 
-@pytest.mark.parametrize("spec", [{"kind": "moe"}, {"kind": "trace", "path": "tests/traces/micro.txt"}])
-def test_workloads_take_any_all_to_all_of_the_registry(spec: dict[str, str], mine: str) -> None:
+@pytest.mark.parametrize(
+    "spec",
+    [{"kind": "moe", "bytes": "1MB"}, {"kind": "trace", "path": "tests/traces/micro.txt", "bytes_factor": 1.0}],
+    ids=["moe", "trace"],
+)
+def test_workloads_take_any_all_to_all_of_the_registry(spec: dict[str, object], mine: str) -> None:
     fabric = FabricSpec(kind="rail-only", domains=4, rails=4)
     built, reference = (
         build(parse_workload({**spec, "algorithm": name}), fabric, 10**8, 10**9).schedule

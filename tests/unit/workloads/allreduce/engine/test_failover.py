@@ -67,7 +67,7 @@ def planned_rails(group: Group) -> list[int]:
     return sorted({part.rail for part in group.policy.plan(1000, 8)})
 
 
-@pytest.mark.parametrize("seed", range(14))
+@pytest.mark.parametrize("seed", range(12))
 def test_every_result_is_right_whenever_a_rail_dies(seed: int) -> None:
     rng = random.Random(seed)
     kinds = ("tcp tcp", "tcp sharp", "sharp sharp", "tcp glex sharp")[seed % 4]
@@ -265,7 +265,7 @@ def test_idle_cut_rail_is_found_with_few_heartbeats() -> None:
         group.take_samples()
         began, operations = time.monotonic(), 0
         while array[0] == 0 and operations < 100_000:  # until all have seen that it's time
-            array[:] = time.monotonic() - began > 1.0
+            array[:] = time.monotonic() - began > 0.5
             group.allreduce(array)
             operations += 1
         lasted, heartbeats = time.monotonic() - began, len(group.take_samples()) - operations
