@@ -229,6 +229,8 @@ def test_report_has_a_row_per_operation_and_counts_errors(collective: str) -> No
     for report in reports:
         assert [len(rows) for rows in (report.starts_ns, report.ends_ns, report.shares, report.rail_seconds)] == [4] * 4
         assert all(share > 0 for row in report.shares for share in row)
+        for row, start_ns, end_ns in zip(report.rail_seconds, report.starts_ns, report.ends_ns, strict=True):
+            assert all(0 <= seconds <= (end_ns - start_ns) / 1e9 for seconds in row)
         assert report.copies["result"] > 0
         times, moved = zip(*report.rail_bytes_over_time, strict=True)
         assert list(times) == sorted(times)

@@ -30,6 +30,13 @@ def test_a_gpu_with_all_parameters_has_all_their_state() -> None:
     assert state_peers(schedule)[5] == frozenset(range(16)) - {5}
 
 
+def test_senders_of_state_are_on_the_same_rail_and_have_one_receiver() -> None:
+    spec = parse_workload({"kind": "data-parallel", "bytes": "1MB"})
+    schedule = build(spec, FABRIC, RAIL_BPS, HB_BPS).schedule
+    moves = {4: 16, 5: 17, 8: 18}
+    assert state_senders(schedule, moves, frozenset(moves), "w") == {16: 0, 17: 1, 18: 12}
+
+
 @pytest.mark.parametrize("keys", [{"kind": "moe"}, {"kind": "collective", "collective": "all-gather"}])
 def test_workload_without_state_is_refused(keys: dict[str, str]) -> None:
     spec = parse_workload(keys)
