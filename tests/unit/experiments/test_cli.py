@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pytest_regressions.data_regression import DataRegressionFixture
 
 from railyard.core.errors import unknown_name_hint
 from railyard.core.host import Machine, detect
@@ -32,6 +33,7 @@ from railyard.experiments.run import sandboxed
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.parsing import parse, parse_keys
 from railyard.results.published.catalogue import FIGURES
+from tests.unit.experiments.command_errors import command_errors
 from tests.unit.loaded_experiments import load
 
 ALL = f"{unknown_name_hint('', [*loading.names(), *FIGURES]).partition('are ')[2]}; or a file, such as ./mine.yaml"
@@ -76,91 +78,65 @@ def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entered:
     return stand_in
 
 
-@pytest.mark.parametrize(
-    ("line", "status", "message"),
-    [
-        ("rnu", 2, "No such command 'rnu'. Did you mean 'run'?; see run_experiment.py --help"),
-        ("quickstart", 2, "quickstart is an experiment, not a command; type: run_experiment.py run quickstart"),
-        ("run", 2, "Missing argument 'NAME|FILE'; see run_experiment.py run --help"),
-        ("--out /tmp/x", 2, "--out is an option of run, sweep, predict, record and capture: type run_experiment.py run "
-            "quickstart --out ..."),
-        ("--plugin x.py run quickstart", 2, "--plugin is an option of a command: write it after run, as in "
-            "run_experiment.py run ... --plugin; see run_experiment.py --help"),
-        ("--quiet", 2, "--quiet is an option of run: type run_experiment.py run quickstart --quiet"),
-        ("run quickstart --dry-run", 2, "--dry-run: dry-run is a command of its own, so type run_experiment.py dry-run "
-            "...; see run_experiment.py run --help"),
-        ("describe quickstart --json", 2, "No such option: --json; see run_experiment.py describe --help"),
-        ("run quickstart --live contrl", 2, "--live: 'contrl' is not known: did you mean 'control'? allowed is "
-            "control, or nothing; see run_experiment.py run --help"),
-        ("lab chek 3", 2, "lab: 'chek' is not known: did you mean 'check'? allowed are check, grade, teach, or a lab's "
-            "number"),
-        ("run quickstart -o rail_rate=20Mbps", 2, "fabrics.0.rail_rate: '20Mbps' is not a rate: did you mean 20Mbit? "
-            "write a number and one of bit, kbit, Kbit, Mbit, Gbit, Tbit, such as 100Mbit; or auto"),
-        ("run quickstart more", 2, "Got unexpected extra argument(s) (more); see run_experiment.py run --help"),
-        ("run recovery-of", 2, "NAME: 'recovery-of' is not a known experiment: did you mean 'recovery-off'? allowed "
-            f"are {EXPERIMENTS}; "
-            "or a file, such as ./mine.yaml"),
-        ("run ./none.yaml", 2, "FILE: './none.yaml' can't be read: No such file or directory"),
-        ("run quickstart -o domains=1", 2, "fabrics.0.domains: 1 must be 2 or more"),
-        ("doctor --hosts 2 --underlay ../x", 2, "--underlay.interface: '../x' must be the name of a network interface"),
-        ("run quickstart -o rails=1", 2, "fabrics.0.rails: 1 must be 2 or more"),
-        ("run quickstart -o mtu=576", 2, "fabrics.0.mtu: 576 must be 1280 or more"),
-        ("run quickstart -o domains=0", 2, "fabrics.0.domains: 0 must be 2 or more"),
-        ("run quickstart -o domains=four", 2, "fabrics.0.domains: 'four' must be a whole number"),
-        ("run quickstart -o rail_rate=-1Mbit", 2,
-            "fabrics.0.rail_rate: '-1Mbit' is not a rate above zero, such as 100Mbit; or auto"),
-        ("run quickstart -o rail_rate=100", 2, "fabrics.0.rail_rate: 100 is not a rate: write a number and one of "
-            "bit, kbit, Kbit, Mbit, Gbit, Tbit, such as 100Mbit; or auto"),
-        ("run quickstart -o rail_rate=100Gbit", 2, "fabrics.0.rail_rate: '100Gbit' is more than this machine carries: "
-            "16 links share 25.6Gbit at best (2 cores), so 1.6Gbit or less; or auto"),
-        ("run quickstart -o rail_rate=50Mbit -o hb_rate=1Tbit", 2, "fabrics.0.hb_rate: '1Tbit' is more than this "
-            "machine carries: 16 links share 80Gbit at best (2 cores), so 5Gbit or less; or auto"),
-        ("run recovery -o domains=1000 -o rails=100", 2, "fabrics.0.domains: 1000 makes 100,000 GPUs with 100 rails, "
-            "which need 100GB of memory or more: this machine has 8GB free"),
-        ("run quickstart -o faults.0.target=d9g9", 2, "faults.0.target: 'd9g9' is no GPU of the rail-only fabric of 4 "
-            "domains x 4 rails: allowed are d0g0 to d3g3"),
-        ("run quickstart --seed -1", 2, "seed: -1 must be 0 or more"),
-        ("run quickstart --out full", 2,
-            "--out: 'full' exists and is not empty: choose another folder, or move this one away"),
-        ("run quickstart --out /run/x", 2, "--out: '/run/x' must not be under /run: a run has one of its own there"),
-        ("run bad.yaml", 2,
-            "FILE: 'bad.yaml' is not YAML: line 1, column 4: found character that cannot start any token"),
-        ("run latin.yaml", 2, "FILE: 'latin.yaml' is not text in UTF-8"),
-        ("dry-run pipeline", 2, "NAME: 'pipeline' begins the names of a trace's files here: write ./pipeline"),
-        ("run twice.yaml", 2,
-            "FILE: 'twice.yaml' is not YAML: line 3, column 1: the key 'name' is given twice"),
-        ("run full/", 2, "FILE: 'full/' must be a regular file"),
-        ("run list.yaml", 2,
-            "FILE: 'list.yaml' must hold keys and values: name, fabrics, workloads or faults, ..."),
-        ("shell quickstart --name 12", 2,
-            "--name: '12' must have 1 to 64 letters, digits and ._-, a letter or _ first"),
-        ("describe nothing-like-it", 2, "NAME: 'nothing-like-it' is not a known experiment: allowed are "
-            f"{EXPERIMENTS}; or a file, "
-            "such as ./mine.yaml"),
-        ("predict fig11", 2,
-            f"NAME: 'fig11' is not a known experiment or figure: did you mean 'fig1'? allowed are {ALL}"),
-        ("predict FIG2", 2,
-            f"NAME: 'FIG2' is not a known experiment or figure: did you mean 'fig2'? allowed are {ALL}"),
-        ("predict tabel2", 2,
-            f"NAME: 'tabel2' is not a known experiment or figure: did you mean 'table2'? allowed are {ALL}"),
-        ("predict korthikant", 2,
-            f"NAME: 'korthikant' is not a known experiment or figure: did you mean 'korthikanti'? allowed are {ALL}"),
-        ("predict quikstart", 2,
-            f"NAME: 'quikstart' is not a known experiment or figure: did you mean 'quickstart'? allowed are {ALL}"),
-        *((f"{command} fig2", 2, "NAME: 'fig2' is a figure: type predict fig2")
-            for command in ("describe", "run", "dry-run", "shell", "lint")),
-        ("run table2", 2, "NAME: 'table2' is a table: type predict table2"),
-        ("predict recovery", 2,
-            "NAME: 'recovery' has no workloads, only faults: there is no formula for these, so run it"),
-        ("report full", 2, "DIR: 'full' is not a run's folder: it has no run.json"),
-        ("exec nobody d0g0 true", 2, "RUN: 'nobody' is not alive: no run of yours is"),
-        ("shell quickstart -o policy=rd -o kind=x", 2,
-            "-o: 'kind' may mean several things: write fabrics.*.kind or workloads.*.kind or faults.*.kind"),
-    ],
-)  # fmt: skip
+WRONG_LINES = (
+    "rnu",
+    "quickstart",
+    "run",
+    "--out /tmp/x",
+    "--plugin x.py run quickstart",
+    "--quiet",
+    "run quickstart --dry-run",
+    "describe quickstart --json",
+    "run quickstart --live contrl",
+    "lab chek 3",
+    "run quickstart -o rail_rate=20Mbps",
+    "run quickstart more",
+    "run recovery-of",
+    "run ./none.yaml",
+    "run quickstart -o domains=1",
+    "doctor --hosts 2 --underlay ../x",
+    "run quickstart -o rails=1",
+    "run quickstart -o mtu=576",
+    "run quickstart -o domains=0",
+    "run quickstart -o domains=four",
+    "run quickstart -o rail_rate=-1Mbit",
+    "run quickstart -o rail_rate=100",
+    "run quickstart -o rail_rate=100Gbit",
+    "run quickstart -o rail_rate=50Mbit -o hb_rate=1Tbit",
+    "run recovery -o domains=1000 -o rails=100",
+    "run quickstart -o faults.0.target=d9g9",
+    "run quickstart --seed -1",
+    "run quickstart --out full",
+    "run quickstart --out /run/x",
+    "run bad.yaml",
+    "run latin.yaml",
+    "dry-run pipeline",
+    "run twice.yaml",
+    "run full/",
+    "run list.yaml",
+    "shell quickstart --name 12",
+    "describe nothing-like-it",
+    "predict fig11",
+    "predict FIG2",
+    "predict tabel2",
+    "predict korthikant",
+    "predict quikstart",
+    "run table2",
+    "predict recovery",
+    "report full",
+    "exec nobody d0g0 true",
+    "shell quickstart -o policy=rd -o kind=x",
+    "describe fig2",
+    "run fig2",
+    "dry-run fig2",
+    "shell fig2",
+    "lint fig2",
+)
+
+
 def test_bad_input_is_one_line_and_builds_nothing(
-    line: str, status: int, message: str, entered: Entered, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    entered: Entered, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    data_regression: DataRegressionFixture,
 ) -> None:  # fmt: skip
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "kept").touch()
@@ -171,12 +147,11 @@ def test_bad_input_is_one_line_and_builds_nothing(
     (tmp_path / "latin.yaml").write_bytes("name: Zürich".encode("latin-1"))
     monkeypatch.setattr(ps, "find", list)
     before = sorted(path.name for path in tmp_path.rglob("*"))
-    assert cli.main(line.split()) == status
-    output = capsys.readouterr()
-    assert output.err == f"error: {message}\n"
-    assert output.out == ""
+    names = {ALL: "EXPERIMENTS AND FIGURES", EXPERIMENTS: "EXPERIMENTS"}
+    errors = command_errors(capsys, {line: line.split() for line in WRONG_LINES}, names=names)
     assert entered.task is None
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
+    data_regression.check(errors)
 
 
 def test_missing_program_is_status_3_with_the_remedy(

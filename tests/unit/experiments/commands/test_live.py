@@ -3,10 +3,12 @@
 import io
 
 import pytest
+from pytest_regressions.data_regression import DataRegressionFixture
 from rich.console import Console
 
-from railyard.core.errors import BadInput, printable
+from railyard.core.errors import printable
 from railyard.experiments.commands.ps import LiveRun, choose, find, print_table
+from tests.unit.messages import messages
 
 RUNS = [
     LiveRun("quickstart", "one", "/tmp/one", 11, "root", 1.0),
@@ -20,32 +22,21 @@ def test_a_run_has_several_names(wanted: str) -> None:
     assert choose(wanted, RUNS) == RUNS[0]
 
 
-@pytest.mark.parametrize(
-    ("wanted", "message"),
-    [
-        ("recovery", "RUN: 'recovery' may be several: two (pid 22), three (pid 33)"),
-        ("tow", "RUN: 'tow' is not a run that is alive: did you mean 'two'? allowed are one, three, two"),
-    ],
-)
-def test_argument_that_fits_no_single_run_is_reported(wanted: str, message: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        choose(wanted, RUNS)
-    assert str(caught.value) == message
-
-
-def test_nothing_alive_is_reported() -> None:
-    with pytest.raises(BadInput, match="RUN: 'one' is not alive: no run of yours is"):
-        choose("one", [])
-
-
-def test_own_runs_come_first_and_refused_runs_are_named() -> None:
-    theirs = LiveRun("quickstart", "one", "/tmp/theirs/one", 44, "me", 0.0, is_own=False)
+def test_argument_that_fits_no_single_run_is_reported(data_regression: DataRegressionFixture) -> None:
     fake = LiveRun("recovery", "fake", "/tmp/fake", 55, "me", 0.0, is_own=False, refused="is refused: it is fake")
+    cases = {
+        "name of two runs": ("recovery", RUNS),
+        "misspelt name": ("tow", RUNS),
+        "nothing alive": ("one", []),
+        "refused run": ("fake", [fake, *RUNS]),
+    }
+    data_regression.check(messages(lambda case: choose(*case), cases))
+
+
+def test_own_runs_come_first() -> None:
+    theirs = LiveRun("quickstart", "one", "/tmp/theirs/one", 44, "me", 0.0, is_own=False)
     assert choose("one", [theirs, *RUNS]) == choose("quickstart", [theirs, *RUNS]) == RUNS[0]
     assert choose("one", [theirs]) == theirs
-    with pytest.raises(BadInput) as caught:
-        choose("fake", [fake, *RUNS])
-    assert str(caught.value) == "RUN: 'fake' is refused: it is fake (process 55 of me)"
 
 
 @pytest.mark.parametrize(

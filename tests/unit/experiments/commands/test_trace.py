@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from itertools import pairwise, permutations
 
 import pytest
+from pytest_regressions.data_regression import DataRegressionFixture
 
-from railyard.core.errors import BadInput
 from railyard.experiments.commands import trace
 from railyard.experiments.commands.trace import TracedPath, assemble_path, follows_policy, verdict
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path, PathKind
 from railyard.topologies.measure.capture import Observation
+from tests.unit.messages import messages
 from tests.unit.path_choices import own_path
 
 A, NEAR, FAR, B = Gpu(0, 1), Gpu(0, 2), Gpu(1, 1), Gpu(1, 2)
@@ -73,41 +74,26 @@ def test_kind_of_a_path_follows_from_its_gpus(gpus: list[Gpu], kind: PathKind, r
     assert str(way) == line
 
 
-@pytest.mark.parametrize(
-    ("gpus", "name"),
-    [
-        ([A, NEAR, A, FAR], "ddr, which no policy takes"),  # a backup route gave it back to its source
-        ([A, NEAR, FAR], "ds, which no policy takes"),
-        ([A, Gpu(2, 1), FAR], "rr, which no policy takes"),
-    ],
-)
-def test_a_way_of_no_kind_is_no_path(gpus: list[Gpu], name: str) -> None:
-    way = went(*gpus)
-    assert way.delivered
-    assert way.path is None
-    assert way.name == name
-    assert verdict([way], [own_path("dr", gpus[0], gpus[-1])]) == "a detour: the policy says r by rail 1"
-
-
-@pytest.mark.parametrize(
-    ("lost_after", "where"),
-    [
-        (0, "before it left d0g1"),
-        (1, "after d0g1"),
-        (2, "after HB domain 0"),
-        (3, "after HB domain 0"),
-        (4, "after d0g2"),
-        (5, "after d0g2"),
-        (6, "after rail2"),
-        (7, "after rail2"),
-    ],
-)
-def test_loss_names_the_last_node_that_saw_the_packet(lost_after: int, where: str) -> None:
-    way = went(A, NEAR, B, lost_after=lost_after)
-    assert not way.delivered
-    assert way.path is None
-    assert way.name == f"lost {where}"
-    assert verdict([way], [Path("dr", 2)]) == f"lost {where}: the policy says dr by rail 2"
+def test_packets_off_the_policys_path_are_described(data_regression: DataRegressionFixture) -> None:
+    """A path of no kind, one that a backup route gave back to its source, and a loss after each node on the way."""
+    ways = {
+        "back to the source": went(A, NEAR, A, FAR),
+        "spine after a domain": went(A, NEAR, FAR),
+        "two rails": went(A, Gpu(2, 1), FAR),
+    }
+    for count in range(8):
+        ways[f"lost after {count} sightings"] = went(A, NEAR, B, lost_after=count)
+    assert all(way.path is None for way in ways.values())
+    delivered = [name for name, way in ways.items() if way.delivered]
+    assert delivered == list(ways)[:3]
+    good = went(A, NEAR, B)
+    expected = [Path("dr", 2)]
+    texts = {name: {"name": way.name, "verdict": verdict([way], expected)} for name, way in ways.items()}
+    lost = ways["lost after 6 sightings"]
+    several = [good, lost, went(A, FAR, B), lost]
+    texts["several"] = {"name": good.name, "verdict": verdict(several, expected)}
+    texts["two paths of the policy"] = {"name": lost.name, "verdict": verdict([lost], [*expected, Path("rd", 1)])}
+    data_regression.check(texts)
 
 
 def test_packet_that_passes_its_destination_has_not_arrived() -> None:
@@ -122,19 +108,14 @@ def test_hops_keep_their_times() -> None:
     assert (second.in_interface, second.in_ns, second.out_interface, second.out_ns) == ("hb0", 1003, "rail0", 1004)
 
 
-def test_several_packets_get_one_verdict() -> None:
-    good, round_about, lost = went(A, NEAR, B), went(A, FAR, B), went(A, NEAR, B, lost_after=6)
-    text = [Path("dr", 2)]
-    assert follows_policy([good, good], text)
-    assert verdict([good, good], text) == "as the policy says"
-    assert not follows_policy([good, lost], text)
-    assert verdict([good, lost, round_about, lost], text) == (
-        "lost after rail2 (2 of 4), a detour (1 of 4): the policy says dr by rail 2"
-    )
-    assert verdict([good, round_about], [Path("dr", 2), Path("rd", 1)]) == "as the policy says"
-    assert verdict([lost], [Path("dr", 2), Path("rd", 1)]).endswith(": the policy says dr by rail 2 or rd by rail 1")
-    for ways, paths in (([], text), ([good], [])):
-        with pytest.raises(ValueError, match="a verdict needs"):
+def test_packets_on_the_policys_paths_pass() -> None:
+    good = went(A, NEAR, B)
+    expected = [Path("dr", 2)]
+    assert follows_policy([good, good], expected)
+    assert not follows_policy([good, went(A, NEAR, B, lost_after=6)], expected)
+    assert verdict([good, good], expected) == verdict([good, went(A, FAR, B)], [*expected, Path("rd", 1)])
+    for ways, paths in (([], expected), ([good], [])):
+        with pytest.raises(ValueError, match="verdict"):
             verdict(ways, paths)
 
 
@@ -148,23 +129,11 @@ def test_path_of_a_probe_gets_the_policys_name() -> None:
             assert went(src, Gpu(dst.domain, src.rank), dst).path == own_path("rd", src, dst)
 
 
-@pytest.mark.parametrize(
-    ("src", "dst", "message"),
-    [
-        ("d0g3", "d1g1", "SRC: 'd0g3' is not a GPU of one: did you mean 'd0g1'? allowed are d0g1, d1g1"),
-        ("d0g1", "rail1", "DST: 'rail1' is not a GPU of one: allowed are d0g1, d1g1"),
-        ("d0g1", "d0g1", "DST: 'd0g1' must be another GPU than SRC"),
-    ],
-)
-def test_unknown_gpus_are_refused(src: str, dst: str, message: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        trace.check_names(src, dst, ["d0g1", "d1g1", "hb0", "rail1"], "one")
-    assert str(caught.value) == message
-
-
-def test_fabric_without_gpus_is_refused() -> None:
-    with pytest.raises(BadInput) as caught:
-        trace.check_names("n0", "n1", ["n0", "n1", "rail0"], "one")
-    assert (
-        str(caught.value) == "RUN: 'one' has no GPUs to trace between: on a multi-rail fabric, every rail is one switch"
-    )
+def test_names_of_no_two_gpus_are_refused(data_regression: DataRegressionFixture) -> None:
+    cases = {
+        "unknown source": ("d0g3", "d1g1", ["d0g1", "d1g1", "hb0", "rail1"]),
+        "switch as destination": ("d0g1", "rail1", ["d0g1", "d1g1", "hb0", "rail1"]),
+        "the same GPU twice": ("d0g1", "d0g1", ["d0g1", "d1g1", "hb0", "rail1"]),
+        "multi-rail fabric": ("n0", "n1", ["n0", "n1", "rail0"]),
+    }
+    data_regression.check(messages(lambda case: trace.check_names(*case, "one"), cases))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,8 +18,8 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from pytest_regressions.data_regression import DataRegressionFixture
 
-from railyard.core.errors import BadInput
 from railyard.core.records import IntervalId, Recovered
 from railyard.core.units import dimension_of
 from railyard.experiments import cli
@@ -31,6 +32,8 @@ from railyard.experiments.measures.steering.analysis import PolicyRow
 from railyard.experiments.spec import loading
 from railyard.results.analysis.run_analysis import Analysis
 from tests.import_graph import ROOT
+from tests.unit.experiments.command_errors import command_errors
+from tests.unit.messages import messages
 from tests.unit.stand_ins import run_of
 
 LAB_LIST = in_order()
@@ -128,26 +131,32 @@ def test_answers_are_right_in_any_unit_of_their_dimension(unit: str, right: floa
     assert checking.judge(SMALL, question, given).state == "right"
 
 
-@pytest.mark.parametrize(
-    ("unit", "right", "given", "message"),
-    [
-        ("s", 4.0, "4 min", "Think"),
-        ("s", 0.6, "0.6 ms", "Think"),
-        ("", 0.75, "0.75 %", "Think"),
-        ("", 4.0, "4 min", "the answer is a time, and must be a number, without a unit"),
-        ("MB", 3.0, "3 ms", "the answer is a time, and must be a size, in MB"),
-        ("s", 3.0, "3 MB", "the answer is a size, and must be a time, in s"),
-        ("MB", 375.0, "37,5", "the answer has a comma: write a decimal point, and no comma between thousands"),
-        ("B", 1048.0, "1,048", "the answer has a comma: write a decimal point, and no comma between thousands"),
-        ("s", 3.0, "3 parsecs", "the answer 'parsecs' is not a unit: allowed are ns, us, ms"),
-        ("s", 3.0, "some", "the answer is not a number, with or without a unit"),
-    ],
-)
-def test_a_unit_that_does_not_fit_is_wrong_and_named(unit: str, right: float, given: object, message: str) -> None:
-    question = Question("q", "?", lambda s: right, "Think", "", 0.02, unit=unit)
-    outcome = checking.judge(SMALL, question, given)
-    assert outcome.state == "wrong"
-    assert outcome.message.startswith(message)
+UNFITTING = {
+    "minutes for seconds": ("s", 4.0, "4 min"),
+    "ms for seconds": ("s", 0.6, "0.6 ms"),
+    "percent for a share": ("", 0.75, "0.75 %"),
+    "time for a count": ("", 4.0, "4 min"),
+    "time for a size": ("MB", 3.0, "3 ms"),
+    "size for a time": ("s", 3.0, "3 MB"),
+    "decimal comma": ("MB", 375.0, "37,5"),
+    "comma between thousands": ("B", 1048.0, "1,048"),
+    "unknown unit": ("s", 3.0, "3 parsecs"),
+    "no number": ("s", 3.0, "some"),
+}
+
+
+def _right(answer: float, setting: Setting) -> float:
+    return answer
+
+
+def test_a_unit_that_does_not_fit_is_wrong_and_named(data_regression: DataRegressionFixture) -> None:
+    texts: dict[str, str] = {}
+    for case, (unit, right, answer) in UNFITTING.items():
+        question = Question("q", "?", partial(_right, right), "Think", "", 0.02, unit=unit)
+        outcome = checking.judge(SMALL, question, answer)
+        assert outcome.state == "wrong"
+        texts[case] = outcome.message
+    data_regression.check(texts)
 
 
 @BY_NAME
@@ -184,7 +193,7 @@ def test_scores_are_asked_in_the_form_of_dry_run(student: str, capsys: pytest.Ca
     overrides += [f"rails={setting['rails']}"]
     words = [word for text in overrides for word in ("-o", text)]
     assert cli.main(["dry-run", "hot-rail", *words]) == 0
-    scores = re.search(r"scores as it begins: rails 0 to \d+: (\d+), \d+ to \d+: (\d+);", capsys.readouterr().out)
+    scores = re.search(r"begins: rails 0 to \d+: (\d+), \d+ to \d+: (\d+);", capsys.readouterr().out)
     assert scores
     answers = right_answers(setting)
     assert answers["dr_score"] == pytest.approx(float(scores[1]))
@@ -288,8 +297,8 @@ def test_a_notebook_has_a_cell_for_each_block_of_commands() -> None:
 def test_a_teachers_page_has_answers_and_recorded_ones() -> None:
     lab = find("3")
     page = teacher_page(Setting.of(lab), recorded(lab))
-    assert "Answer: **9.375** (± 2%). Insert x = 4 and y = 3." in page
-    assert "- **7.407**: x and y are exchanged" in page
+    assert "Answer: **9.375** (± 2%). " in page
+    assert "- **7.407**: " in page
     assert "Typical answer: **1.594** (± 1%)." in page
     assert page.count("\n## Real output\n\n```sh\nscript/run predict moe-slowdown") == 1
 
@@ -327,21 +336,19 @@ def test_values_are_computed_from_those_before_them() -> None:
     assert lab.questions[0].right(setting) == setting["second"]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("---\nname", "name", "--plugin: 'lab.md' must begin with YAML between two lines `---`"),
-        ("title: Small\n", "", "lab.md: title: nothing given, but this key is needed"),
-        ("minutes: 20", "minuts: 20", "lab.md: minuts: 20 is not a known key"),
-        ("compute: second", "compute: third_", "questions.count.compute: 'third_' uses the name third_, which is no"),
-        ("compute: second", "compute: second +", "questions.count.compute: 'second +' is not a Jinja expression"),
-        ("compute: second,", "compute: second, answer: 2,", "either the key `answer` or the key `compute`"),
-        ("minutes: 20", "minutes: 20\nfunctions: no.such", "lab.md: functions: 'no.such' can't be imported"),
-    ],
-)
-def test_a_mistake_in_a_labs_file_is_named(old: str, new: str, message: str) -> None:
-    with pytest.raises(BadInput, match=re.escape(message)):
-        read_lab(FRONT_MATTER.replace(old, new), "lab.md")
+MISTAKES = {
+    "no front matter": ("---\nname", "name"),
+    "no title": ("title: Small\n", ""),
+    "misspelt key": ("minutes: 20", "minuts: 20"),
+    "unknown name in an expression": ("compute: second", "compute: third_"),
+    "half an expression": ("compute: second", "compute: second +"),
+    "answer and expression": ("compute: second,", "compute: second, answer: 2,"),
+    "missing module": ("minutes: 20", "minutes: 20\nfunctions: no.such"),
+}
+
+
+def test_a_mistake_in_a_labs_file_is_named(data_regression: DataRegressionFixture) -> None:
+    data_regression.check(messages(lambda case: read_lab(FRONT_MATTER.replace(*case), "lab.md"), MISTAKES))
 
 
 @pytest.fixture
@@ -362,7 +369,7 @@ def test_lab_guides_checks_and_grades(here: Path, capsys: pytest.CaptureFixture[
     folder = here / "lab1-ada"
     assert {"lab.md", "answers.yaml"} <= {path.name for path in folder.iterdir()}
     assert cli.main(["lab", "check", "1", "--student", "ada"]) == 1
-    assert "missing forwards: no answer yet" in capsys.readouterr().out
+    assert "missing forwards: " in capsys.readouterr().out
     answers = right_answers(Setting.of(find("1"), "ada"))
     write_answers(folder, answers | {"pairs": 1})
     assert cli.main(["lab", "check", "1", "lab1-ada"]) == 1
@@ -406,7 +413,7 @@ def test_no_students_folder_ends_the_grading(
     assert all(len(line) <= 300 for line in text.splitlines())
     rows = list(csv.DictReader(io.StringIO((here / "grades.csv").read_text())))
     assert sorted(row["folder"] for row in rows) == ["' =1+1", "a\\udcff\\x1b[31m", "b\\nc", "d", "e"]
-    assert "can't be checked by the records that it has: KeyError" in rows[-1]["problem"]
+    assert "KeyError" in rows[-1]["problem"]
 
 
 @pytest.fixture
@@ -427,28 +434,16 @@ def test_a_plugins_lab_is_one_markdown_file(here: Path, capsys: pytest.CaptureFi
     assert "1 of 1 right" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "field"),
-    [
-        (["99"], "N"),
-        (["check"], "lab"),
-        (["check", "1", "nowhere"], "FOLDER"),
-        (["grade", "nowhere"], "FOLDER"),
-        (["1", "--student", "../x"], "--student"),
-        (["check", "4", "lab1"], "lab"),
-        (["1", "a", "b"], "lab"),
-    ],
-)
-def test_bad_input_is_one_line(words: list[str], field: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_line(
+    here: Path, capsys: pytest.CaptureFixture[str], data_regression: DataRegressionFixture
+) -> None:
     cli.main(["lab", "1"])
     capsys.readouterr()
-    assert cli.main(["lab", *words]) == 2
-    shown = capsys.readouterr()
-    assert shown.err.startswith(f"error: {field}: ")
-    assert shown.err.count("\n") == 1
+    lines = ("99", "check", "check 1 nowhere", "grade nowhere", "1 --student ../x", "check 4 lab1", "1 a b")
+    data_regression.check(command_errors(capsys, {line: ["lab", *line.split()] for line in lines}))
 
 
-@pytest.mark.parametrize(("own_s", "hint"), [(1.2, ""), (1.8, "mine took 1.8 s, and allowed are 1.4 times the 1 s")])
+@pytest.mark.parametrize(("own_s", "hint"), [(1.2, ""), (1.8, "mine took 1.8 s")])
 def test_a_policy_that_misses_the_goal_gets_a_hint(own_s: float, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def row(policy: str, seconds: float) -> PolicyRow:
         return PolicyRow("rail-only", IntervalId(), policy, (seconds,), 1.0, *(None,) * 7)

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from pytest_regressions.data_regression import DataRegressionFixture
 
 from railyard.experiments.live import page
 from railyard.experiments.live.controls import Controls
@@ -40,7 +41,7 @@ FABRIC = {"kind": "rail-only", "domains": 2, "rails": 2}
 def test_without_a_fabric_a_click_is_refused() -> None:
     shown: list[tuple[str, dict[str, Any]]] = []
     control = Controls(lambda what, fault, ns=None: shown.append((what, fault)), {"name": "two"})
-    assert control.carry_out({"do": "inject"}) == {"error": "no fabric is up at the moment"}
+    assert control.carry_out({"do": "inject"}).keys() == {"error"}
     assert shown == []
 
 
@@ -50,7 +51,8 @@ def test_every_fault_of_a_fabric_is_offered_at_an_element() -> None:
     links = {(link["layer"], link["target"]) for link in shown["links"]}
     for fault in shown["faults"]:
         for target in fault["targets"]:
-            assert (fault["layer"], target) in links if fault["layer"] else target in names, (fault["kind"], target)
+            is_offered = (fault["layer"], target) in links if fault["layer"] else target in names
+            assert is_offered, (fault["kind"], target)
 
 
 @given(before=st.integers(0, 2**40), more=st.integers(0, 2**30), rate=st.integers(10**6, 10**11))
@@ -122,7 +124,21 @@ def test_a_defect_of_a_control_is_one_line(capfd: pytest.CaptureFixture[str], mo
     assert len(line) <= 300
 
 
-def test_clicks_inject_repair_and_are_saved(world: World, tmp_path: Path) -> None:
+REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "repair of what isn't broken": ("repair", CUT),
+    "unknown kind of fault": ("inject", {"kind": "link-dwn", "target": "d0g1"}),
+    "target that isn't there": ("inject", {"kind": "link-down", "target": "d9g9"}),
+    "unknown action": ("explode", CUT),
+    "unknown traffic": ("start", {"what": "music"}),
+    "half of YAML": ("start", {"what": "workload", "text": "{kind"}),
+    "rail that isn't there": ("start", {"what": "background", "text": "{rails: [9], load: 0.5}"}),
+    "stop of what doesn't run": ("stop", {"what": "workload"}),
+}
+
+
+def test_clicks_inject_repair_and_are_saved(
+    world: World, tmp_path: Path, data_regression: DataRegressionFixture
+) -> None:
     script, events, net = tmp_path / "clicks.yaml", list[Event](), SimpleNamespace(plan=plan_of())
     with opened_page("control", script) as opened:
         assert opened.task
@@ -136,24 +152,14 @@ def test_clicks_inject_repair_and_are_saved(world: World, tmp_path: Path) -> Non
                 assert [fault.kind for fault in FaultsMeasure().scripts(load_any(str(script)))[0].faults] == [
                     "link-down"
                 ]
-                assert "has no link-down" in ask(task, "repair", **CUT)[1]["error"]
-                assert "'link-dwn' is not known" in ask(task, "inject", kind="link-dwn", target="d0g1")[1]["error"]
-                assert "is no GPU" in ask(task, "inject", kind="link-down", target="d9g9")[1]["error"]
-                assert "'explode' is not known" in ask(task, "explode", **CUT)[1]["error"]
-                for given, error in (
-                    ({"what": "music"}, "what: 'music' is not known: allowed are workload, background"),
-                    ({"what": "workload", "text": "{kind"}, "workload: '{kind' is not YAML: "),
-                    ({"what": "workload", "text": "{kind: nothing}"}, "workload.kind: 'nothing' is not known"),
-                    ({"what": "background", "text": "{rails: [9], load: 0.5}"}, "background.0.rails"),
-                ):
-                    assert error in ask(task, "start", **given)[1]["error"]
-                assert "does not run" in ask(task, "stop", what="workload")[1]["error"]
+                errors = {case: ask(task, do, **request)[1]["error"] for case, (do, request) in REFUSED.items()}
+                data_regression.check(errors)
                 assert ask(task, "pause")[1]["paused"]
                 assert not ask(task, "resume")[1]["paused"]
                 world.toothless.add("d1g0")
                 assert "had no effect" in ask(task, "inject", kind="gpu-crash", target="d1g0")[1]["error"]
                 assert ask(task, "inject", **CUT)[0] == 200
-            assert not world.broken, "what is active at the end is repaired"
+            assert not world.broken
     assert [event.what for event in events if event.source == "live"][:5] == [
         "inject", "repair", "pause", "resume", "inject",
     ]  # fmt: skip
@@ -175,7 +181,7 @@ def test_no_check_of_an_interactive_run_passes() -> None:
     run = sample_run()
     run.events.append(page.click_event("rail-only", 5, "inject", CUT))
     checks = Analysis(run).checks
-    assert checks[0].name == "the run was not changed by hand"
+    assert checks[0].name.endswith("changed by hand")
     assert not any(check.passed for check in checks)
 
 
@@ -192,7 +198,7 @@ def test_a_path_follows_the_next_hops(kind: str, policy: str) -> None:
         assert ends == [name for a, (_, b) in steps.items() for name in (a.name, b.name)]
         crosses = policy == "spine" and src.domain != dst.domain and src.rank != dst.rank
         assert sum(plan.links[number].kind == "uplink" for number in found["links"]) == (2 if crosses else 0)
-        assert set(found["policy_links"]) == set(found["links"]), "while nothing is broken"
+        assert set(found["policy_links"]) == set(found["links"])
         assert not found["problem"]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from pytest_regressions.data_regression import DataRegressionFixture
 
 from railyard.core.errors import BadInput, MissingRequirement
 from railyard.core.records import IntervalId
@@ -28,6 +29,7 @@ from railyard.results.analysis.limits import CLOCKS, UNDERLAY
 from railyard.results.runs.records import CLOCK_UNCERTAINTY, UNDERLAY_BYTES, Measurement, Run
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import FabricSpec
+from tests.unit.messages import messages
 
 FABRIC = {"kind": "rail-only", "domains": 4, "rails": 2}
 CUT = {"kind": "link-down", "target": "d0g1"}
@@ -50,43 +52,29 @@ def test_an_experiment_is_for_one_machine_by_default() -> None:
     assert parse(spec().resolved()) == spec()
 
 
-@pytest.mark.parametrize(
-    ("keys", "line"),
-    [
-        ({"underlay": {}}, "underlay.interface: '' must be named: the interface that leads to the other machines"),
-        ({"hosts": 5}, "hosts: 5 must be 4 or less: HB domains are whole on a machine, fabrics.0 has no more"),
-        ({"hosts": 0}, "hosts: 0 must be 1 or more"),
-        ({"hosts": 1}, "underlay: "),
-        ({"hosts": ["a", "b", "a"]}, "hosts: ['a', 'b', 'a'] must name each machine once, and has a 2 times"),
-        ({"hosts": "a"}, "hosts: 'a' must be a number of machines, or a list of their names, this machine's first"),
-        ({"hosts": ["a", "b", "c", "d", "e"]}, "hosts: 5 must be 4 or less: HB domains are whole on a machine"),
-        ({"faults": [CUT]}, "heartbeats: {'period': '20ms', 'multiplier': 3} must be off together with hosts: they"),
-        (
-            {"faults": [CUT | {"kind": "link-silent"}], "heartbeats": "off"},
-            "faults.0.kind: 'link-silent' can't be used",
-        ),
-        (
-            {"scripts": [RANDOM], "heartbeats": "off"},
-            "scripts.0.random_faults.mix: '' must be given together with hosts",
-        ),
-        ({"routing": {"policies": ["dr"]}}, "routing: 1 can't be given together with hosts: it"),
-        ({"fabrics": [FABRIC | {"kind": "rail-optimized"}]}, "fabrics.0.kind: 'rail-optimized' can't be on several"),
-        ({"fabrics": [FABRIC | {"optical": {}}]}, "fabrics.0.kind: 'rail-only' can't be on several hosts with optical"),
-        ({"underlay": {"interface": "a/b"}}, "underlay.interface: 'a/b' must be the name of a network interface"),
-        ({"underlay": {"interface": "eth0", "port": 80}}, "underlay.port: 80 must be 1024 or more"),
-    ],
-)
-def test_experiment_that_needs_one_machine_is_refused(keys: dict[str, Any], line: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        spec(**keys)
-    assert str(caught.value).startswith(line), str(caught.value)
+MULTI_RAIL = {"kind": "multi-rail", "nodes": 2, "rails": [{"kind": "tcp", "rate": "auto"}] * 2}
+WRONG: dict[str, dict[str, Any]] = {
+    "no interface": {"underlay": {}},
+    "more machines than domains": {"hosts": 5},
+    "no machine": {"hosts": 0},
+    "underlay of one machine": {"hosts": 1},
+    "machine named twice": {"hosts": ["a", "b", "a"]},
+    "one name": {"hosts": "a"},
+    "more names than domains": {"hosts": ["a", "b", "c", "d", "e"]},
+    "heartbeats": {"faults": [CUT]},
+    "fault of one machine": {"faults": [CUT | {"kind": "link-silent"}], "heartbeats": "off"},
+    "random faults of any kind": {"scripts": [RANDOM], "heartbeats": "off"},
+    "routing": {"routing": {"policies": ["dr"]}},
+    "spines": {"fabrics": [FABRIC | {"kind": "rail-optimized"}]},
+    "optical switches": {"fabrics": [FABRIC | {"optical": {}}]},
+    "name of no interface": {"underlay": {"interface": "a/b"}},
+    "port of the system": {"underlay": {"interface": "eth0", "port": 80}},
+    "nodes with several rails": {"fabrics": [MULTI_RAIL], "workloads": [{"kind": "allreduce", "sizes": ["1MB"]}]},
+}
 
 
-def test_nodes_with_several_rails_are_on_one_machine() -> None:
-    load = {"kind": "allreduce", "sizes": ["1MB"]}
-    fabric = {"kind": "multi-rail", "nodes": 2, "rails": [{"kind": "tcp", "rate": "auto"}] * 2}
-    with pytest.raises(BadInput, match=r"^hosts: 2 is for fabrics of GPUs"):
-        parse({"name": "x", "fabrics": [fabric], "workloads": [load], "hosts": 2})
+def test_experiment_that_needs_one_machine_is_refused(data_regression: DataRegressionFixture) -> None:
+    data_regression.check(messages(lambda keys: spec(**keys), WRONG))
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1:7911", "tcp://10.0.0.1", "tcp://:7911", "tcp://h:0", "tcp://h:x", ""])
@@ -98,9 +86,7 @@ def test_an_address_to_join_has_host_and_port(text: str) -> None:
 
 def test_the_headers_of_a_tunnel_have_to_fit_the_underlay() -> None:
     assert mtu_problem("eth0", 9050, spec()) == ""
-    assert mtu_problem("eth0", 9049, spec()) == (
-        "has MTU 9049 at eth0, tunnels need 9050: raise it, or set mtu to 8999 or less"
-    )
+    assert "tunnels need 9050" in mtu_problem("eth0", 9049, spec())
 
 
 @pytest.mark.parametrize(("uncertainty_s", "verdict"), [(100e-6, "ok"), (101e-6, "degraded")])
@@ -139,10 +125,10 @@ def test_an_agent_waits_for_no_host_that_does_not_exist(monkeypatch: pytest.Monk
 
         monkeypatch.setattr(socket, "getaddrinfo", fail)
 
-    with pytest.raises(BadInput, match=r"^--join: 'tcp://a\.\.b:1' must have a known host, and a\.\.b is none$"):
+    with pytest.raises(BadInput, match=r"^--join: 'tcp://a\.\.b:1' "):
         agent.check_host("tcp://a..b:1", "a..b")
     answer(socket.EAI_NONAME)
-    with pytest.raises(BadInput, match=r"must have a known host, and m9 is none$"):
+    with pytest.raises(BadInput, match="m9 is none"):
         agent.check_host("tcp://m9:1", "m9")
     answer(socket.EAI_AGAIN)
     agent.check_host("tcp://m9:1", "m9")
@@ -151,7 +137,7 @@ def test_an_agent_waits_for_no_host_that_does_not_exist(monkeypatch: pytest.Monk
 def test_an_agent_waits_for_its_turn_no_longer_than_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_queue, "turn", partial(run_queue.turn, prefix=f"railyard-test-{uuid4().hex[:8]}"))
     with agent._turn("one", 1, inf):
-        with pytest.raises(MissingRequirement, match=r"^other runs were on this machine all the time"):
+        with pytest.raises(MissingRequirement, match="other runs "):
             agent._turn("two", 1, time.monotonic() + 0.1).__enter__()
         with agent._turn("three", 2, time.monotonic() + 0.1):
             pass

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_regressions.data_regression import DataRegressionFixture
 
+from railyard import __version__
 from railyard.core.errors import BadInput, MissingRequirement
 
 pytest.importorskip("asyncssh", reason="needs Dask's extra: script/bootstrap cluster")
@@ -128,49 +130,41 @@ def line_of(where: str) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "reason"),
-    [
-        (ends_before_the_order, "it ended without a word"),
-        (prints(), "it ended without a word"),
-        (prints(error=b"first\nsh: python: not found\n", status=127), "sh: python: not found"),
-        (prints(error=b"\x1b]0;forged\x07\n"), r"\x1b]0;forged\x07"),
-        (
-            prints(error=b"/usr/bin/python: No module named railyard.experiments.sweep.remote\n"),
-            "another version of Railyard, or none, is there",
-        ),
-        (prints(b"railyard-dask {"), "it ended without a word"),
-        (prints(b"railyard-dask {\n"), "the host's line is no JSON"),
-        (prints(b"railyard-dask " + b"[" * 5000 + b"\n"), "the host's line is no JSON"),
-        (prints(b"railyard-dask []\n"), "the host's line has no address of a port with TLS"),
-        (prints(b'railyard-dask {"address": 1}\n'), "the host's line has no address of a port with TLS"),
-        (
-            prints(b'railyard-dask {"address": "tcp://127.0.0.1:1"}\n'),
-            "the host's line has no address of a port with TLS",
-        ),
-        (
-            prints(b'railyard-dask {"address": "tls://a:1; touch /tmp/x"}\n'),
-            "the host's line has no address of a port with TLS",
-        ),
-        (
-            prints(b'railyard-dask {"address": "tls://a:1\\n--spec"}\n'),
-            "the host's line has no address of a port with TLS",
-        ),
-        (prints(b"x" * 100_000), "the host has printed 65,536 bytes and no address"),
-        (floods, "the host has printed 65,536 bytes and no address"),
-        (cuts_the_connection, ""),  # several reasons, by what is lost first
-    ],
-)
-def test_a_host_that_starts_nothing_is_named_with_the_reason(host: Host, behaviour: Behaviour, reason: str) -> None:
-    host.behaviour = behaviour
-    line = line_of("ssh:h1,h2")
-    assert line.startswith(f"--on: Dask can't be started on h1: {reason}"), line
-    assert line.endswith("; try: ssh h1 true")
+BEHAVIOURS = {
+    "ends before the order": ends_before_the_order,
+    "prints nothing": prints(),
+    "has no Python": prints(error=b"first\nsh: python: not found\n", status=127),
+    "prints control characters": prints(error=b"\x1b]0;forged\x07\n"),
+    "has no Railyard": prints(error=b"/usr/bin/python: No module named railyard.experiments.sweep.remote\n"),
+    "ends in the line": prints(b"railyard-dask {"),
+    "half of JSON": prints(b"railyard-dask {\n"),
+    "deep JSON": prints(b"railyard-dask " + b"[" * 5000 + b"\n"),
+    "a list": prints(b"railyard-dask []\n"),
+    "number as address": prints(b'railyard-dask {"address": 1}\n'),
+    "address without TLS": prints(b'railyard-dask {"address": "tcp://127.0.0.1:1"}\n'),
+    "command in the address": prints(b'railyard-dask {"address": "tls://a:1; touch /tmp/x"}\n'),
+    "option in the address": prints(b'railyard-dask {"address": "tls://a:1\\n--spec"}\n'),
+    "long line": prints(b"x" * 100_000),
+    "endless line": floods,
+}
+
+
+def test_a_host_that_starts_nothing_is_named_with_the_reason(
+    host: Host, data_regression: DataRegressionFixture
+) -> None:
+    lines: dict[str, str] = {}
+    for name, behaviour in BEHAVIOURS.items():
+        host.behaviour = behaviour
+        lines[name] = line_of("ssh:h1,h2").replace(__version__, "VERSION")
+    data_regression.check(lines)
+    # there are several reasons, by what is lost first
+    host.behaviour = cuts_the_connection
+    assert line_of("ssh:h1,h2").startswith("--on: Dask can't be started on h1: ")
 
 
 def test_a_host_that_says_nothing_is_given_up(host: Host, in_one_second: None) -> None:
     host.behaviour = silent
-    assert "can't be started on h1: nothing was started there within 1 s; try: ssh h1 true" in line_of("ssh:h1")
+    assert "within 1 s; try: ssh h1 true" in line_of("ssh:h1")
 
 
 def test_a_port_that_accepts_and_says_nothing_is_given_up(
@@ -181,7 +175,7 @@ def test_a_port_that_accepts_and_says_nothing_is_given_up(
         config = f"Host mute\n  HostName 127.0.0.1\n  Port {listener.getsockname()[1]}\n"
         (tmp_path / ".ssh" / "config").write_text(config)
         monkeypatch.setenv("HOME", str(tmp_path))
-        assert "can't be started on mute: nothing was started there within 1 s" in line_of("ssh:mute")
+        assert "within 1 s; try: ssh mute true" in line_of("ssh:mute")
 
 
 def test_key_goes_to_its_host_only_and_as_input(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,10 +204,10 @@ def test_a_host_that_names_a_silent_port_is_given_up(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(connecting, "_LOOK_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"tls://127.0.0.1:{listener.getsockname()[1]}"
-        with pytest.raises(MissingRequirement, match=f"no Dask scheduler answers at {address}; start one"):
+        with pytest.raises(MissingRequirement, match=f"answers at {address}"):
             connecting.connected_security(address, KEYS)
 
 
 def test_an_address_without_hosts_is_refused() -> None:
-    with pytest.raises(BadInput, match="--on: 'ssh:,' must name hosts, such as ssh:h1,h2"), ssh.started("ssh:,"):
+    with pytest.raises(BadInput, match="--on: 'ssh:,'"), ssh.started("ssh:,"):
         pass
