@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pytest_regressions.data_regression import DataRegressionFixture
 from rich.console import Console
 
 from railyard.core.errors import BadInput, CheckFailed
@@ -68,10 +69,10 @@ class Runs:
         self.saved.append(run)
         return Analysis(run)
 
-    def _do(self, what: str) -> None:
-        if what in self.fail_at:
-            raise self.fail_at[what]
-        self.did.append(what)
+    def _do(self, part: str) -> None:
+        if part in self.fail_at:
+            raise self.fail_at[part]
+        self.did.append(part)
 
     @contextmanager
     def _built(self, label: str, plan: Plan, datapath: object, reroute: bool, run: Run) -> Iterator[Any]:
@@ -120,9 +121,9 @@ class Runs:
                 pass
 
             @contextmanager
-            def step(self, what: str, total: float | None = None, in_bytes: bool = False) -> Iterator[None]:
+            def step(self, title: str, total: float | None = None, in_bytes: bool = False) -> Iterator[None]:
                 yield
-                recorded.append(what)
+                recorded.append(title)
 
             def reached(self, amount: float) -> None:
                 pass
@@ -139,74 +140,44 @@ def spec_of(**keys: Any) -> ExperimentSpec:
     return parse({"name": "mine", "fabrics": [SMALL], **keys})
 
 
-def test_workloads_run_once_for_both_reroute_settings(runs: Runs, tmp_path: Path) -> None:
-    fabrics = [SMALL, {**SMALL, "kind": "rail-optimized"}]
-    spec = spec_of(fabrics=fabrics, workloads=[COLLECTIVE], faults=[FAULT], repeats=2, seed=9)
-    run_experiment(spec, tmp_path, None)
-    rate = runs.did[0].split()[2]
-    one = [
-        "build {} {} reroute on",
-        "calibrate",
-        "all-gather 0 seed 9",
-        "all-gather 1 seed 9",
-        "heartbeats every 0.02 s",
-        "link-down d0g1 on 0",
-        "hearts stop",
-        "stop {}",
-        "build {} {} reroute off",
-        "link-down d0g1 off 0",
-        "stop {}",
-    ]
-    assert runs.did == [line.format(name, rate) for name in ("rail-only", "rail-optimized") for line in one]
+TIMED: dict[str, Any] = {**FAULT, "after": "all-gather-hierarchical", "at": "10ms"}
+TWO_FABRICS = [SMALL, {**SMALL, "kind": "rail-optimized"}]
+TWO_FAULTS = [{**FAULT, "on": [1]}, {**FAULT, "target": "d0g0", "on": [1]}]
+EXPERIMENTS: dict[str, dict[str, Any]] = {
+    "workloads alone": {"workloads": [COLLECTIVE]},
+    "workloads and faults on two fabrics": {
+        "fabrics": TWO_FABRICS, "workloads": [COLLECTIVE], "faults": [FAULT], "repeats": 2, "seed": 9,
+    },
+    "faults without heartbeats": {"faults": [FAULT], "reroute": ["on"], "heartbeats": "off"},
+    "faults of the second fabric": {"fabrics": TWO_FABRICS, "faults": TWO_FAULTS, "heartbeats": "off"},
+    "faults and scripts": {
+        "reroute": ["off"], "workloads": [COLLECTIVE], "script_repeats": 2, "seed": 7, "faults": [FAULT],
+        "scripts": [
+            {"name": "cut", "faults": [TIMED, TIMED], "during": "all-gather"}, {"name": "two", "faults": [FAULT]},
+        ],
+    },
+}  # fmt: skip
+
+
+def test_parts_run_in_order(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data_regression: DataRegressionFixture
+) -> None:
+    """Each fabric is built once for each mode of rerouting that is needed, and workloads run on the first of them."""
+    orders: dict[str, dict[str, Any]] = {}
+    for case, keys in EXPERIMENTS.items():
+        runs = Runs(monkeypatch)
+        spec = spec_of(**keys)
+        run_experiment(spec, tmp_path, None)
+        assert len(runs.steps) == runs.total
+        orders[case] = {"order": runs.did, "injections": FaultsMeasure().counts(spec).faults}
+    data_regression.check(orders)
 
 
 def test_fabric_state_is_restored_after_the_last_fault(runs: Runs, tmp_path: Path) -> None:
     scripts = [{"name": "two", "faults": [FAULT]}]
     run_experiment(spec_of(faults=[FAULT], scripts=scripts, seed=7), tmp_path, None)
-    as_found: StateSnapshot = {name: frozenset() for name in ("d0g0", "d0g1", "d1g0", "d1g1")}
-    assert runs.left == [("two on 0 seed 7", as_found), ("two off 0 seed 7", as_found)]
-
-
-def test_heartbeats_run_during_faults_unless_off(runs: Runs, tmp_path: Path) -> None:
-    run_experiment(spec_of(faults=[FAULT], reroute=["on"], heartbeats="off"), tmp_path, None)
-    assert [line.split()[0] for line in runs.did] == ["build", "calibrate", "link-down", "stop"]
-
-
-def test_scripts_run_after_faults_with_a_seed_per_repeat(runs: Runs, tmp_path: Path) -> None:
-    timed = {**FAULT, "after": "all-gather-hierarchical", "at": "10ms"}
-    scripts = [{"name": "cut", "faults": [timed, timed], "during": "all-gather"}, {"name": "two", "faults": [FAULT]}]
-    keys: dict[str, Any] = {"reroute": ["off"], "workloads": [COLLECTIVE], "script_repeats": 2, "seed": 7}
-    spec = spec_of(faults=[FAULT], scripts=scripts, **keys)
-    run_experiment(spec, tmp_path, None)
-    assert runs.did[3:-1] == [
-        "link-down d0g1 off 0",
-        "cut off 0 seed 7 beside all-gather",
-        "cut off 1 seed 8 beside all-gather",
-        "two off 0 seed 7",
-        "two off 1 seed 8",
-    ]
-    assert len(runs.steps) == runs.total
-    assert (FaultsMeasure().steps(spec), FaultsMeasure().counts(spec).faults) == (5, 7)
-
-
-def test_fault_runs_only_on_its_named_fabrics(runs: Runs, tmp_path: Path) -> None:
-    fabrics = [SMALL, {**SMALL, "kind": "rail-optimized"}]
-    faults = [{**FAULT, "on": [1]}, {**FAULT, "target": "d0g0", "on": [1]}]
-    spec = spec_of(fabrics=fabrics, faults=faults, heartbeats="off")
-    run_experiment(spec, tmp_path, None)
-    assert [line.split()[0] for line in runs.did] == ["build", "calibrate", "stop", *_broken_twice()]
-    assert len(runs.steps) == runs.total
-    assert FaultsMeasure().counts(spec).faults == 4
-
-
-def _broken_twice() -> list[str]:
-    return ["build", "calibrate", "link-down", "link-down", "stop", "build", "link-down", "link-down", "stop"]
-
-
-def test_without_faults_a_fabric_is_built_once(runs: Runs, tmp_path: Path) -> None:
-    run_experiment(spec_of(workloads=[COLLECTIVE]), tmp_path, None)
-    assert [line.split()[0] for line in runs.did] == ["build", "calibrate", "all-gather", "stop"]
-    assert "reroute on" in runs.did[0]
+    before: StateSnapshot = {name: frozenset() for name in ("d0g0", "d0g1", "d1g0", "d1g1")}
+    assert runs.left == [("two on 0 seed 7", before), ("two off 0 seed 7", before)]
 
 
 counts = st.integers(1, 3)

@@ -39,8 +39,7 @@ def pattern(plan: Plan, *specs: dict[str, Any]) -> Pattern:
 
 
 def scores_of(plan: Plan, *specs: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    found = pattern(plan, *specs)
-    scores = expected_scores(plan, found.flows(range(len(specs))))
+    scores = expected_scores(plan, pattern(plan, *specs).flows(range(len(specs))))
     return scores.rails, scores.domains, scores.spine
 
 
@@ -59,28 +58,21 @@ def test_score_is_the_share_left_by_the_background(
     assert scores_of(plan_of(rails=3), *specs) == (rails, domains, 100)
 
 
-def test_the_spines_load_is_on_the_rails_below_too() -> None:
+def test_spines_load_rails_and_full_is_never_blocked() -> None:
     plan = plan_of("rail-optimized", domains=3, rails=2, oversubscription=2.0)
     assert scores_of(plan, {"spine": True, "load": 0.8}) == ((60, 60), (100,) * 3, 20)
-
-
-def test_full_is_1_and_never_blocked() -> None:
-    specs = [{"rails": [0], "load": 0.95}] * 2
-    assert scores_of(plan_of(), *specs)[0] == (1, 100)
+    assert scores_of(plan_of(), *[{"rails": [0], "load": 0.95}] * 2)[0] == (1, 100)
 
 
 def test_flows_are_pairs_of_two_domains_with_all_their_bytes() -> None:
     plan = plan_of(domains=3, rails=4)
     keys = {"kind": "transfers", "domains": [0], "ranks": [0, 1], "bytes": "3MB", "stripes": 3, "rounds": 2}
     schedule, *_ = build(parse_workload(keys), plan.spec, plan.rail_bps, plan.hb_bps)
-    found = {(flow.src, flow.dst): flow.size for flow in flows_in(schedule, plan.gpus)}
-    assert found.keys() == {(Gpu(0, 0), Gpu(1, 1)), (Gpu(0, 1), Gpu(1, 0))}  # receipts go back, and don't count
-    data = [t.bytes for _, t in schedule.transfers if (t.src, t.dst) == (0, 5)]
-    assert found[Gpu(0, 0), Gpu(1, 1)] == sum(data)
+    sizes = {(flow.src, flow.dst): flow.size for flow in flows_in(schedule, plan.gpus)}
+    assert sizes.keys() == {(Gpu(0, 0), Gpu(1, 1)), (Gpu(0, 1), Gpu(1, 0))}  # receipts go back, and don't count
+    data = [transfer.bytes for _, transfer in schedule.transfers if (transfer.src, transfer.dst) == (0, 5)]
+    assert sizes[Gpu(0, 0), Gpu(1, 1)] == sum(data)
     assert len(data) == 3 * 2
-
-
-# ── when it changes ──────────────────────────────────────────────────────────────────────────────
 
 
 @st.composite
@@ -99,26 +91,29 @@ def entries(draw: st.DrawFn) -> BackgroundSpec:
 @given(st.lists(entries(), min_size=1, max_size=4))
 def test_changes_are_where_the_waves_begin_and_end(specs: list[BackgroundSpec]) -> None:
     """Looked at tick by tick, nothing goes on or off but at a change that was foreseen."""
-    found = Pattern(plan_of(), tuple(specs))
+    background = Pattern(plan_of(), tuple(specs))
     edges: list[float] = []
-    while (at := found.next_change(edges[-1] if edges else 0.0)) is not None and at <= 200 * TICK:
+    at = background.next_change(0.0)
+    while at is not None and at <= 200 * TICK:
         edges.append(at)
+        at = background.next_change(at)
     assert edges == sorted(set(edges))
-    on = [frozenset(i for i, one in enumerate(specs) if one.wave.is_on(n * TICK)) for n in range(201)]
-    seen = [n * TICK for (before, after), n in zip(pairwise(on), range(1, 201), strict=True) if before != after]
-    assert set(seen) <= set(edges)
-    assert all(found.at(n * TICK) == now for n, now in enumerate(on))
-    assert set(edges) <= {n * TICK for n in range(201)}
+    ticks = [number * TICK for number in range(201)]
+    active = [frozenset(i for i, entry in enumerate(specs) if entry.wave.is_on(at_s)) for at_s in ticks]
+    assert [background.at(at_s) for at_s in ticks] == active
+    changes = {at_s for at_s, (before, after) in zip(ticks[1:], pairwise(active), strict=True) if before != after}
+    assert changes <= set(edges) <= set(ticks)
 
 
 @given(st.integers(0, 3000), st.integers(1, 500), st.integers(1, 500))
-def test_entries_on_at_a_change_stay_on_until_the_next(first: int, lasts: int, rest: int) -> None:
+def test_entries_on_at_a_change_stay_on_until_the_next(first: int, lasts: int, pause: int) -> None:
     """Milliseconds, as people write them, which no binary fraction is."""
-    keys = {"start": f"{first}ms" if first else "0s", "duration": f"{lasts}ms", "period": f"{lasts + rest}ms"}
-    found, at = pattern(plan_of(), {"rails": [0], "load": 0.5, **keys}), 0.0
+    keys = {"start": f"{first}ms" if first else "0s", "duration": f"{lasts}ms", "period": f"{lasts + pause}ms"}
+    background = pattern(plan_of(), {"rails": [0], "load": 0.5, **keys})
+    at = 0.0
     for _ in range(20):
-        at = found.next_change(at) or 0.0
-        assert found.at(at) == found.at(at + 0.0004)
+        at = background.next_change(at) or 0.0
+        assert background.at(at) == background.at(at + 0.0004)
 
 
 def test_constant_background_is_steady() -> None:
@@ -127,8 +122,6 @@ def test_constant_background_is_steady() -> None:
     assert (steady.steady, late.steady) == (True, False)
     assert (late.next_change(0.0), late.next_change(1.0)) == (1.0, None)
 
-
-# ── how long it takes: docs/health-routing.md ────────────────────────────────────────────────────
 
 PLAN = plan_of(domains=4, rails=8)
 HALF_HOT = pattern(PLAN, {"rails": [0, 1, 2, 3], "load": 0.9})
