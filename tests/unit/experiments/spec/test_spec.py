@@ -107,31 +107,29 @@ def test_bare_on_and_off_are_strings() -> None:
     assert parse(yaml.safe_load(text.replace("[on, off]", "off"))).reroute == ("off",)
 
 
-@pytest.mark.parametrize(
-    ("fabrics", "labels"),
-    [
-        ("{kind: rail-only}, {kind: rail-optimized}", ("rail-only", "rail-optimized")),
-        (
-            "{kind: rail-optimized}, {kind: rail-optimized, policy: pxn}, {kind: rail-only}",
-            ("rail-optimized spine", "rail-optimized pxn", "rail-only"),
-        ),
-        (
-            "{kind: rail-only}, {kind: rail-only, platform: h100, domains: 2}",
-            ("rail-only a100 4x4", "rail-only h100 2x4"),
-        ),
-        ("{kind: rail-only}, {kind: rail-only}", ("rail-only", "rail-only 2")),
-        (
-            "{kind: rail-only, rail_rate: 20Mbit}, {kind: rail-only, rail_rate: 40Mbit}",
-            ("rail-only rail 20Mbit", "rail-only rail 40Mbit"),
-        ),
-        (
-            "{kind: rail-optimized, oversubscription: 2}, {kind: rail-optimized, spines: 4}",
-            ("rail-optimized 2 spines 2:1", "rail-optimized 4 spines 1:1"),
-        ),
-    ],
-)
-def test_label_adds_differing_keys_to_the_kind(fabrics: str, labels: tuple[str, ...]) -> None:
-    assert parse(experiment(fabrics=yaml.safe_load(f"[{fabrics}]"))).labels == labels
+LABELLED = """
+fabrics: [{kind: rail-only}, {kind: rail-optimized}]
+fabrics: [{kind: rail-optimized}, {kind: rail-optimized, policy: pxn}, {kind: rail-only}]
+fabrics: [{kind: rail-only}, {kind: rail-only, platform: h100, domains: 2}]
+fabrics: [{kind: rail-only}, {kind: rail-only}]
+fabrics: [{kind: rail-only, rail_rate: 20Mbit}, {kind: rail-only, rail_rate: 40Mbit}]
+fabrics: [{kind: rail-optimized, oversubscription: 2}, {kind: rail-optimized, spines: 4}]
+workloads: [{kind: moe}, {kind: collective, collective: all-to-all}, {kind: moe}]
+workloads: [{kind: collective, collective: all-to-all}, {kind: collective, collective: all-to-all, algorithm: in-rail}]
+workloads: [{kind: moe, name: even}, {kind: moe, name: uneven, skew: 1}, {kind: moe}]
+workloads: [{kind: transfers, ranks: [0, 1]}]
+workloads: [{kind: transfers}, {kind: transfers, stripes: 4}, {kind: transfers, stripes: 4, to: shuffled}]
+"""
+
+
+def test_labels_add_differing_keys_to_the_kind(data_regression: DataRegressionFixture) -> None:
+    labels: dict[str, list[str]] = {}
+    for keys in filter(None, LABELLED.splitlines()):
+        spec = parse(experiment(**yaml.safe_load(f"{{{keys}}}")))
+        labels[keys] = list(spec.labels if keys.startswith("fabrics") else workload_labels(spec))
+        assert workload_labels(parse(spec.resolved())) == workload_labels(spec)
+    labels["sweep-batch"] = list(workload_labels(load("sweep-batch")))
+    data_regression.check(labels)
 
 
 def test_labels_are_never_the_same() -> None:
@@ -139,44 +137,14 @@ def test_labels_are_never_the_same() -> None:
     assert len(set(distinct_labels(names, [{}] * 4))) == 4
 
 
-def test_workloads_have_names_that_are_the_same_on_every_fabric() -> None:
-    collective = {"kind": "collective", "collective": "all-to-all", "duration": "1s"}
-    workloads = [MOE, collective, {**collective, "algorithm": "in-rail"}, MOE]
-    spec = parse(experiment(workloads=workloads))
-    assert workload_labels(spec) == ("moe-1.3b-128", "all-to-all", "all-to-all-in-rail", "moe-1.3b-128 2")
-
-
-def test_workload_keeps_its_given_name() -> None:
-    moe = {"kind": "moe", "duration": "1s"}
-    spec = parse(experiment(workloads=[{**moe, "name": "even"}, {**moe, "name": "uneven", "skew": 1}, moe]))
-    assert workload_labels(spec) == ("even", "uneven", "moe-1.3b-128")
-    assert workload_labels(parse(spec.resolved())) == workload_labels(spec)
-
-
-def test_batches_set_workloads_apart() -> None:
-    names = ("gpt-145.6b batch 8", "gpt-145.6b batch 16", "gpt-145.6b batch 32", "gpt-145.6b batch 64")
-    assert workload_labels(load("sweep-batch")) == names
-
-
 def test_sweep_changes_only_its_axes() -> None:
     """Over domain sizes: bytes of each AllGather, sequences a step, and their computing time on all GPUs together."""
     spec = load("sweep-domain-size")
     jobs = [build(workloads_of(spec)[0], fabric, 20_000_000, 240_000_000)[0].iteration for fabric in spec.gpu_fabrics]
-    seen = set()
+    amounts = set()
     for job, fabric in zip(jobs, spec.gpu_fabrics, strict=True):
         assert job
         gather = next(phase for phase in job.each_micro_batch if phase.name == "tp-all-gather")
         replicas = fabric.gpus // (job.stages * fabric.rails)
-        seen.add((round(gather.data_bytes), replicas * job.micro_batches, round(job.compute_s * fabric.rails, 6)))
-    assert len(seen) == 1
-
-
-def test_transfers_are_named_by_their_differing_keys() -> None:
-    transfers = {"kind": "transfers", "ranks": [0, 1]}
-    several = [transfers, {**transfers, "stripes": 4}, {**transfers, "stripes": 4, "to": "shuffled"}]
-    assert workload_labels(parse(experiment(workloads=[transfers]))) == ("transfers",)
-    assert workload_labels(parse(experiment(workloads=several))) == (
-        "transfers next-rank stripes 1",
-        "transfers next-rank stripes 4",
-        "transfers shuffled stripes 4",
-    )
+        amounts.add((round(gather.data_bytes), replicas * job.micro_batches, round(job.compute_s * fabric.rails, 6)))
+    assert len(amounts) == 1

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from railyard.experiments.measures.workloads.turn import Variant
 from railyard.experiments.measures.workloads.variants import variants_of
 from railyard.experiments.spec.parsing import parse
 
@@ -16,18 +15,10 @@ def variants(**keys: Any) -> list[tuple[str, str]]:
     return [(each.scene, each.policy) for each in variants_of(spec).variants(spec, spec.gpu_fabrics[0])]
 
 
-def test_workload_runs_once_without_policies() -> None:
-    assert variants() == [(Variant().scene, Variant().policy)] == [("", "")]
-
-
-def test_policies_run_in_turn_beside_the_background() -> None:
-    background = [{"rails": [0], "load": 0.5}]
+def test_policies_run_in_turn_in_each_scene() -> None:
     routing = {"policies": ["dr", "health"]}
-    assert variants(routing=routing, background=background) == [("", "dr"), ("", "health")]
-
-
-def test_all_policies_run_in_a_scene_before_the_next_one() -> None:
-    routing = {"policies": ["dr", "health"]}
-    turns = variants(routing=routing, grid={"rails": [0], "loads": [0, 0.5]})
-    assert [policy for _, policy in turns] == ["dr", "health"] * 2
-    assert [scene for scene, _ in turns] == ["g0 0%", "g0 0%", "g0 50%", "g0 50%"]
+    assert variants() == [("", "")]
+    assert variants(routing=routing, background=[{"rails": [0], "load": 0.5}]) == [("", "dr"), ("", "health")]
+    assert variants(routing=routing, grid={"rails": [0], "loads": [0, 0.5]}) == [
+        ("g0 0%", "dr"), ("g0 0%", "health"), ("g0 50%", "dr"), ("g0 50%", "health"),
+    ]  # fmt: skip
