@@ -28,8 +28,11 @@ def precomputed_for(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> PrecomputedD
 
 
 def singles(plan: Plan) -> list[Broken]:
-    alone = [frozenset({gpu}) for gpu in plan.gpus]
-    return [*(Broken(links=gpu) for gpu in alone), *(Broken(hb=gpu) for gpu in alone), Broken(rails=frozenset({0}))]
+    failures = [Broken(rails=frozenset({0}))]
+    for gpu in plan.gpus:
+        dead = frozenset({gpu})
+        failures += [Broken(links=dead), Broken(hb=dead), Broken(links=dead, hb=dead)]
+    return failures
 
 
 def test_precomputed_detours_equal_those_computed_later(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
