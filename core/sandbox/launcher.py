@@ -82,15 +82,7 @@ def enter(
             message |= {"put_back": hidden.needed(visible), "sockets": hidden.sockets()}
             parent_socket.sendall(json.dumps(message).encode() + b"\n")
 
-        def forward(number: int) -> None:
-            """Forward a signal to the sandbox init, which may not exist yet; `unshare` itself ignores signals."""
-            while process.poll() is None:
-                with suppress(psutil.NoSuchProcess):
-                    for inner in psutil.Process(process.pid).children():
-                        inner.send_signal(number)
-                        return
-                time.sleep(0.002)
-
+        forward = partial(_forward, process)
         status = signals.wait(process, forward, found_by, Continued(process.pid), is_repeated=interactive)
         received = b""
         with suppress(OSError):
@@ -100,13 +92,24 @@ def enter(
         report = received.removeprefix(STARTED).removesuffix(FINISHED).decode(errors="replace")
         summary, _, text = report.partition("\n")
         return crash.print_report(summary, text)
+    # 1 is `unshare`'s own status, also for a sandbox init that was killed
     if status != 1 or FINISHED in received:
-        # 1 is `unshare`'s own status, also for a sandbox init that was killed
         return status
     if received.startswith(STARTED):
         print("the run's own process died (signal 9)", file=sys.stderr)
         return 128 + signal.SIGKILL
     raise MissingRequirement("the sandbox did not start", f"see the line above, and {PROGRAM} doctor")
+
+
+def _forward(process: "subprocess.Popen[bytes]", number: int) -> None:
+    """Forward a signal to the sandbox init, below `unshare`, which itself ignores signals."""
+    # the sandbox init may not exist yet
+    while process.poll() is None:
+        with suppress(psutil.NoSuchProcess):
+            for inner in psutil.Process(process.pid).children():
+                inner.send_signal(number)
+                return
+        time.sleep(0.002)
 
 
 def start(

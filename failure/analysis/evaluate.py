@@ -332,7 +332,19 @@ class _FaultObservations:
                 self.is_intermittent = True
 
     def run(self, total: Trace) -> FaultRun:
-        """Return the record. `total`: the goodput of all streams."""
+        """Return the record, with goodput around the fault. `total`: the goodput of all streams."""
+        script = self.script
+        recovery = self.recovery()
+        recovery = replace(recovery, recovered=recovered(recovery, self.late_losses()))
+        window = slice(max(0, script.bin_of(self.fault_ns - int(BEFORE_S * 1e9))), script.bin_of(self.after_ns))
+        fault_ms = (self.fault_ns - script.begun_ns) / 1e6
+        t_ms = tuple(number * BIN_MS - fault_ms for number in range(len(total))[window])
+        bps = tuple(total[window].tolist())
+        affected_bps = tuple(self.affected_trace[window].tolist())
+        return FaultRun(self.fault, recovery, t_ms, bps, affected_bps)
+
+    def recovery(self) -> Recovery:
+        """Return the times and losses of the recovery, without the conclusion from them."""
         script = self.script
         far_side = self.probes - self.at_source
         # the controller detected this fault, then decided, then had changed routes
@@ -345,12 +357,8 @@ class _FaultObservations:
         # bins are coarse: goodput can't be back before the first packet; 0 says that it never fell
         if first_ms is not None and goodput_ms:
             goodput_ms = max(goodput_ms, first_ms)
-        resumed_ns = self.fault_ns + max(int((first_ms or 0) * 1e6), LATE_NS)
-        above_max_flow = 0
-        if resumed_ns < self.repair_ns:
-            above_max_flow = script.above_max_flow(self.affected, resumed_ns, self.repair_ns)
         return_end_ns = min(self.after_ns, script.next_action_ns(self.repair_ns) - IN_FLIGHT_NS)
-        recovery = Recovery(
+        return Recovery(
             interval=IntervalId(),  # the caller's to know
             fault=self.fault.kind,
             target=self.fault.target,
@@ -367,7 +375,7 @@ class _FaultObservations:
             primary_path_ms=self.primary_path_ms(),
             source_side_probed=len(self.at_source),
             far_side_probed=len(far_side),
-            above_max_flow=above_max_flow,
+            above_max_flow=self.above_max_flow(first_ms),
             lost_bytes=script.log.lost_bytes,
             probes_lost=self.probes_lost(self.fault_ns - IN_FLIGHT_NS, self.after_ns),
             probes_lost_after_repair=self.probes_lost(self.repair_ns, return_end_ns),
@@ -375,13 +383,13 @@ class _FaultObservations:
             recovered=Recovered.NOT_MEASURED,
             has_streams=self.has_streams,
         )
-        recovery = replace(recovery, recovered=recovered(recovery, self.late_losses()))
-        window = slice(max(0, script.bin_of(self.fault_ns - int(BEFORE_S * 1e9))), script.bin_of(self.after_ns))
-        fault_ms = (self.fault_ns - script.begun_ns) / 1e6
-        t_ms = tuple(number * BIN_MS - fault_ms for number in range(len(total))[window])
-        bps = tuple(total[window].tolist())
-        affected_bps = tuple(self.affected_trace[window].tolist())
-        return FaultRun(self.fault, recovery, t_ms, bps, affected_bps)
+
+    def above_max_flow(self, first_ms: float | None) -> int:
+        """Return how many affected streams exceeded their max-flow from the first packet until the repair."""
+        since_ns = self.fault_ns + max(int((first_ms or 0) * 1e6), LATE_NS)
+        if since_ns >= self.repair_ns:
+            return 0
+        return self.script.above_max_flow(self.affected, since_ns, self.repair_ns)
 
     def next_step_ms(self, step: str, before_ms: float | None) -> float | None:
         """Return the time of the controller's step that follows another; None also if that never came."""
