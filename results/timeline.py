@@ -23,7 +23,8 @@ _ENDS: Final = {"started": "finished", "on": "off"}
 def timeline(run: Run) -> Track:
     """Return everything that a run recorded with a time, as one track with others below it."""
     root = Track(run.name)
-    root.child("faults")  # which comes first, whatever draws it
+    # faults come first on the timeline, whatever draws them
+    root.child("faults")
     events = sorted(run.events, key=lambda e: e.monotonic_ns)
     arrows: dict[tuple[str, int], list[int]] = {}
     for measure in MEASURED.values():

@@ -34,8 +34,10 @@ FULL_SIZE = "projected_full_size"
 FOLLOW_FROM_TIME: Final = (SAME_SHAPE, FULL_SIZE, THROUGHPUT)
 """Metrics that are computed from the time of the same interval and phase alone."""
 MAX_UNEXPLAINED: Final = 0.05  # share by which a time may be off what its formula explains
-FAITHFUL_RATIO: Final = (0.97, 1.05)  # measured over predicted: what a faithful run reaches
-HEARTBEATS = "heartbeats"  # no workload of the experiment's: what watching for silence costs
+# measured over predicted, as faithful runs reach it
+FAITHFUL_RATIO: Final = (0.97, 1.05)
+# no workload of the experiment's: what watching for silence costs
+HEARTBEATS = "heartbeats"
 
 
 def grouped(rows: Iterable[Grouped], *keys: str) -> dict[Any, list[Grouped]]:

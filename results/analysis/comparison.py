@@ -29,9 +29,11 @@ from railyard.results.runs.records import Run, Verdict
 
 Change = Literal["slower", "not enough data", "faster", "same"]
 MIN_VALUES: Final = MIN_REPEATS_FOR_MEDIAN
-RESOLUTION: Final = {"ms": LAG.degraded}  # of recovery times: threads may be as late as this in an interval that is ok
+# of recovery times: threads may be as late as this in an interval that is ok
+RESOLUTION: Final = {"ms": LAG.degraded}
 _BELIEVED: Final[tuple[Verdict, ...]] = ("ok", "not compared")
-_PROJECTED: Final = (SAME_SHAPE, FULL_SIZE)  # follow from a time that is compared itself
+# these follow from a time that is compared itself
+_PROJECTED: Final = (SAME_SHAPE, FULL_SIZE)
 _HIGHER_IS_BETTER: Final = ("bit/s",)  # units; of any other, less is better
 _RESAMPLES: Final = 10_000
 Floats = npt.NDArray[np.float64]
@@ -255,7 +257,8 @@ def _compared(key: RowKey, a: Floats, b: Floats, left_out: int, limit: float, ta
     medians_b = _resampled_medians(b, 2)
     low, high = _interval(_ratios(medians_a, medians_b), tail)
     with np.errstate(invalid="ignore"):
-        differences = np.where(medians_a == medians_b, 0.0, medians_b - medians_a)  # "never" twice is no difference
+        # "never" twice is no difference, though infinity less infinity is no number
+        differences = np.where(medians_a == medians_b, 0.0, medians_b - medians_a)
     least, most = _interval(differences, tail)
     resolution = RESOLUTION.get(key.unit, 0.0)
     is_within = 1 / (1 + limit) <= low and high <= 1 + limit

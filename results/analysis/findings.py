@@ -117,7 +117,8 @@ def load_findings(load: Load) -> Iterator[Finding]:
     yield Finding(where, FOREIGN_BURST, load.foreign_100ms, text)
     if load.transfers_faulted:
         yield Finding(where, PAUSE, load.pause_ms, f"the machine paused for {load.pause_ms:.0f} ms")
-        return  # links were cut on purpose: what that loses is the result, and not a fault of the emulation
+        # links were cut on purpose: what that loses is the result, and not a fault of the emulation
+        return
     segments = max(1, load.segments)
     if not load.rerouted:
         retransmitted = load.retransmits / segments

@@ -16,8 +16,10 @@ import numpy.typing as npt
 
 from railyard.results.format import NOTHING, milliseconds
 
-MIN_REPEATS_FOR_MEDIAN: Final = 5  # of fewer, an interval would be no more than the least and the most
-MIN_REPEATS_FOR_P95: Final = 20  # of fewer, it is the slowest one, and nothing says how slow others may be
+# of fewer repeats, an interval would be no more than the least and the most
+MIN_REPEATS_FOR_MEDIAN: Final = 5
+# of fewer repeats it is the slowest one, and nothing says how slow others may be
+MIN_REPEATS_FOR_P95: Final = 20
 Interval = tuple[float | None, float | None]  # both ends belong to it; None is "never"
 
 

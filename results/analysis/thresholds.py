@@ -2,5 +2,7 @@
 
 from typing import Final
 
-LIMIT: Final = 0.02  # of a change that is none: what medians of unchanged runs differ by
-CONFIDENCE: Final = 0.95  # that no verdict of a comparison is wrong by chance
+# medians of unchanged runs differ by as much: a smaller change is none
+LIMIT: Final = 0.02
+# that no verdict of a comparison is wrong by chance
+CONFIDENCE: Final = 0.95

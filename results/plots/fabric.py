@@ -13,10 +13,13 @@ from railyard.results.plots import style
 from railyard.results.runs.records import FabricRun
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, FabricKind
 
-_MAX_GPUS: Final = 128  # drawn; of a larger fabric the first domains and rails stand for the rest
+# of a larger fabric the first domains and rails stand for the rest
+_MAX_GPUS: Final = 128
 _MAX_RAILS: Final = 16
-_MAX_HALF_WIDTH_GPUS: Final = 32  # GPUs up to which half the width of the page will do
-_MAX_NAMED_DOMAINS: Final = 12  # domains up to which there is room for their names, and those of their optical switches
+# up to so many GPUs half the width of the page will do
+_MAX_HALF_WIDTH_GPUS: Final = 32
+# with more domains their names, and those of their optical switches, would overlap
+_MAX_NAMED_DOMAINS: Final = 12
 _OPTICAL_SWITCH_HEIGHT: Final = 2.6  # how high an optical switch of a domain is drawn
 _Y: Final = {"domain": 0.0, "gpu": 4.0, "domain_optics": 13.0, "optics": 18.0, "rail": 30.0, "spine": 46.0}
 _SWITCH_HEIGHT: Final = 4.5

@@ -22,10 +22,12 @@ from matplotlib.figure import Figure
 from railyard.results.format import rate, seconds, short
 from railyard.results.plots.svg import compact
 
-mpl.rcdefaults()  # Matplotlib has read a matplotlibrc in the working folder, which may be anybody's, as in /tmp
+# Matplotlib has read a matplotlibrc in the working folder, which may be anybody's, as in /tmp
+mpl.rcdefaults()
 INK: Final = "#101112"
 PAPER: Final = "#fdfdfe"
-MUTED: Final = "#7f8385"  # lines and shapes visible on white and on black; too pale for text
+# visible on white and on black as lines and shapes; too pale for text
+MUTED: Final = "#7f8385"
 GRID: Final = "#9a9ea155"
 BLUE, ORANGE, GREEN, PINK, SKY, VERMILION, YELLOW, GREY = (
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#d9c400", "#8a8f94",
@@ -40,7 +42,8 @@ KINDS: Final = {"TP": "#6a5ed0", "PP": "#44aa99", "DP": "#ddcc77", "EP": "#cc667
 takes a free one, see kind_colours.
 """
 _OTHER_KINDS: Final = ("#999933", "#882255", "#aa4499", "#117733", "#dddddd")
-RAIL_SHADES: Final = ("#8ec6ea", "#2b7bb0")  # from the first rail to the last; 3:1 on dark paper too
+# from the first rail to the last; their contrast is 3:1 on dark paper too
+RAIL_SHADES: Final = ("#8ec6ea", "#2b7bb0")
 DOMAIN: Final = "#b0741a"  # outlines of HB domains
 RAIL_PAIRS: Final = "#a8329e"  # outlines of pairs of one rail
 WIDTH: Final = 10.0  # inches; the page scales it
@@ -48,7 +51,8 @@ WIDTH: Final = 10.0  # inches; the page scales it
 _STYLE: Final[dict[Any, Any]] = {
     "font.family": "DejaVu Sans",
     "font.size": 10,
-    "text.parse_math": False,  # a name with dollar signs is no formula
+    # a name with dollar signs is no formula
+    "text.parse_math": False,
     **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
     **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), MUTED),
     **dict.fromkeys(("axes.facecolor", "figure.facecolor", "savefig.facecolor"), "none"),

@@ -15,9 +15,12 @@ from matplotlib.artist import Artist
 _MARK: Final = "mark:"
 _XLINK: Final = "{http://www.w3.org/1999/xlink}href"
 _DROPPED: Final = {"fill-opacity": "1", "stroke-opacity": "1", "opacity": "1", "stroke-width": "1", "font-family": ""}
-_NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, production 2
-_LEGIBLE_PX: Final = 9.0  # text is never shown smaller: a figure that would be scrolls sideways instead
-_MANY: Final = 12  # coordinates above which a path is a curve and not a shape
+# XML 1.0, production 2: a name may have characters that no XML parser reads
+_NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# text is never shown smaller: a figure that would be scrolls sideways instead
+_LEGIBLE_PX: Final = 9.0
+# a path with more coordinates is a curve, in which a tenth of a unit isn't seen, and not a shape
+_MANY: Final = 12
 
 
 def mark(artists: Artist | Iterable[Artist], series: str = "", *tips: str) -> None:

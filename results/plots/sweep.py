@@ -26,7 +26,8 @@ PlaceAndCell = tuple["Place", tuple[str, str]]  # a point of a line, with its fa
 Timed = Mapping[tuple[str, str, str], Spread]
 """(fabric, workload, phase) -> its times; phase "" is the whole, and a prediction alone has no values."""
 
-MIN_POINTS: Final = 3  # two points are a comparison, which bars show better
+# two points are a comparison, which bars show better
+MIN_POINTS: Final = 3
 _ACROSS: Final = 2  # phases side by side
 _SIZE: Final = frozenset({"domains", "rails"})
 _TRAITS: Final[Mapping[str, tuple[str, Callable[[Any], float]]]] = {

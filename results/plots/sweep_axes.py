@@ -23,7 +23,8 @@ from railyard.results.plots.sweep import Place, draw_legend, draw_panel, looks_o
 
 MAX_FIGURES: Final = 24
 MAX_PANELS: Final = 12  # of a figure
-FABRIC: Final = "fabric"  # stands for an axis where nothing but the seed varies
+# stands for an axis where nothing but the seed varies
+FABRIC: Final = "fabric"
 _ACROSS: Final = 2
 _PANEL_IN: Final = 2.6
 _CROSSES: Final = {"degraded": plots.ORANGE, "invalid": plots.VERMILION}

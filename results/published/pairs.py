@@ -20,7 +20,8 @@ from railyard.workloads.matrix.pair_traffic import SCOPES, Traffic
 
 K = TypeVar("K", bound=str)
 COLUMNS: Final = ("count", "kind", "where", "pairs", "bytes", "least_pair_bytes", "most_pair_bytes", "share_pct")
-_LABELLED: Final = 0.05  # of a bar: narrower parts can't hold their percentage
+# narrower parts of a bar can't hold their percentage
+_LABELLED: Final = 0.05
 _RAMP: Final = ("#a9cfe8", "#6aaed6", "#2070b4", "#083471")
 
 

@@ -27,7 +27,8 @@ from railyard.results.runs.records import RUN, Event, Run, record_kinds
 NAME: Final = "journal.jsonl"
 KILLED: Final = "the run was killed: the interval that was under way then is lost"
 _STATE: Final = ("name", "started_utc", "spec", "provenance", "scale", "interrupted", "failed")
-_REPLACED: Final = ("fabrics", "loads")  # of which a row may be replaced by one with more in it
+# a row of these kinds may be replaced by one with more in it
+_REPLACED: Final = ("fabrics", "loads")
 
 
 class Journal:
@@ -92,7 +93,8 @@ class Journal:
     def _new_rows(self, kind: RecordKind[Any]) -> list[bytes]:
         name = kind.name
         row = kind.row
-        records = list(self._run.rows(kind))  # other threads add events
+        # a copy, since other threads add events meanwhile
+        records = list(self._run.rows(kind))
         at = self._written[name]
         if name in _REPLACED:
             for place, (written, record) in enumerate(zip(self._replaced[name], records, strict=False)):

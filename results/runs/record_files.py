@@ -23,17 +23,21 @@ from railyard.core.records import INTERVAL_FIELDS, IntervalId
 
 Row = TypeVar("Row")
 Plain = dict[str, Any]  # column -> value
-MOST_ROWS: Final = 5_000_000  # of a table: each takes a kilobyte of memory
+# each row of a table takes a kilobyte of memory
+MOST_ROWS: Final = 5_000_000
 MOST_MEMORY_BYTES: Final = 1_500_000_000
 """Most memory that a text may take when it is read: a few bytes of it can be an object of a hundred."""
 _VALUE_BYTES: Final = 40  # of a number in a list
 _STRING_BYTES: Final = 55  # beside its characters
 _LIST_BYTES: Final = 100
 _OBJECT_BYTES: Final = 200
-_MEMBER_BYTES: Final = 65  # of an object; the names are shared
-_CELL_BYTES: Final = 150  # of CSV: a value in a row's dictionary
+# of a member of an object; the names are shared by all lines
+_MEMBER_BYTES: Final = 65
+# a cell of CSV is a value in its row's dictionary
+_CELL_BYTES: Final = 150
 _ROW_BYTES: Final = 1000
-_ROWS_PER_BYTE: Final = 4  # of a compressed file: each row has a measured value
+# a compressed file has a measured value in each row, so it can't have many rows per byte
+_ROWS_PER_BYTE: Final = 4
 _FEW_ROWS: Final = 10_000
 _ARROW: Final = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 

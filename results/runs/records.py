@@ -114,7 +114,8 @@ INTERRUPTIONS: Final = ("interrupted", "interval-failed")
 """Events of the source PROCESS: a process died or was stopped, and an interval failed meanwhile."""
 INJECTED_LATE: Final = "injected-late"
 """A fault was injected after it was due: an event of the source RUN."""
-LATE_S: Final = 0.05  # an injection is late from here on: faults that are less apart count as simultaneous
+# an injection is late from here on: faults that are less apart count as simultaneous
+LATE_S: Final = 0.05
 LIVE: Final = "live"
 """Source of events on what was clicked on the live page: faults, traffic, and `HOLDS`."""
 HOLDS: Final = ("pause", "resume")
@@ -170,8 +171,10 @@ class Load(Record):
     retransmits: int
     segments: int  # TCP segments sent
     drops: int  # at every queue and port of the fabric
-    transfers_faulted: bool = False  # a fault was injected on purpose: its retransmits and drops don't count
-    rerouted: bool = False  # routes changed meanwhile: frames overtake each other, and TCP sends again what isn't lost
+    # a fault was injected on purpose: its retransmits and drops don't count
+    transfers_faulted: bool = False
+    # routes changed meanwhile: frames overtake each other, and TCP sends again what isn't lost
+    rerouted: bool = False
     dilation: float = 1.0  # of the fabric as it was built then: its links' checks are those of the same
     cpu_stolen: float = 0.0  # share of the usable cores that other guests of the host had
     cpu_throttled: float = 0.0  # share of the time for which a CPU quota stopped the run
@@ -184,7 +187,8 @@ class Load(Record):
     drops_node: str = ""  # the node and interface with most of `drops`, and how many it had
     drops_interface: str = ""
     drops_most: int = 0
-    late_ms: float = PAUSE_S * 1e3  # how late threads may be; without faults, longer where links are slow
+    # without faults, threads may be later where links are slow
+    late_ms: float = PAUSE_S * 1e3
 
 
 @dataclass(frozen=True, slots=True)

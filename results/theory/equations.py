@@ -60,7 +60,8 @@ def last_stage_network_s(micro_batches: N, collectives_s: N, virtual_stages: N, 
     return collectives + pipeline
 
 
-MAX_CELLS: Final = 20  # cells of a grid all of whose matrices are tried: a million of them
+# a grid of so many cells has a million matrices, all of which are tried
+MAX_CELLS: Final = 20
 
 Ints = npt.NDArray[np.int64]
 

@@ -7,7 +7,8 @@ from typing import Final
 
 KB: Final = 1024
 MB: Final = 1024 * KB
-SMALL: Final = 128 * KB  # 5.2.1: small-scale data are 2 KB to 128 KB, large-scale 512 KB to 64 MB
+# Nezha 5.2.1: small-scale data are 2 KB to 128 KB, large-scale 512 KB to 64 MB
+SMALL: Final = 128 * KB
 LARGE: Final = 512 * KB
 LARGEST: Final = 64 * MB
 

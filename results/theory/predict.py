@@ -25,7 +25,8 @@ from railyard.workloads.matrix.traffic_matrix import at_line_rate, ways
 from railyard.workloads.schedule import Iteration, Phase, Program, Rates, Scale, Schedule
 
 BOTTLENECK: Final = "bottleneck link"
-BUSIEST: Final = 0.99  # of the most bytes that a GPU of a phase has: parts are rounded to whole bytes
+# of the most bytes that a GPU of a phase has: parts are rounded to whole bytes, so equal GPUs differ slightly
+BUSIEST: Final = 0.99
 
 
 def predict_phase(phase: Phase, rates: Rates, fabric: FabricSpec, spread: Spread = "even") -> float:

@@ -49,7 +49,8 @@ _CLEARED = 1
 _NEEDED = 2
 _SEQUENCE: Final = 1
 _VALUES: Final = {bool: "bool_value", int: "int_value", float: "double_value", str: "string_value"}
-_KEPT: Final = 10_000  # packets: objects take ten times the memory of their bytes
+# packets as objects take ten times the memory of their bytes
+_KEPT: Final = 10_000
 
 
 def _classes() -> dict[str, Any]:

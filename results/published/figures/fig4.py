@@ -20,7 +20,8 @@ MODEL: Final = "gpt-1008b"
 DOMAINS: Final = 16
 BATCH: Final = 4096
 DATA: Final = 64
-TENSOR: Final = 8  # not in the paper: Megatron's, and with d = 32 x 2 it fills the domains of 256
+# not in the paper: Megatron's, and with d = 32 x 2 it fills the domains of 256
+TENSOR: Final = 8
 TENSORS: Final = (1, 2, 4, TENSOR)
 COLOURS: Final = {
     "TP (HB)": style.KINDS["TP"], "PP (HB)": "#a3dcd2", "PP (NIC)": style.KINDS["PP"], "DP (HB)": "#f2ebc7",

@@ -8,7 +8,8 @@ from railyard.results.plots.style import BLUE, GREY, quiet
 from railyard.results.published.catalogue import Cell, Claim, Figure
 from railyard.results.theory.iteration.fit import Measured, hfu_pct, leave_model_out_s, measured, predicted_s
 
-CLAIMED: Final = {"gpt-1t": 1.8, "gpt-22b": 10.8}  # rail-only V-A: percent between its own model and the ground truth
+# Rail-only V-A: percent between its own model and the ground truth
+CLAIMED: Final = {"gpt-1t": 1.8, "gpt-22b": 10.8}
 
 
 def figure() -> Figure:

@@ -12,7 +12,8 @@ from railyard.workloads.allreduce.engine_kind import predicted_s
 if TYPE_CHECKING:
     import matplotlib.figure
 
-_POLICIES: Final = {"99/1": "weights:99:1", "1/99": "weights:1:99"}  # the paper's names of policies, where ours differ
+# the paper's names of policies, where ours differ
+_POLICIES: Final = {"99/1": "weights:99:1", "1/99": "weights:1:99"}
 _MEASURED: Final = "by Eq. 1 to 5 alone; the paper measured it"
 
 

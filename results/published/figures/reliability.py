@@ -16,7 +16,8 @@ CLUSTERS: Final = ((65_536, 256, 64), (65_536, 256, 256), (65_536, 8, 64))
 YEARS: Final = 300
 SEED: Final = 1
 LLAMA3: Final = (16_384, 8, 64)
-LLAMA3_NETWORK: Final = 35  # the Llama 3 Herd of Models, section 3.3.4, Table 5: network switch or cable
+# The Llama 3 Herd of Models, section 3.3.4, Table 5: network switch or cable
+LLAMA3_NETWORK: Final = 35
 COLUMNS: Final = (
     "gpus", "domain_gpus", "radix", "design", "what", "unit",
     "mean", "low", "high", "first_order", "year_p5", "year_p95",
