@@ -109,10 +109,10 @@ def unfit(field: str, value: str, action: str, error: Exception, run: Run | None
     """Return the error for records that an exception shows to make no sense. Limits of the machine are raised again.
 
     `field`, `value`: where the user named the records; `action`: for the message, such as `drawn from`.
-    Records that are as the manifest has them may show a defect of ours, or be forged: there is a crash report, too.
     """
     if crash.from_system(error):
         raise error
+    # records that are as the manifest has them show a defect of ours, or are forged: a crash report tells which
     line = f"{type(error).__name__}: {error}".partition("\n")[0][:80]
     if run is None or (run.verified and not run.damaged):
         line = f"{line} ({crash.write_report(crash.crash_text(error))})"

@@ -100,10 +100,10 @@ def add_links(root: Track, record: bytes) -> None:
 
     `record`: lines of JSON, {"kind": "fabric", "data": {"label": ..., "links": [{"a": ..., "b": ..., "rate": bit/s}]}}
     and {"kind": "sample", "data": {"ns": ..., "links": columns}}, the columns being those of live.sampler.LinkSample.
-    It ends at a line that isn't of that form, such as the last one of a run that was killed.
     """
     # links of the fabric, with the bit/s of a thousandth of their rates
     busy_links: list[tuple[Track, float]] = []
+    # the record ends at a line that isn't of that form, such as the last one of a run that was killed
     with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
         for text in record.splitlines():
             line = json.loads(text)

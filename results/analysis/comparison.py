@@ -203,11 +203,11 @@ def compare(
 def _sample(a: Runs, b: Runs, key: RowKey) -> tuple[Floats, Floats, int]:
     """Return the values of A and of B that are resampled, and how many were left out.
 
-    If both have enough runs, a value is the median of a run, so that differences between runs count. Otherwise the
-    repeats of all runs of a side are taken together.
+    A value is the median of a run if both have enough runs, and otherwise a repeat of any run.
     """
     believed_a, left_out_a = _believed(a, key)
     believed_b, left_out_b = _believed(b, key)
+    # repeats of one run are more alike than runs are: resampled alone, they would hide the differences between runs
     has_enough_runs = min(len(believed_a), len(believed_b)) >= MIN_VALUES
     values_a = _resampled_units(believed_a, has_enough_runs)
     values_b = _resampled_units(believed_b, has_enough_runs)

@@ -87,12 +87,10 @@ class Judgement:
 
     @property
     def machine_reason(self) -> str:
-        """Reason in words why measurements are invalid, if the machine is the only reason.
-
-        Empty if they are not invalid, or if the run itself is a reason too: no load of the machine loses a byte.
-        """
+        """Reason in words why measurements are invalid, if the machine is the only reason; else empty."""
         invalid = [finding for finding in self.evidence if finding.verdict == "invalid"]
         origins = {finding.limit.origin for finding in invalid}
+        # no load of the machine loses a byte
         if "run" in origins:
             return ""
         for finding in invalid:
@@ -113,12 +111,10 @@ RowVerdicts = dict[RowKey, Verdict]
 def _verdict_of_row(
     row: Measurement, rows: Mapping[RowKey, Verdict], intervals: Mapping[IntervalId, Verdict]
 ) -> Verdict:
-    """Return the worse of the verdicts of a measurement and of its interval.
-
-    That it isn't compared with a prediction goes before the verdict of its interval, unless that is invalid.
-    """
+    """Return the worse of the verdicts of a measurement and of its interval."""
     of_deviation = rows.get((row.interval, row.phase, row.metric), "ok")
     of_interval = intervals.get(row.interval, "ok")
+    # that a time isn't compared with a prediction goes before a degraded interval
     if of_deviation in NOT_COMPARED and of_interval != "invalid":
         return of_deviation
     return worst_verdict((of_interval, of_deviation))
@@ -185,16 +181,17 @@ def _recorded_findings(run: Run, times: Iterable[tuple[Measurement, list[Finding
 def disturbance(run: Run) -> str:
     """Return how the machine was busy with something else, so that these records are to be measured again.
 
-    Empty if they are not invalid, or invalid for another reason too: a lost byte would be lost again, or hidden. The
-    same if the run alone loads the machine beyond its limit.
+    Empty if they are not invalid, or invalid for another reason too.
     """
     reason = ""
     for finding in judge(run).evidence:
         if finding.verdict != "invalid" or finding.limit is BACKGROUND:
             continue
+        # a lost byte would be lost again, or hidden
         if finding.limit not in _BUSY:
             return ""
         reason = reason or finding.text
+    # a run that alone loads the machine beyond its limit would do so again
     loads_by_run = [load.cpu_busy - load.cpu_foreign - load.cpu_stolen for load in run.loads]
     if max(loads_by_run, default=0.0) > CPU_BUSY.invalid:
         return ""
@@ -222,7 +219,8 @@ def _slowdowns(
 
 
 def _slowdown_findings(run: Run, compared: Iterable[Slowdown]) -> Iterator[Finding]:
-    """Yield what comparisons are off their formulas; as of times, not of phases whose resolution is not known."""
+    """Yield what comparisons are off their formulas."""
+    # runs of an earlier version recorded no resolution: their phases may be short enough to deviate by it
     resolved = {(row.interval.work, row.phase) for row in run.measurements if row.frames is not None}
     for slowdown in compared:
         phase = slowdown.row.phase
@@ -264,8 +262,10 @@ def _missing_records(run: Run) -> Iterator[str]:
 
 def _uncalibrated(run: Run) -> list[str]:
     """Return the fabrics whose links were not calibrated."""
-    calibrated = {link.fabric for link in run.links}
-    return [fabric.label for fabric in run.fabrics if fabric.label not in calibrated]
+    labels_without_links = dict.fromkeys(fabric.label for fabric in run.fabrics)
+    for link in run.links:
+        labels_without_links.pop(link.fabric, None)
+    return list(labels_without_links)
 
 
 def _unwatched(run: Run) -> list[IntervalId]:
@@ -282,8 +282,9 @@ def _unwatched(run: Run) -> list[IntervalId]:
 def _interval_verdicts(run: Run, findings: tuple[Finding, ...]) -> dict[IntervalId, Verdict]:
     """Return the verdict of every interval with records: of its own findings and its fabric's links.
 
-    A fabric that is measured in slow motion is calibrated as often as it is built. A gap in the records degrades.
+    A gap in the records degrades.
     """
+    # a fabric that is measured in slow motion is built anew, and calibrated, for each of its dilations
     by_build = grouped(filter(_is_of_links, findings), "fabric", "dilation")
     by_interval = grouped(itertools.filterfalse(_is_of_links, findings), "interval")
     dilations = {load.interval: load.dilation for load in run.loads}

@@ -30,8 +30,9 @@ def delivered(flows: Sequence[Flow]) -> list[tuple[int, float]]:
 def link_rates(flows: Sequence[Flow], fabric: FabricSpec) -> Iterator[tuple[str, str, list[tuple[int, float]]]]:
     """Yield GPU, link with direction, and its (ns, bit/s), of payload: each link of a GPU that some transfer uses.
 
-    Transfers take the paths of the fabric's policy: right where nothing is broken and no scores steer.
+    Transfers take the paths of the fabric's policy.
     """
+    # right where nothing is broken and no scores steer
     numbers = {Gpu(*divmod(number, fabric.rails)).name: number for number in range(fabric.gpus)}
     # a record may have been changed: its GPUs need not be of this fabric
     flows = [flow for flow in flows if flow.src in numbers and flow.dst in numbers]
@@ -52,7 +53,7 @@ def link_rates(flows: Sequence[Flow], fabric: FabricSpec) -> Iterator[tuple[str,
             chosen = np.flatnonzero(carries & (share > 0))
             used.setdefault(link, []).append((gpus[chosen], chosen, share[chosen]))
     for link, parts in used.items():
-        gpus, chosen, shares = (np.concatenate(column) for column in zip(*parts, strict=True))
+        gpus, chosen, shares = map(np.concatenate, zip(*parts, strict=True))
         order = np.argsort(gpus, kind="stable")
         for places in np.split(order, np.flatnonzero(np.diff(gpus[order])) + 1):
             if len(places):

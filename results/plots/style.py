@@ -80,11 +80,15 @@ class Plot:
 
 def kind_colours(kinds: Iterable[str]) -> dict[str, str]:
     """Return a colour for each kind of traffic, in the order in which figures show them: known ones first."""
-    distinct_kinds = list(dict.fromkeys(kinds))
-    colours = {kind: colour for kind, colour in KINDS.items() if kind in distinct_kinds}
-    unknown = [kind for kind in distinct_kinds if kind not in KINDS]
-    for kind, colour in zip(unknown, cycle(_OTHER_KINDS), strict=False):
-        colours[kind] = colour
+    distinct_kinds = dict.fromkeys(kinds)
+    colours: dict[str, str] = {}
+    for kind, colour in KINDS.items():
+        if kind in distinct_kinds:
+            colours[kind] = colour
+    free_colours = cycle(_OTHER_KINDS)
+    for kind in distinct_kinds:
+        if kind not in KINDS:
+            colours[kind] = next(free_colours)
     return colours
 
 

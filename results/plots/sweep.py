@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, product
 from math import ceil
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from matplotlib.axes import Axes
@@ -206,9 +207,9 @@ def draw_legend(figure: Any, looks: Looks, spreads: Sequence[Spread], *more: Lin
     keys: list[Line2D] = []
     for name, (colour, marker, dash) in looks.items():
         keys.append(Line2D([], [], color=colour, lw=2, marker=marker, ls=dash, label=name))
-    if any(s.predicted is not None for s in spreads):
+    if any(spread.predicted is not None for spread in spreads):
         keys.append(Line2D([], [], color=plots.INK, label="line: predicted"))
-    if any(s.values for s in spreads):
+    if any(map(attrgetter("values"), spreads)):
         keys.append(Line2D([], [], color=plots.INK, marker="o", mfc=plots.PAPER, ls="none", label="mark: measured"))
     figure.legend(handles=[*keys, *more], loc="outside upper right", ncols=4)
 

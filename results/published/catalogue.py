@@ -74,13 +74,12 @@ Compute = Callable[[], Figure]
 
 
 def _later(name: str, description: str) -> Compute:
-    """Import the module of figures/ when it is called: matplotlib and models of training take a second to load.
+    """Return a function that imports the module of figures/ when it is called, and computes the figure."""
 
-    It is computed once in a process: it has no input that could change.
-    """
-
+    # once in a process, since it has no input that could change
     @cache
     def compute() -> Figure:
+        # matplotlib and models of training take a second to load, so they are not loaded before
         made: Figure = import_module(f"railyard.results.published.figures.{name}").figure()
         return made
 

@@ -195,13 +195,14 @@ def is_left(folder: Folder) -> bool:
 def read(folder: Folder) -> Run:
     """Return the run of a journal: what it had measured when it was killed.
 
-    A line that isn't whole is the last: the run was killed while it wrote it. Any other that can't be read is named in
-    `damaged`, and so are rows that it makes no sense of; what follows the line is left out.
+    A line that can't be read is named in `damaged`, and so are rows that it makes no sense of; what follows the line is
+    left out.
     """
     content = _Content()
     damaged = list[str]()
     data = folder.read(NAME, MOST_BYTES) or b""
     check_memory(data, NAME)
+    # a last line without an end is no damage: the run was killed while it wrote it
     whole = data[: data.rfind(b"\n") + 1]
     for number, line in enumerate(io.BytesIO(whole), 1):
         try:

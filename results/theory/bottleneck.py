@@ -83,9 +83,10 @@ def _draws(
 ) -> Iterator[tuple[NDArray[np.int64], Sequence[RoutedStage]]]:
     """Yield random hashes, from a fixed seed: the plane of each pair of GPUs, and the stages with a path for each pair.
 
-    `has_paths`: whether any pair has several paths. There are fewer draws for more GPUs, which bounds the time.
+    `has_paths`: whether any pair has several paths.
     """
     rng = np.random.default_rng(0)
+    # fewer draws for more GPUs bound the time
     for _ in range(max(8, min(HASH_DRAWS, 2**22 // gpus**2))):
         plane = rng.integers(planes, size=(gpus, gpus))
         if has_paths:
@@ -183,13 +184,12 @@ class LeafFlows(NamedTuple):
 
 
 def _flows_between_leaves(stages: Iterable[RoutedStage], x: int, y: int, fabric: FabricSpec) -> LeafFlows:
-    """Return a flow for each pair of GPUs whose bytes cross switches, with the bytes of all stages.
-
-    Groups of x GPUs in y domains are taken to fill the fabric, each with the same traffic at the same time.
-    """
+    """Return a flow for each pair of GPUs whose bytes cross switches, with the bytes of all stages."""
     graph = fabric.graph
+    # groups of x GPUs in y domains are taken to fill the fabric, each with the same traffic at the same time: the
+    # cables between switches are shared by all of them
     gpus = fabric.domains * fabric.rails
-    number = {switch: n for n, switch in enumerate(graph.leaves)}
+    number = dict(zip(graph.leaves, range(len(graph.leaves)), strict=True))
     leaf_of = np.array([number[graph.switch_of[gpu]] for gpu in fabric.size.gpus])
     offsets = product(range(0, fabric.domains - y + 1, y), range(0, fabric.rails - x + 1, x))
     first_gpus = [domain * fabric.rails + rank for domain, rank in offsets]
@@ -228,7 +228,7 @@ def _hashed_uplinks_s(flows: LeafFlows, rates: Rates, graph: FabricGraph) -> Ite
 
     Hashes of two switches are taken to be independent of each other.
     """
-    number = {switch: n for n, switch in enumerate(graph.switches)}
+    number = dict(zip(graph.switches, range(len(graph.switches)), strict=True))
     leaves = np.array([number[leaf] for leaf in graph.leaves])
     counts, following = _next_switches(graph, number)
     link_rate = np.full((len(number), len(number)), inf)

@@ -185,10 +185,7 @@ def explained_ratios(
     """Return the least and most of measured over predicted that the theory explains, for each phase and the whole.
 
     Both are 1 for an equation of the papers. A bound explains 1 and more, a mean over hashes anything. `measured`:
-    `imbalance` of uplinks while it ran. Where flows are hashed over uplinks, a phase takes what the busiest of them
-    needs for that load: no less, and what is more is not explained. On a graph the bound is one of the whole fabric:
-    nothing is compared where groups are smaller, since it depends on their place. Of an iteration, Eq. 6 leaves out a
-    term and adds up what overlaps: the most is what its tasks take at line rate, be it more or less than Eq. 6.
+    `imbalance` of uplinks while it ran.
     """
     # the expectation is exact where the policy assigns uplinks
     spread: Spread = "expected"
@@ -206,8 +203,9 @@ def explained_ratios(
     elif schedule.iteration is not None and fabric.definition.is_graph:
         ratios[WHOLE] = 0.0, inf
     elif schedule.iteration is not None:
-        least = min(low for low, _ in ratios.values())
-        most = max(high for _, high in ratios.values())
+        lows, highs = zip(*ratios.values(), strict=True)
+        least = min(lows)
+        most = max(highs)
         ratios[WHOLE] = least, most
         if isfinite(most):
             ratios[WHOLE] = _iteration_ratios(schedule, schedule.iteration, rates, fabric, spread, least)
@@ -220,7 +218,7 @@ def _phase_ratios(
     """Return the least and most of measured over predicted that the theory explains for a phase."""
     is_hash_mean = bool(hash_choices(phase, schedule, fabric))
     if fabric.definition.is_graph and phase.y > 1:
-        # the bound of a graph is one of the whole fabric
+        # the bound of a graph is one of the whole fabric: of a smaller group it depends on the group's place
         is_whole = not phase.collective or (phase.x, phase.y) == (fabric.rails, fabric.domains)
         least = 1.0 if is_whole and not is_hash_mean else 0.0
         return least, inf
@@ -228,6 +226,7 @@ def _phase_ratios(
         return 0.0, inf
     if not _is_exact(phase, rates, fabric):
         return 1.0, inf
+    # where flows are hashed over uplinks, a phase takes what the busiest of them needs: no less, and no more
     loaded = predict_phase(phase, rates, fabric, spread) / predict_phase(phase, rates, fabric)
     return loaded, loaded
 
@@ -247,8 +246,10 @@ def _iteration_ratios(
 ) -> tuple[float, float]:
     """Return the least and most of an iteration's measured time over Eq. 6.
 
-    The most is what its tasks take at line rate, with uplinks as loaded as `spread` says. `least`: of its phases.
+    `least`: of its phases.
     """
+    # Eq. 6 leaves out a term and adds up what overlaps: the most is what the tasks take at line rate, with uplinks as
+    # loaded as `spread` says, be it more or less than Eq. 6
     phases_s = _own_times_s(schedule, rates, fabric, "even")
     predicted_s = predict_iteration(iteration, rates, fabric, phases_s)
     line_rate = at_line_rate(schedule, rates, fabric).seconds / predicted_s
@@ -302,17 +303,18 @@ class PathSeconds(NamedTuple):
 def idle_credit(schedule: Schedule, credit: PathSeconds) -> dict[str, float]:
     """Return the most seconds that idle credit of shapers saves in a run of each phase, and in the whole iteration.
 
-    `credit`: of a link of each path (`idle_credit_s`). A stage of an algorithm ends with its slowest link, and every
-    link may have been idle before it: so that is the most that a stage saves.
+    `credit`: of a link of each path (`idle_credit_s`).
     """
+    # a stage ends with its slowest link, and every link may have been idle before it
     return _by_stage(schedule, lambda sizes, _: max(_of_paths(sizes, schedule.rails, credit)))
 
 
 def latency(schedule: Schedule, one_way: PathSeconds) -> dict[str, float]:
     """Return the seconds by which latency prolongs a run of each phase, and the whole iteration: alpha of alpha-beta.
 
-    `one_way`: of each path, all its hops together. Each sequential step of a stage waits for the message before it.
+    `one_way`: of each path, all its hops together.
     """
+    # each sequential step of a stage waits for the message before it
     return _by_stage(schedule, lambda sizes, steps: steps * max(_of_paths(sizes, schedule.rails, one_way)))
 
 
@@ -398,12 +400,8 @@ class _Part:
 def phase_times(schedule: Schedule, spans: Mapping[int, tuple[float, float]]) -> dict[str, list[float]]:
     """Return the measured seconds of every run of each phase, by name and in order.
 
-    `spans`: start and end of each transfer by task number. Groups are GPUs that transfers of the run connect; they
-    start one by one, and go on so to the next phase, which no formula has. Nor has a formula the time in which some of
-    a group wait for others, so a group's run lasts from when the last of those that send most begins to send until
-    their last transfer has ended. A GPU that receives most, in a group where none sends as much, counts from its own
-    first transfer. The median over these GPUs is returned. Computing doesn't count. Runs of which a transfer is missing
-    are left out.
+    `spans`: start and end of each transfer by task number. A run's time is the median over the GPUs that send or
+    receive most; computing doesn't count. Runs of which a transfer is missing are left out.
     """
     runs: defaultdict[int, dict[int, _Part]] = defaultdict(dict)
     broken = set[int]()
@@ -425,6 +423,7 @@ def phase_times(schedule: Schedule, spans: Mapping[int, tuple[float, float]]) ->
     times: defaultdict[str, list[float]] = defaultdict(list)
     for phase, parts in sorted(runs.items()):
         if phase not in broken:
+            # groups start one by one, and go on so to the next phase, which no formula has: each counts for itself
             times[schedule.phases[phase].name].append(median(_durations(parts)))
     return dict(times)
 
@@ -445,9 +444,11 @@ def _durations(parts: Mapping[int, _Part]) -> list[float]:
             senders[_group(parts, gpu)].append(part)
     durations: list[float] = []
     for gpu, part in parts.items():
+        # in a group where none sends as much, as when many send to one
         if part.received >= most and _group(parts, gpu) not in senders:
             durations.append(part.ended - part.began)
     for group in senders.values():
+        # no formula has the time in which some of a group wait for others: the run begins with the last of them
         ended = max(part.ended for part in group)
         last_begin = max(part.sends for part in group)
         durations += [ended - last_begin] * len(group)

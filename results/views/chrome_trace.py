@@ -48,8 +48,10 @@ def encode(root: Track) -> dict[str, Any]:
 
 def _starts(track: Track) -> Iterator[int]:
     """Yield the times of everything that may be first."""
-    yield from (each.start_ns for each in track.slices)
-    yield from (at_ns for at_ns, _ in track.samples)
+    for each in track.slices:
+        yield each.start_ns
+    for at_ns, _ in track.samples:
+        yield at_ns
     for child in track.children.values():
         yield from _starts(child)
 

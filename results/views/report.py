@@ -143,7 +143,8 @@ def render(analysis: Analysis) -> str:
     """Return the page as HTML."""
     environment = templates()
     run = analysis.run
-    headline = list[str | Table]()
+    sentences: list[str] = []
+    tables: list[Table] = []
     parts = []
     links = dict[str, str]()
     cards = list[Sequence[Card]]()
@@ -151,7 +152,11 @@ def render(analysis: Analysis) -> str:
         if not section.applies(analysis):
             continue
         cards.append(tuple(section.cards(analysis)))
-        headline += section.headline(analysis)
+        for part in section.headline(analysis):
+            if isinstance(part, Table):
+                tables.append(part)
+            else:
+                sentences.append(part)
         values = {"run": run, "tables": section.tables(analysis), **section.parts(analysis)}
         content = Markup(environment.get_template(section.template).render(values))
         parts.append({"name": name, "title": section.title, "framed": section.is_page_part, "content": content})
@@ -174,8 +179,8 @@ def render(analysis: Analysis) -> str:
         judgement=analysis.judgement,
         repeated=repeated_lines(analysis),
         checks=sorted(analysis.checks, key=lambda check: check.passed),
-        sentences=[part for part in headline if isinstance(part, str)],
-        tables=[part for part in headline if isinstance(part, Table)],
+        sentences=sentences,
+        tables=tables,
         sections=parts,
         links=links,
     )

@@ -1,6 +1,7 @@
 """Failures of both networks, and the GPU-time that they take (Rail-only section IV-C)."""
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Final
 
 import matplotlib.figure
@@ -142,11 +143,14 @@ def _draw_failures(axes: Axes, cases: list[Case], places: list[float]) -> None:
 def _draw_lost_time(axes: Axes, estimates: list[model.Reliability], places: list[float]) -> None:
     """Draw the share of GPU-time that each case loses, with rerouting off and on."""
     for name, colour, shift, lost in (
-        ("off", VERMILION, -0.2, [estimate.lost for estimate in estimates]),
-        ("on", GREEN, 0.2, [estimate.lost_rerouted for estimate in estimates]),
+        ("off", VERMILION, -0.2, attrgetter("lost")),
+        ("on", GREEN, 0.2, attrgetter("lost_rerouted")),
     ):
-        means = [1e6 * share.mean for share in lost]
-        errors = [1e6 * (share.high - share.mean) for share in lost]
+        means: list[float] = []
+        errors: list[float] = []
+        for share in map(lost, estimates):
+            means.append(1e6 * share.mean)
+            errors.append(1e6 * (share.high - share.mean))
         at = [place + shift for place in places]
         axes.barh(at, means, xerr=errors, color=colour, ecolor=INK, height=0.38, label=f"rerouting {name}")
     axes.set_yticks(places, [""] * len(places))

@@ -244,11 +244,9 @@ def _stored(job: Job, s: Strategies) -> tuple[FloatArray, FloatArray]:
 
 
 def optimizer_parts(job: Job, parameters: FloatArray) -> ComputeParts:
-    """Adam over a GPU's `parameters`, once an iteration: no matmul.
-
-    It moves 26 bytes for a parameter, in fp32: reads its copy and both moments, writes the three; and the 16-bit
-    parameter. It reads the gradient twice: for the norm, and for the update.
-    """
+    """Adam over a GPU's `parameters`, once an iteration: no matmul."""
+    # 26 bytes for a parameter: Adam reads its fp32 copy and both moments, writes the three, and the 16-bit parameter;
+    # the gradient is read twice, for the norm and for the update
     moved_bytes = parameters * (26 + 2 * job.recipe.gradient_bytes)
     no_matmul = np.zeros_like(parameters)
     return ComputeParts(no_matmul, moved_bytes / job.cluster.constants.memory_bytes_per_s, no_matmul)
@@ -282,10 +280,8 @@ def activation_bytes(job: Job, s: Strategies) -> FloatArray:
 
 
 def gpu_bytes(job: Job, s: Strategies) -> FloatArray:
-    """Parameters, gradients, Adam's state and activations: 16 bytes a parameter, 18 with fp32 gradients.
-
-    14 are beside the gradient: a 16-bit parameter, and for Adam its fp32 copy and two fp32 moments.
-    """
+    """Parameters, gradients, Adam's state and activations: 16 bytes a parameter, 18 with fp32 gradients."""
+    # 14 bytes beside the gradient: a 16-bit parameter, and for Adam its fp32 copy and two fp32 moments
     state = stage_parameters(job, s) * (14 + job.recipe.gradient_bytes)
     return state + activation_bytes(job, s)
 

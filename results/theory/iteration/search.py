@@ -113,7 +113,8 @@ def candidates(job: Job, rules: Rules) -> Strategy[FloatArray]:
     divides = (job.model.heads % t == 0) & (layers % p == 0) & (batch % d == 0) & (t <= (rules.max_tensor or np.inf))
     layouts = np.stack((h, n), axis=2).reshape(-1, 6)[divides]
     max_virtual = rules.max_virtual_stages or layers
-    sizes = np.array(list(product(divisors(batch), (v for v in divisors(layers) if v <= max_virtual))), dtype=np.int64)
+    virtual_stages = [v for v in divisors(layers) if v <= max_virtual]
+    sizes = np.array(list(product(divisors(batch), virtual_stages)), dtype=np.int64)
     # every layout with every (b, v), side by side
     th, tl, ph, pl, dh, dl = np.repeat(layouts, len(sizes), axis=0).T
     b, v = np.tile(sizes, (len(layouts), 1)).T
@@ -128,4 +129,8 @@ def candidates(job: Job, rules: Rules) -> Strategy[FloatArray]:
 @cache
 def _splits(n: int) -> IntArray:
     """Return rows of three factors whose product is n."""
-    return np.array([(t, p, n // (t * p)) for t in divisors(n) for p in divisors(n // t)], dtype=np.int64)
+    splits: list[tuple[int, int, int]] = []
+    for t in divisors(n):
+        for p in divisors(n // t):
+            splits.append((t, p, n // (t * p)))
+    return np.array(splits, dtype=np.int64)

@@ -94,18 +94,18 @@ class Wiring:
     def switch_of(self) -> Ints:
         """The first-tier switch of each GPU. Shape: gpus.
 
-        Rank by rank, as rails are wired, and as full as the counts of results/theory/clos.py have it: a switch below
-        the top has half its ports down; of a rail-only fabric of one tier it takes as many whole rails as it has ports
-        for.
+        Rank by rank, as rails are wired, and as full as the counts of results/theory/clos.py have it.
         """
         net = self.network
         k = self.domain_gpus
         domains = net.gpus // k
         domain, rank = np.divmod(np.arange(net.gpus), k)
+        # a switch below the top has half its ports down
         if net.tiers > 1:
             return np.asarray((rank * domains + domain) // (net.radix // 2))
         if net.design != "rail-only":
             return np.asarray(rank // k)
+        # no rail is split: a switch takes as many whole ones as it has ports for
         rails_of_switch = net.radix // domains
         return np.asarray(rank // rails_of_switch)
 

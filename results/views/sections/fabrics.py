@@ -25,8 +25,9 @@ class _Fabrics(Section):
         fabrics = analysis.run.fabrics
         return {
             "drawings": [(fabric.label, plot_fabric.draw(fabric)) for fabric in fabrics],
-            "have_rails": any(not fabric.cables for fabric in fabrics),  # a graph lists its cables
-            "are_small": all(plot_fabric.is_small(fabric) for fabric in fabrics),
+            # a graph lists its cables, and has no rails
+            "have_rails": any(not fabric.cables for fabric in fabrics),
+            "are_small": all(map(plot_fabric.is_small, fabrics)),
             "built": _built_table(analysis),
         }
 
