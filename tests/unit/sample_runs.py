@@ -29,7 +29,8 @@ from railyard.results.runs.records import (
 from railyard.workloads.background.spec import GridSpec, Scene
 from railyard.workloads.jobs.transfers import RECEIPT
 
-RAIL, HB = 100_000_000, 1_200_000_000
+RAIL = 100_000_000
+HB = 1_200_000_000
 POLICY = {"rail-only": "dr", "rail-optimized": "spine"}
 FAULTS = (("link-down", "d0g1", 9.0), ("rail-switch-crash", "rail1", 70.0), ("gpu-crash", "d2g1", 60.0))
 SECOND = 1_000_000_000
@@ -133,66 +134,109 @@ def mixture(s: Sample) -> Iterator[tuple[str, str, int, int, int]]:
 
 
 def add_workload(run: Run, s: Sample, kind: str, workload: str, repeat: int, clock: int) -> int:
-    """One repeat of a workload on a fabric; returns when it ended (ns)."""
-    wire, interval = HB if workload == "gpt" else RAIL, IntervalId(kind, workload, POLICY[kind], repeat=repeat)
+    """Add one repeat of a workload on a fabric; return when it ended (ns)."""
+    interval = IntervalId(kind, workload, POLICY[kind], repeat=repeat)
     sent = list(dense(s) if workload == "gpt" else mixture(s))
+    ended = add_flows(run, s, interval, sent, clock)
+    slower = 1.089 if (kind, workload) == ("rail-only", "moe") else 1.0
+    for phase, end in ended.items():
+        expected = (end - clock) / SECOND * slower
+        value = expected * s.dice.uniform(0.99, 1.04)
+        run.measurements.append(Measurement(interval, phase, "completion_time", value, "s", expected))
+    whole = (max(ended.values()) - clock) / SECOND * slower * 1.4
+    value = whole * s.dice.uniform(0.99, 1.04)
+    run.measurements.append(Measurement(interval, "", "iteration_time", value, "s", whole))
+    for metric, factor in (("projected_same_shape", 4.735), ("projected_full_size", 1.9)):
+        run.measurements.append(Measurement(interval, "", metric, whole / factor, "s"))
+    total = sum(size for *_, size in sent)
+    run.measurements.append(Measurement(interval, "", "throughput", total * 8 / whole, "bit/s"))
+    add_counts(run, s, interval, sent)
+    return max(ended.values())
+
+
+Sent = tuple[str, str, int, int, int]
+"""Phase, kind, source, destination and bytes of a transfer."""
+
+
+def add_flows(run: Run, s: Sample, interval: IntervalId, sent: list[Sent], clock: int) -> dict[str, int]:
+    """Add the transfers, four of each GPU in flight; return when each phase ended (ns)."""
+    wire = HB if interval.workload == "gpt" else RAIL
     free: dict[int, int] = {}
     ended: dict[str, int] = {}
     for phase, label, src, dst, size in sent:
         start = free.get(src, clock)
         end = start + round(size * 8 / wire * SECOND * s.dice.uniform(1.0, 1.03)) + 20_000
-        free[src] = start + (end - start) // 4  # four transfers in flight
+        free[src] = start + (end - start) // 4
         ended[phase] = max(ended.get(phase, 0), end)
         operation = "all-to-all" if label == "EP" else ""
         run.flows.append(Flow(interval, phase, label, s.name(src), s.name(dst), size, size, start, end, operation))
-    slower = 1.089 if (kind, workload) == ("rail-only", "moe") else 1.0
-    for phase, end in ended.items():
-        expected = (end - clock) / SECOND * slower
-        row = (phase, "completion_time", expected * s.dice.uniform(0.99, 1.04), "s", expected)
-        run.measurements.append(Measurement(interval, *row))
-    whole = (max(ended.values()) - clock) / SECOND * slower * 1.4
-    row = ("", "iteration_time", whole * s.dice.uniform(0.99, 1.04), "s", whole)
-    run.measurements.append(Measurement(interval, *row))
-    for metric, factor in (("projected_same_shape", 4.735), ("projected_full_size", 1.9)):
-        projected = whole / factor
-        run.measurements.append(Measurement(interval, "", metric, projected, "s"))
-    total = sum(size for *_, size in sent)
-    on_rails = sum(size for *_, src, dst, size in sent if src // s.rails != dst // s.rails)
-    cross = sum(z for *_, a, b, z in sent if a // s.rails != b // s.rails and a % s.rails != b % s.rails)
-    crossed = cross if kind == "rail-optimized" else 0
-    run.measurements.append(Measurement(interval, "", "throughput", total * 8 / whole, "bit/s"))
-    expected_bytes = round(on_rails * 1.0075)
-    counted = round(expected_bytes * s.dice.uniform(1.0, 1.006))
-    run.bytes.append(ByteCheck(interval, total, total, 0, counted, expected_bytes, crossed))
-    busy, lag = s.dice.uniform(0.3, 0.6), s.dice.uniform(0.4, 2.2)
-    run.loads.append(Load(interval, busy, s.dice.uniform(0, 0.03), lag, total // 10**8, total // 8000 + 1, 0))
-    return max(ended.values())
+    return ended
+
+
+def add_counts(run: Run, s: Sample, interval: IntervalId, sent: list[Sent]) -> None:
+    """Add the bytes that were counted in an interval, and the load of the machine."""
+    total = on_rails = cross_rail = 0
+    for _, _, src, dst, size in sent:
+        total += size
+        if src // s.rails != dst // s.rails:
+            on_rails += size
+            if src % s.rails != dst % s.rails and interval.fabric == "rail-optimized":
+                cross_rail += size
+    expected = round(on_rails * 1.0075)
+    counted = round(expected * s.dice.uniform(1.0, 1.006))
+    run.bytes.append(ByteCheck(interval, total, total, 0, counted, expected, cross_rail))
+    busy = s.dice.uniform(0.3, 0.6)
+    lag_ms = s.dice.uniform(0.4, 2.2)
+    run.loads.append(Load(interval, busy, s.dice.uniform(0, 0.03), lag_ms, total // 10**8, total // 8000 + 1, 0))
 
 
 def add_faults(run: Run, s: Sample, kind: str, repeat: int, clock: int) -> int:
-    """Return each fault with rerouting on and off; returns when the last was repaired (ns)."""
-    for fault, target, took in FAULTS:
+    """Add each fault with rerouting on and off; return when the last was repaired (ns)."""
+    for fault, target, took_ms in FAULTS:
         for reroute in ("on", "off"):
-            healed = reroute == "on"
-            at, ms = clock + SECOND // 5, took * s.dice.uniform(0.8, 1.3)
-            rerouted, first, good = (ms * 0.7, ms, ms + 18) if healed else (None, None, None)
-            lost = 0 if healed else 4_200_000
-            broken, probes, back = 0 if healed else 2, round(ms) if healed else 300, s.dice.uniform(9, 14)
-            identity = IntervalId(kind, "", POLICY[kind], repeat=repeat, reroute=reroute, part=f"{fault} {target}")
-            where = (identity, fault, target, at, at + SECOND // 2)
-            decided = ms * 0.6 if healed else None
-            source = s.dice.uniform(1.0, 3.0) if fault == "link-down" else None
-            steps = (ms * 0.5, decided, rerouted, first, source, first, good, back)
-            watched = (back / 2, 0 if source is None else 2, 2, 0)  # primary_path_ms, probed pairs, above_max_flow
-            run.rows(RECOVERIES).append(
-                Recovery(*where, *steps, *watched, lost, probes, 0, broken, Recovered.of(healed))
-            )
-            run.rows(GOODPUT).append(trace(s, identity, fault, target, ms + 18 if healed else None))
-            run.events.append(Event(at, "fault", f"{fault} {target}", {"repeat": repeat}))
-            run.events.append(Event(at + round(ms * 5e5), "controller", f"port down at {target}"))
-            clock = at + SECOND * 3 // 4
-            run.loads.append(Load(identity, 0.4, 0.01, 1.5, 900, 20_000, 700, transfers_faulted=True))
+            interval = IntervalId(kind, "", POLICY[kind], repeat=repeat, reroute=reroute, part=f"{fault} {target}")
+            add_fault(run, s, interval, fault, target, took_ms, clock + SECOND // 5)
+            clock += SECOND // 5 + SECOND * 3 // 4
     return clock
+
+
+def add_fault(run: Run, s: Sample, interval: IntervalId, fault: str, target: str, took_ms: float, at: int) -> None:
+    """Add a fault at a time (ns), and what was watched of it; it recovers if it is rerouted."""
+    ms = took_ms * s.dice.uniform(0.8, 1.3)
+    back_ms = s.dice.uniform(9, 14)
+    source_ms = s.dice.uniform(1.0, 3.0) if fault == "link-down" else None
+    is_rerouted = interval.reroute == "on"
+    goodput_ms = ms + 18 if is_rerouted else None
+    run.rows(RECOVERIES).append(
+        Recovery(
+            interval,
+            fault,
+            target,
+            t_fault=at,
+            t_repair=at + SECOND // 2,
+            detect_ms=ms * 0.5,
+            decided_ms=ms * 0.6 if is_rerouted else None,
+            reroute_ms=ms * 0.7 if is_rerouted else None,
+            first_packet_ms=ms if is_rerouted else None,
+            source_side_ms=source_ms,
+            far_side_ms=ms if is_rerouted else None,
+            goodput_ms=goodput_ms,
+            goodput_after_repair_ms=back_ms,
+            primary_path_ms=back_ms / 2,
+            source_side_probed=0 if source_ms is None else 2,
+            far_side_probed=2,
+            above_max_flow=0,
+            lost_bytes=0 if is_rerouted else 4_200_000,
+            probes_lost=round(ms) if is_rerouted else 300,
+            probes_lost_after_repair=0,
+            connections_lost=0 if is_rerouted else 2,
+            recovered=Recovered.of(is_rerouted),
+        )
+    )
+    run.rows(GOODPUT).append(trace(s, interval, fault, target, goodput_ms))
+    run.events.append(Event(at, "fault", f"{fault} {target}", {"repeat": interval.repeat}))
+    run.events.append(Event(at + round(ms * 5e5), "controller", f"port down at {target}"))
+    run.loads.append(Load(interval, 0.4, 0.01, 1.5, 900, 20_000, 700, transfers_faulted=True))
 
 
 def trace(

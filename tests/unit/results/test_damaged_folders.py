@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from pytest_regressions.data_regression import DataRegressionFixture
 from rich.console import Console
 
 from railyard.core.errors import BadInput
@@ -27,6 +27,7 @@ from railyard.results.runs.record_files import from_parquet, to_json
 from railyard.results.runs.records import Run
 from railyard.results.views import report
 from tests.unit.experiments.measures.allreduce.sample_results import run_of, sample
+from tests.unit.messages import messages
 from tests.unit.sample_runs import recovery_run, sample_run
 
 NOT_READ = {"results.csv", "traces/0.json", "manifest.json"}  # of a folder without a manifest
@@ -166,7 +167,7 @@ def _damage_found(folder: Path) -> list[str]:
 @pytest.mark.parametrize("kind", RUNS)
 def test_damage_to_any_record_is_named(kind: str, name: str, saved: Mapping[str, Path], tmp_path: Path) -> None:
     if not (saved[kind] / name).exists():
-        pytest.skip("this run has no such record")
+        pytest.skip("no such record")
     original, folder = (saved[kind] / "summary.json").read_bytes(), tmp_path / "damaged"
     for count, damage in enumerate(_damaged(saved[kind], folder, name, AGAINST_MANIFEST)):
         assert any(line.startswith(name) for line in run_folder.load(folder).damaged), damage
@@ -186,7 +187,7 @@ def test_damage_without_a_manifest_is_no_traceback(
     kind: str, name: str, saved: Mapping[str, Path], tmp_path: Path
 ) -> None:
     if not (saved[kind] / name).exists():
-        pytest.skip("this run has no such record")
+        pytest.skip("no such record")
     unverified, folder = tmp_path / "unverified", tmp_path / "damaged"
     shutil.copytree(saved[kind], unverified)
     (unverified / "manifest.json").unlink()
@@ -207,16 +208,15 @@ def test_damage_without_a_manifest_is_no_traceback(
 NESTED = b'{"monotonic_ns":1,"source":"a","what":"b","detail":{"c":[' + b"{}," * 999 + b"{}]}}\n"
 
 
-@pytest.mark.parametrize(("name", "part"), [("events.jsonl", NESTED), ("recovery.csv", b"," * 999 + b"\n")])
 def test_a_text_that_would_take_gigabytes_is_refused_in_one_line(
-    name: str, part: bytes, saved: Mapping[str, Path], tmp_path: Path
+    saved: Mapping[str, Path], tmp_path: Path, data_regression: DataRegressionFixture
 ) -> None:
     """It is refused before it is parsed, although it has fewer bytes than a file may have."""
     shutil.copytree(saved["grid"], folder := tmp_path / "out")
     (folder / "manifest.json").unlink()
-    (folder / name).write_bytes(part * (24_000_000 // len(part)))
-    refused = rf"{name}: '2\d,.* bytes' may take .* GB of memory: 1.5 GB or less can be read"
-    assert any(re.match(refused, line) for line in run_folder.load(folder).damaged)
+    for name, part in (("events.jsonl", NESTED), ("recovery.csv", b"," * 999 + b"\n")):
+        (folder / name).write_bytes(part * (24_000_000 // len(part)))
+    data_regression.check({"damaged": sorted(run_folder.load(folder).damaged)})
 
 
 def test_every_record_is_in_the_manifest(saved: Mapping[str, Path]) -> None:
@@ -236,13 +236,6 @@ def test_an_added_record_is_named_and_left_out(saved: Mapping[str, Path], tmp_pa
     names = [line.split()[0] for line in _damage_found(folder)]
     assert names == ["connectivity.csv", "replacement.csv"]
     assert not run_folder.load(folder).rows(CONNECTIVITY_CHECKS)
-
-
-def test_a_deleted_manifest_is_noticed(saved: Mapping[str, Path], tmp_path: Path) -> None:
-    folder = tmp_path / "without"
-    shutil.copytree(saved["grid"], folder)
-    (folder / "manifest.json").unlink()
-    assert _damage_found(folder) == ["manifest.json is missing, so nothing can be verified"]
 
 
 def _forge(folder: Path, name: str, sizes: Mapping[str, int] = MappingProxyType({})) -> None:
@@ -271,8 +264,8 @@ def test_forged_records_are_no_defect(
         _forge(folder, name)
         message = _redraw(folder)
         assert isinstance(message, Run) or "\n" not in message
-        if isinstance(message, str) and "records that it has" in message:
-            assert "Traceback" in Path(message.rpartition("the crash report is ")[2].rstrip(")")).read_text()
+        if isinstance(message, str) and "crash report" in message:
+            assert "Traceback" in Path(message.rpartition(" ")[2].rstrip(")")).read_text()
 
 
 def test_no_more_is_read_than_a_record_can_be(saved: Mapping[str, Path], tmp_path: Path) -> None:
@@ -287,19 +280,22 @@ def test_no_more_is_read_than_a_record_can_be(saved: Mapping[str, Path], tmp_pat
         run_folder.redraw(run_folder.load(opened), opened, Console(file=io.StringIO()))
 
 
-def test_a_few_bytes_stand_for_no_gigabytes() -> None:
+def test_a_few_bytes_stand_for_no_gigabytes(data_regression: DataRegressionFixture) -> None:
     repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 8000), ["x" * 1_000_000])
-    for table, problem in (
-        (pa.table({"a": repeated}), "must have 1000 bytes or fewer each"),
-        (pa.table({"a": pa.repeat(1.5, 4_000_000)}), "must be 5,000,000 or less"),
-        (pa.table({"a": pa.array([[1] * 1000])}), "is no type of a record"),
-        (pa.table([pa.array(["1"])] * 2, names=["a", "a"]), "is no Parquet file that can be read"),
-    ):
+    tables = {
+        "long texts": pa.table({"a": repeated}),
+        "many rows": pa.table({"a": pa.repeat(1.5, 4_000_000)}),
+        "lists": pa.table({"a": pa.array([[1] * 1000])}),
+        "a column twice": pa.table([pa.array(["1"])] * 2, names=["a", "a"]),
+    }
+
+    def read_back(table: pa.Table) -> None:
         data = io.BytesIO()
         pq.write_table(table, data, compression="zstd", store_schema=False)
         assert len(data.getvalue()) < 2_000_000
-        with pytest.raises(BadInput, match=problem):
-            from_parquet(data.getvalue(), "flows.parquet")
+        from_parquet(data.getvalue(), "flows.parquet")
+
+    data_regression.check(messages(read_back, tables))
 
 
 def test_a_whole_folder_is_complete_and_stays_so(saved: Mapping[str, Path]) -> None:

@@ -3,6 +3,7 @@
 The disk is a real one: a tmpfs of 1 MB in a mount namespace of its own.
 """
 
+import errno
 import json
 import os
 import subprocess
@@ -15,10 +16,11 @@ import pytest
 from railyard.core.host import USER_NAMESPACE_OPTIONS
 from tests.emulation.programs import ROOT
 
+FULL = os.strerror(errno.ENOSPC)
 SIZE_KB = 1024
 MOUNTED = f'mount -n -t tmpfs -o size={SIZE_KB}k tmpfs "$0" && exec "$@"'
 BEGIN = """
-import json, os, sys
+import json, os, shutil, sys
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -35,6 +37,11 @@ from tests.unit.sample_runs import sample_run
 style.finish = figures.as_text
 disk, ballast = Path(sys.argv[1]), Path(sys.argv[1], "ballast")
 run = sample_run(domains=2, rails=2, repeats=1)
+answers = {}
+
+def clear():
+    for path in disk.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 def fill(free_kb):
     '''Leave so much of the disk free.'''
@@ -57,7 +64,8 @@ for free_kb in (0, 60):
     results.append(command("report", disk / "run"))
 ballast.unlink()
 results.append(command("report", disk / "run"))
-print(json.dumps(results))
+answers["report"] = results
+clear()
 """
 SAVE = """
 results = []
@@ -78,7 +86,8 @@ for number, free_kb in enumerate((0, 60)):
     results.append([is_saved, problem.partition(": the records")[0].partition("(")[2], whole])
     for path in folder.iterdir():
         path.unlink()
-print(json.dumps(results))
+answers["save"] = results
+clear()
 """
 JOURNAL = """
 (disk / "run").mkdir()
@@ -89,44 +98,54 @@ with Folder(disk / "run") as opened:
     kept.close(remove=False)
 events = [event.detail["text"] for event in run.events if event.what == "journal-failed"]
 ballast.unlink()
-print(json.dumps([events, command("report", disk / "run")[0], json.loads((disk / "run/summary.json").read_text())]))
+status, _ = command("report", disk / "run")
+answers["journal"] = events, status, json.loads((disk / "run/summary.json").read_text())
+print(json.dumps(answers))
 """
 
 
-def on_a_small_disk(code: str, folder: Path) -> Any:
-    """Return what the code prints as JSON. Its argument is a folder on a disk of `SIZE_KB`."""
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("full")
+
+
+@pytest.fixture(scope="module")
+def answers(folder: Path) -> dict[str, Any]:
+    """What each program found on a disk of `SIZE_KB`; one process runs them all, since its imports take seconds."""
     disk = folder / "disk"
     disk.mkdir()
     user = () if os.geteuid() == 0 else USER_NAMESPACE_OPTIONS
-    argv = ["unshare", *user, "--mount", "sh", "-c", MOUNTED, str(disk), sys.executable, "-c", BEGIN + code, str(disk)]
+    code = BEGIN + REPORT + SAVE + JOURNAL
+    argv = ["unshare", *user, "--mount", "sh", "-c", MOUNTED, str(disk), sys.executable, "-c", code, str(disk)]
     environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
     done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
     if "Operation not permitted" in done.stderr and os.geteuid():
         pytest.skip("this machine refuses user namespaces to ordinary users")
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
-def test_report_on_a_full_disk_is_one_line_and_loses_nothing(tmp_path: Path) -> None:
-    *full, after = on_a_small_disk(REPORT, tmp_path)
-    folder = tmp_path / "disk" / "run"
-    line = f"error: the disk is full: {folder} can't be written; free some space on it\n"
-    assert full == [[3, line]] * 2
+def test_report_on_a_full_disk_is_one_line_and_loses_nothing(folder: Path, answers: dict[str, Any]) -> None:
+    *full, after = answers["report"]
+    assert [status for status, _ in full] == [3, 3]
+    for _, line in full:
+        assert f"disk is full: {folder}/disk/run " in line
+        assert line.count("\n") == 1
     assert after == [0, ""]
 
 
-def test_records_are_kept_elsewhere_at_whatever_file_it_fills(tmp_path: Path) -> None:
-    results = on_a_small_disk(SAVE, tmp_path)
+def test_records_are_kept_elsewhere_at_whatever_file_it_fills(answers: dict[str, Any]) -> None:
+    results = answers["save"]
     assert [is_saved for is_saved, _, _ in results] == [False, False]
-    assert [reason.endswith(": No space left on device)") for _, reason, _ in results] == [True, True], results
+    assert all(reason.endswith(f": {FULL})") for _, reason, _ in results), results
     assert len({reason for _, reason, _ in results}) > 1, "the disk was full at the same file each time"
     assert [whole for _, _, whole in results] == [[True, True, True]] * 2
 
 
-def test_journal_on_a_full_disk_ends_and_its_run_is_never_ok(tmp_path: Path) -> None:
-    events, status, summary = on_a_small_disk(JOURNAL, tmp_path)
-    assert events == [
-        "journal.jsonl can't be written (No space left on device): the records are written at the end alone"
-    ]
+def test_journal_on_a_full_disk_ends_and_its_run_is_never_ok(answers: dict[str, Any]) -> None:
+    events, status, summary = answers["journal"]
+    (event,) = events
+    assert event.startswith(f"journal.jsonl can't be written ({FULL})")
     assert status == 0
     assert (summary["verdict"], summary["complete"], summary["passed"]) == ("invalid", False, False)

@@ -1,6 +1,7 @@
 """Comparison of runs: the verdicts, their error rates, the sources, and the command."""
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pytest_regressions.data_regression import DataRegressionFixture
 
 from railyard.core.records import IntervalId
 from railyard.core.safe_files import Folder
@@ -158,30 +160,31 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_compare_passes_runs_that_do_not_differ(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["compare", str(folders / "a"), str(folders / "b"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["counts"]["same"] > 5
     assert not found["regression"]
-    assert {row["verdict"] for row in found["rows"]} <= {"same", "not enough data"}
+    assert found["counts"].pop("same") > 5
+    assert found["counts"].keys() <= {"not enough data"}
 
 
 def test_compare_fails_a_slower_run(folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "c.md"
     assert cli.main(["compare", str(folders / "a"), str(folders / "slow"), "--markdown", str(out)]) == 1
-    assert "slower by more than" in capsys.readouterr().out
+    assert "slower by more" in capsys.readouterr().out
     text = out.read_text()
     assert text.startswith("### ❌")
     assert "| slower |" in text
     assert cli.main(["compare", str(folders / "slow"), str(folders / "a")]) == 0
 
 
-def test_compare_fails_a_run_that_lost_bytes(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["compare", str(folders / "a"), str(folders / "lost")]) == 1
-    assert "failed: every byte delivered" in capsys.readouterr().out
-
-
-def test_compare_fails_without_enough_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_fails_lost_bytes_and_too_few_repeats(
+    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     save(repeated(repeats=2), tmp_path / "few")
-    assert cli.main(["compare", str(tmp_path / "few"), str(tmp_path / "few")]) == 1
-    assert "not enough data for a verdict on any row" in capsys.readouterr().out
+    for sides, reason in (
+        ((folders / "a", folders / "lost"), "failed: every byte"),
+        ((tmp_path / "few",) * 2, "not enough data"),
+    ):
+        assert cli.main(["compare", *map(str, sides)]) == 1
+        assert reason in capsys.readouterr().out
 
 
 def test_compare_reads_git_revisions(
@@ -198,40 +201,39 @@ def test_compare_reads_git_revisions(
         git("commit", "-q", "-m", name)
     monkeypatch.chdir(tmp_path)
     assert cli.main(["compare", "HEAD~1:results", "results"]) == 1
-    assert "slower by more than" in capsys.readouterr().out
     assert cli.main(["compare", "HEAD:nowhere", "results"]) == 2
-    assert "is no git revision of a folder" in capsys.readouterr().err
+    assert "git revision" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["nowhere", "nowhere"], "error: A: 'nowhere' is no run's folder, no folder of runs"),
-        (["x" * 300, "."], "error: A: ... is no run's folder, no folder of runs"),
-        (["x:" + "y" * 5000, "."], "is no git revision of a folder"),
-        ([".", "."], "error: A: '.' is no run's folder, no folder of runs"),
-        ([".", ".", "--limit", "0"], "Invalid value for '--limit'"),
-        ([".", ".", "--markdown", "/nowhere/x.md"], "error: --markdown: '/nowhere/x.md' can't be made"),
-    ],
-)
+BAD_SIDES: dict[str, list[str]] = {
+    "no folder": ["nowhere", "nowhere"],
+    "a long name": ["x" * 300, "."],
+    "a long revision": ["x:" + "y" * 5000, "."],
+    "a folder without runs": ["empty", "empty"],
+    "a limit of 0": [".", ".", "--limit", "0"],
+    "a folder that can't be made": [".", ".", "--markdown", "/nowhere/x.md"],
+    "records without sense": ["run", "run"],
+}
+
+
 def test_compare_refuses_bad_input_in_one_line(
-    arguments: list[str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    data_regression: DataRegressionFixture,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["compare", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert line in error
-    assert error.count("\n") == 1
-
-
-def test_records_without_sense_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
     save(run_of(sample()), tmp_path / "run")
     for name in ("manifest.json", "results.parquet"):
         (tmp_path / "run" / name).unlink()
-    assert cli.main(["compare", str(tmp_path / "run"), str(tmp_path / "run")]) == 2
-    error = capsys.readouterr().err
-    assert "run' can't be compared by the records that it has: TypeError" in error
-    assert error.count("\n") == 1
+    errors: dict[str, str] = {}
+    for case, arguments in BAD_SIDES.items():
+        assert cli.main(["compare", *arguments]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        # what git and Python say differs between their versions
+        errors[case] = re.sub("(git revision of a folder|TypeError): .*", r"\1", line)
+    data_regression.check(errors)
 
 
 def test_a_folder_of_runs_is_a_side(folders: Path, tmp_path: Path) -> None:

@@ -53,7 +53,8 @@ def test_marked_shapes_have_a_series_and_tooltips() -> None:
         axes = figure.subplots()
         mark(axes.plot([1, 2], [1, 2], "o"), "rail <only>", "first & last", "second")
         mark(axes.barh(0, 1), "", "a bar")
-        root = ElementTree.fromstring(style.finish(figure, "f", "a figure for a test").svg)
+        root = ElementTree.fromstring(style.finish(figure, "f", "alternative").svg)
     titles = [element.text for element in root.iter("{http://www.w3.org/2000/svg}title")]
     assert titles == ["a bar", "first & last", "second"]
-    assert [e.get("data-series") for e in root.iter() if e.get("data-series")] == ["rail <only>"]
+    series = [element.attrib["data-series"] for element in root.iter() if "data-series" in element.attrib]
+    assert series == ["rail <only>"]

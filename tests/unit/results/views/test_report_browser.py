@@ -90,7 +90,7 @@ def test_tables_sort_and_filter(tab: Any) -> None:
     table.locator("th button").first.click()
     assert table.locator("th[aria-sort]").get_attribute("aria-sort") == "descending"
     field = tab.locator("input[type=search]").first
-    field.fill("no row has this")
+    field.fill("nowhere")
     hidden = (
         "input => [...input.parentElement.previousElementSibling.querySelectorAll('tbody tr')].every(r => r.hidden)"
     )

@@ -82,7 +82,7 @@ def test_search_agrees_with_plain_loops(
 def test_memory_can_be_left_out() -> None:
     """GPT-1T on 8 GPUs fits no memory."""
     of = Job(GptModel.load("gpt-1008b"), Recipe(64), make_cluster("h100", 8, 8))
-    with pytest.raises(BadInput, match="no strategy fits the memory of a GPU, 80 GB; the leanest takes 2,"):
+    with pytest.raises(BadInput, match="80 GB; the leanest takes 2,"):
         best_strategy(of)
     assert best_strategy(of, Rules(fits_memory=False)).gpu_bytes > 1e12
 
