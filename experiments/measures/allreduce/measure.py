@@ -63,18 +63,24 @@ class AllreduceMeasure(Measure[Any]):
         steps = 0
         for number, fabric in enumerate(rail_fabrics(spec)):
             steps += len(dilations_on(spec, number))
-            steps += sum(w.step_count(number, fabric, spec.repeats) for w in workloads_on(spec, number))
+            for workload in workloads_on(spec, number):
+                steps += workload.step_count(number, fabric, spec.repeats)
         return steps + self._fault_runs(spec)
 
     def counts(self, spec: ExperimentSpec) -> Counts:
         """Return the number of workloads and faults on all fabrics, with repeats."""
-        workloads = sum(len(workloads_on(spec, number)) for number in range(len(rail_fabrics(spec))))
+        workloads = 0
+        for number in range(len(rail_fabrics(spec))):
+            workloads += len(workloads_on(spec, number))
         return Counts(replays=workloads * spec.repeats, faults=self._fault_runs(spec))
 
     def _fault_runs(self, spec: ExperimentSpec) -> int:
         """Return how often a fault is injected."""
-        numbers = range(len(rail_fabrics(spec)))
-        return sum(fault.times(spec) for number in numbers for fault in faults_on(spec, number))
+        runs = 0
+        for number in range(len(rail_fabrics(spec))):
+            for fault in faults_on(spec, number):
+                runs += fault.times(spec)
+        return runs
 
     def predict(self, spec: ExperimentSpec) -> "Predicted":
         """Compute the times of workloads by Nezha's equations."""

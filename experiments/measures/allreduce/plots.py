@@ -36,10 +36,8 @@ def latency(fabric: FabricMeasurements) -> plots.Plot:
         left, right = figure.subplots(1, 2)
         looks = _looks(fabric.policies)
         for policy, look in looks.items():
-            by_size = fabric.seconds[policy]
-            sizes = sorted(by_size)
-            times = [by_size[size] for size in sizes]
-            rates = [8 * size / by_size[size] for size in sizes]
+            sizes, times = zip(*sorted(fabric.seconds[policy].items()), strict=True)
+            rates = [8 * size / time for size, time in zip(sizes, times, strict=True)]
             _curve(left, policy, sizes, times, seconds, look)
             _curve(right, policy, sizes, rates, rate, look)
         predicted_times: dict[int, float] = {}
@@ -49,8 +47,9 @@ def latency(fabric: FabricMeasurements) -> plots.Plot:
                 predicted_times[size] = predicted_s
         if predicted_times:
             name = "nezha by Eq. 4 and 5"
-            times = list(predicted_times.values())
-            line = left.plot(list(predicted_times), times, color=plots.MUTED, ls="--", lw=1, label=name)
+            line = left.plot(
+                list(predicted_times), list(predicted_times.values()), color=plots.MUTED, ls="--", lw=1, label=name
+            )
             mark(line, name, name)
         _by_size(left, fabric.sizes, plots.seconds_tick, yscale="log", ylabel="time")
         _by_size(right, fabric.sizes, plots.rate_tick, yscale="log", ylabel="bytes of the buffer over time")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
+from operator import attrgetter
 from statistics import fmean, geometric_mean, median
 from typing import Any, Final, Literal, NamedTuple
 
@@ -128,17 +129,26 @@ CORRECT_SUMS: Final = _none("elements other than numpy's sum", "elements")
 
 
 def _wrong_sums(results: AllreduceResults) -> Value | None:
-    """All fabrics and policies together: a single wrong element is one too many."""
+    """Wrong elements of all fabrics and policies together, since a single one is one too many."""
     points = [point for point in results.points if point.checked]
     if not points:
         return None
-    wrong = sum(point.wrong for point in points)
-    checked = sum(point.checked for point in points)
+    wrong, checked = _wrong_and_checked(points)
     text = f"of {checked:,} in {len(points)} points"
     if wrong:
-        worst = max(points, key=lambda point: point.wrong)
+        worst = max(points, key=attrgetter("wrong"))
         text += f"; {worst.policy} on {worst.fabric}"
     return Value(float(wrong), text)
+
+
+def _wrong_and_checked(rows: Sequence[Point | Cut]) -> tuple[int, int]:
+    """Return how many elements are wrong, of how many that were compared with numpy's sums."""
+    wrong = 0
+    checked = 0
+    for row in rows:
+        wrong += row.wrong
+        checked += row.checked
+    return wrong, checked
 
 
 # Throughput at large sizes --------------------------------------------------------------------------------------------
@@ -417,8 +427,7 @@ CORRECT_DURING_CUT: Final = _none("elements wrong while a rail was cut", "elemen
 
 def _wrong_during_cut(cuts: Sequence[Cut]) -> Value:
     """Sum over the repeats."""
-    wrong = sum(cut.wrong for cut in cuts)
-    checked = sum(cut.checked for cut in cuts)
+    wrong, checked = _wrong_and_checked(cuts)
     return Value(float(wrong), f"of {checked:,}")
 
 

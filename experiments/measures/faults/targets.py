@@ -172,9 +172,16 @@ def _without_controller(scripts: Sequence[ScriptRow], side: Side) -> PlacedSampl
     fault, of links that went down, since the kernel doesn't notice a silent one.
     """
     for script in scripts:
-        stops = [fault for fault in script.faults if definition_of(fault.fault).stops_controller]
-        outages = [outage for outage in stops if outage.reroute == "on"]
-        faults = [fault for fault in script.faults if fault not in stops and stats.pairs_probed(fault, side)]
+        # without rerouting a controller that returns does nothing
+        if script.reroute != "on":
+            continue
+        outages: list[Recovery] = []
+        faults: list[Recovery] = []
+        for fault in script.faults:
+            if definition_of(fault.fault).stops_controller:
+                outages.append(fault)
+            elif stats.pairs_probed(fault, side):
+                faults.append(fault)
         for outage, fault in product(outages, faults):
             if not outage.t_fault <= fault.t_fault < outage.t_repair:
                 continue
