@@ -81,6 +81,7 @@ class Gpus(FabricClass[FabricSpec, Plan]):
         from railyard.topologies.measure.capacity import measure_batched, measure_costs
 
         capacity = measure_costs(datapath, ControllerProcess())
+        # a given rate is refused only if the machine couldn't carry it even if frames came many at once
         if any(needs_batched(fabric, capacity) for fabric in fabrics):
             batched_s = measure_batched(datapath, ControllerProcess()).batched_s
             capacity = capacity._replace(batched_s=batched_s)
@@ -92,6 +93,7 @@ class Gpus(FabricClass[FabricSpec, Plan]):
 
     def plans(self, fabrics: Sequence[FabricSpec], capacity: Capacity | None) -> list[Plan]:
         """Return the plans, with the same rate for all `auto` rails."""
+        # one rate for all fabrics of an experiment, so that their times can be compared
         auto_bps = auto_rail_bps(fabrics, capacity) if capacity else 0
         return [make_plan(fabric, auto_bps) for fabric in fabrics]
 

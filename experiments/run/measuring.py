@@ -33,8 +33,10 @@ def run_measures(context: RunContext) -> None:
     for measure in measures_of(spec):
         if not measure.shares_fabric:
             measure.run(context)
-    for s in Analysis(run).slowdowns:
-        run.measurements.append(Measurement(s.interval, s.row.phase, SLOWDOWN, s.measured, "ratio", s.predicted))
+    # a slow-down compares two fabrics, so it is known only when all of them have been measured
+    for slowdown in Analysis(run).slowdowns:
+        values = (slowdown.measured, "ratio", slowdown.predicted)
+        run.measurements.append(Measurement(slowdown.interval, slowdown.row.phase, SLOWDOWN, *values))
 
 
 def shared_steps(spec: ExperimentSpec) -> int:

@@ -79,6 +79,7 @@ def _replace_test_controller(program: str) -> None:
     replacement = _PROGRAMS / CONTROLLER
     replacement.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {reference_controller.__file__} {program} "$@"\n')
     replacement.chmod(0o755)
+    # Mininet's default controller is the program `controller` of the reference implementation
     if shutil.which("controller") is None:
         (_PROGRAMS / "controller").symlink_to(replacement)
     os.environ["PATH"] = f"{_PROGRAMS}:{os.environ['PATH']}"
@@ -94,10 +95,9 @@ def _set_switch_defaults(defaults: Mapping[str, str], forced: Mapping[str, str])
 
 
 def _turn_checksum_offload_off() -> None:
-    """Let hosts finish checksums themselves, as the switch would pass unfinished ones on.
-
-    In userspace with TSO it does so for frames that pass through a controller, as the first of each connection does.
-    """
+    """Let hosts finish checksums themselves, as the switch would pass unfinished ones on."""
+    # In userspace with TSO it does so for frames that pass through a controller, as the first of each connection does:
+    # the receiver's kernel would drop these, and no connection would be made.
     stock: Callable[..., Any] = node.Host.config
 
     def configure(self: Any, **params: Any) -> Any:

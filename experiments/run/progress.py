@@ -61,6 +61,7 @@ def measure_undisturbed(run: Run, measure: Callable[[], bool | None]) -> None:
             return
         if Steps.current:
             Steps.current.end_attempt()
+        # events of controllers stay: what happened to the fabric happened
         run.discard(before)
         for interval in dict.fromkeys(load.interval for load in measured.loads):
             run.events.append(Event(time.monotonic_ns(), RUN, REPEATED, {**interval.as_dict(), "text": text}))

@@ -45,6 +45,7 @@ class Controllers:
                 asyncio.ensure_future(_copy(far_reader, writer)),
             ]
             await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
+            # one end has closed: the other direction would wait for ever
             for copy in copies:
                 copy.cancel()
             far_writer.close()

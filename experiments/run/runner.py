@@ -134,6 +134,7 @@ def _checked_plans(spec: ExperimentSpec, capacity: Capacity | None) -> list[Any]
 
     `capacity`: what the machine carries, if it was measured.
     """
+    # all of them before anything is built: a run of an hour must not end at its last fabric
     plans = spec.fabric_class.plans(spec.fabrics, capacity)
     numbered_plans = list(enumerate(plans))
     for measure in measures_of(spec):

@@ -98,6 +98,7 @@ def surviving_interruptions(run: Run, interval: IntervalId) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        # an error of any type may follow from the lack of a process, such as one about a connection that it closed
         causes = presence.since(start_ns)
         record_interruptions(run, interval)
         if not causes or isinstance(error, WorkerCrashed):
@@ -106,6 +107,7 @@ def surviving_interruptions(run: Run, interval: IntervalId) -> Iterator[None]:
         text = str(error) if names_it else f"{causes[0]}: {error}"
         detail = {**interval.as_dict(), "text": text}
         run.events.append(Event(time.monotonic_ns(), PROCESS, "interval-failed", detail))
+        # every interval that follows would fail as well
         presence.check()
 
 
@@ -370,9 +372,10 @@ def _record_stop(label: str, net: FabricNet, run: Run) -> None:
 def introduce(plan: Plan, user_app: str) -> None:
     """Let each GPU send a packet to the next one of its rank, and return once the last of them arrive.
 
-    Hosts elsewhere would ask for addresses by ARP, from which a learning switch learns where they are; GPUs know
-    theirs. RailyardError if no packet arrives: then the user's app forwards none.
+    RailyardError if no packet arrives: then the user's app forwards none.
     """
+    # Hosts elsewhere would ask for addresses by ARP, from which a learning switch learns where they are. GPUs have
+    # permanent neighbours and never ask.
     domains = plan.spec.domains
     pairs = [(gpu, Gpu((gpu.domain + 1) % domains, gpu.rank)) for gpu in plan.gpus]
     for src, dst in pairs:

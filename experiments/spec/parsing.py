@@ -54,6 +54,7 @@ def _model_with(measures: tuple[Measure[Any], ...]) -> type[ExperimentSpec]:
             fields[section.key] = (section.Spec, section.default)
             if section.repeats_key:
                 fields[section.repeats_key] = (Repeats, 1)
+    # a model is made anew for each set of measures: plugins may be loaded and removed in one process
     model = cast(type[ExperimentSpec], create_model("ExperimentSpec", __base__=ExperimentSpec, **fields))
     plugin_sections: dict[str, str] = {}
     for name, measure in MEASURES.items():

@@ -68,6 +68,8 @@ def intervals(run: Run) -> tuple[MeasurementInterval, ...]:
     steering_events = [event for event in run.events if event.source in ("steering", "background")]
     steered: list[MeasurementInterval] = []
     previous_end_ns = 0
+    # events have no interval of their own, but fabric and policy: those since the end of the previous interval belong
+    # to this one, so intervals are taken in the order of their ends
     for interval in sorted(times, key=lambda interval: max(times[interval])):
         end_ns = max(times[interval])
         events = _events_between(steering_events, interval, previous_end_ns, end_ns)
@@ -281,10 +283,8 @@ def _row(
     steered: Sequence[MeasurementInterval],
     dwell_s: float | None,
 ) -> PolicyRow:
-    """Return the row of a policy from the times of all (s, by repeat). `steered`: the intervals of the policy.
-
-    Ratios are of the same repeat: another repeat is another seed, so other traffic.
-    """
+    """Return the row of a policy from the times of all (s, by repeat). `steered`: the intervals of the policy."""
+    # ratios are of the same repeat (the index of the frames): another repeat is another seed, so other traffic
     times = by_policy[policy]
     reactions_ms = _reactions_ms(steered)
     most_changed = None
@@ -329,6 +329,7 @@ def _changes_per_s(steered: Iterable[MeasurementInterval]) -> float | None:
 
 def _reactions_ms(steered: Iterable[MeasurementInterval]) -> pd.Series:
     """Return for each version of the scores how long it took until the last of the routes that follow from it, ms."""
+    # an agent may change its routes in several batches: the last one ends the reaction
     reactions: list[tuple[IntervalId, int, float]] = []
     for interval in steered:
         for event in _route_changes(interval):

@@ -120,6 +120,7 @@ class Steering(WorkloadVariants, Measure[Any]):
 
     def seed(self, spec: ExperimentSpec, repeat: int) -> int:
         """Return a seed for each repeat: traffic that is drawn at random differs."""
+        # all policies of a repeat have the same traffic, and repeats show how much it matters which
         return spec.seed + repeat
 
     @contextmanager

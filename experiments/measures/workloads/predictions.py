@@ -126,6 +126,7 @@ def _theory(schedule: Schedule, plan: Plan, seconds: Mapping[str, float], condit
         # the equations count the fabric's own paths, with all of its links
         return _Theory(seconds, reasons, phases_on_same_links, credit_s, latency_s)
     by_uplink_s: dict[str, float] = {}
+    # where flows have no choice of uplinks, the loads are those of the plain prediction
     if has_choice(fabric):
         by_uplink_s = predict_schedule(schedule, rates, fabric, "expected")
     return _Theory(
@@ -194,6 +195,7 @@ def _prediction(theory: _Theory, phase: str, takes_first: bool) -> Prediction:
         not_compared = f"shares links with {shares_links_with}"
     seconds = part(theory.seconds)
     least, most = part(theory.explained) or (0.0, inf)
+    # a ratio to a prediction that doesn't apply would be taken for a result
     if reason or seconds is None or seconds <= MIN_PREDICTED_S:
         return Prediction(
             explained_least=least,

@@ -76,7 +76,9 @@ def run_workload(turn: Turn, predicted_s: float | None = None) -> None:
     run = turn.run
     predicted = _predicted_seconds(session, workload, predicted_s)
     limit_s = _limit_s(session, workload, predicted)
+    # ports are counted since the switches were made, and earlier replays crossed them too
     before = _counted(session)
+    # TCP takes a queue that grows fast for a loss, and the real fabrics' RDMA has no such timer
     queue_s = longest_queue_s(schedule, session.plan, session.windows)
     shown = observers.replay_callbacks(schedule)
     with (
@@ -89,6 +91,7 @@ def run_workload(turn: Turn, predicted_s: float | None = None) -> None:
     times = _record(session, workload, turn.interval, done, run, predicted, counted)
     _record_projections(session, workload, turn.interval, times, run)
     if workload.measured_files is not None:
+        # labels have spaces, and those of plugins may have slashes
         parts = (session.name, workload.label, str(turn.repeat))
         safe_parts = [_UNSAFE_IN_PATH.sub("-", part) for part in parts]
         folder = "/".join(safe_parts)
@@ -110,7 +113,7 @@ def replay_faulted(
     abort: threading.Event | None = None,
     places: Sequence[Place] = (),
 ) -> Replay:
-    """Replay a workload once while faults are active; the kernel's own TCP timers are kept.
+    """Replay a workload once while faults are active.
 
     `callbacks`: of observers.replay_callbacks. `faults_s`: how much longer faults may make it, s. `abort`, `places`: as
     of workloads.replay.run.replay.
@@ -118,14 +121,13 @@ def replay_faulted(
     session = turn.session
     schedule = turn.workload.schedule
     limit_s = _limit_s(session, turn.workload, _predicted_seconds(session, turn.workload, None)) + faults_s
+    # the kernel's own TCP timers are kept: how soon TCP notices a loss is part of what a fault costs
     return replay(schedule, session.windows, turn.seed, limit_s, abort=abort, places=places, **callbacks)
 
 
 def record_faulted(turn: Turn, interval: IntervalId, done: Replay) -> None:
-    """Record a replay during which faults were active.
-
-    No equation predicts its times. Detours cross the same ports as its bytes, so port counters say nothing.
-    """
+    """Record a replay during which faults were active."""
+    # No equation predicts its times. Detours cross the same ports as its bytes, so port counters say nothing.
     _record(turn.session, turn.workload, interval, done, turn.run, {}, None)
 
 
@@ -261,11 +263,11 @@ def _byte_check(
 ) -> ByteCheck:
     """Compare the bytes at receivers and ports with those of the schedule.
 
-    Cross-rail bytes are those of the matrix, or of the uplinks if more. On a steered or broken fabric, and beside a
-    background, the ports carry more than the schedule says, so nothing is expected of them.
+    Cross-rail bytes are those of the matrix, or of the uplinks if more.
     """
     asked = schedule.matrix
     delivered = done.delivered_matrix
+    # On a steered or broken fabric, and beside a background, the ports carry more than the schedule says.
     ports_expected = 0
     if counted is not None and not session.steered_by:
         ports_expected = int(port_bytes(schedule, session.plan.spec).rail_out.sum())
@@ -300,16 +302,14 @@ def _frames_of_messages(schedule: Schedule, mtu: int) -> dict[str, float]:
 def measurement_row(
     interval: IntervalId, phase: str, metric: str, seconds: float, frames: float, prediction: Prediction
 ) -> Measurement:
-    """Return the row of a measured time beside its prediction.
-
-    `frames`: of the median message. Latency prolongs the time, so it raises the ratio that is explained at most.
-    """
+    """Return the row of a measured time beside its prediction. `frames`: of the median message."""
     explained_most = prediction.explained_most
     credit_share = 0.0
     with_latency_s = None
     if prediction.seconds:
         credit_share = prediction.credit_s / prediction.seconds
         if prediction.latency_s is not None:
+            # latency prolongs the time, so it raises the ratio that is explained at most
             explained_most += prediction.latency_s / prediction.seconds
             with_latency_s = prediction.seconds + prediction.latency_s
     return Measurement(
@@ -378,6 +378,7 @@ def _record_uplinks(
         by_switch[f"{switch} {direction}"][spine] = size
     run.events.append(Event(end_ns, "fabric", UPLINK_BYTES, {**interval.as_dict(), "bytes": dict(by_switch)}))
     measured = imbalance(np.array(list(by_switch.values())))
+    # a policy moves flows between uplinks meanwhile, and what hashing is expected to give no longer holds
     predicted = None if session.steered_by else expected
     run.measurements.append(Measurement(interval, WHOLE, UPLINK_IMBALANCE, measured, "ratio", predicted))
     return measured
