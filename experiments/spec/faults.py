@@ -180,7 +180,7 @@ def check_faults(faults: Sequence[FaultSpec], plans: Sequence[FabricPlan]) -> No
                 continue
             if problem := FAULTS[fault.kind].target_problem(plan, fault.target):
                 raise BadInput(f"faults.{i}.target", fault.target, problem)
-            # results of two faults of one identity could not be told apart
+            # results of two faults of one identity could not be distinguished
             for n, other in enumerate(faults[:i]):
                 if other.is_on(number) and other.identity == fault.identity:
                     allowed = f"is faults.{n}'s too, of the same kind on fabric {number}: choose another target"
