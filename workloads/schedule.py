@@ -57,15 +57,16 @@ class Columns(Sequence[Task]):
                 rows.append((task.gpu, task.gpu, 0, task.seconds, True, task.phase, 0))
             after += task.after
         src, dst, size, seconds, is_compute, phase, stripe = zip(*rows, strict=True) if rows else ((),) * 7
-
-        def ints(column: Sequence[int]) -> Numbers:
-            return np.array(column, dtype=np.int64)
-
         return cls(
-            *(ints(src), ints(dst), ints(size)),
-            *(np.array(seconds, dtype=np.float64), np.array(is_compute, dtype=bool)),
-            *(ints(phase), ints(stripe)),
-            *(np.cumsum(ints([len(task.after) for task in tasks])), ints(after)),
+            src=np.array(src, dtype=np.int64),
+            dst=np.array(dst, dtype=np.int64),
+            bytes=np.array(size, dtype=np.int64),
+            seconds=np.array(seconds, dtype=np.float64),
+            is_compute=np.array(is_compute, dtype=bool),
+            phase=np.array(phase, dtype=np.int64),
+            stripe=np.array(stripe, dtype=np.int64),
+            after_end=np.cumsum([len(task.after) for task in tasks], dtype=np.int64),
+            after=np.array(after, dtype=np.int64),
         )
 
     @classmethod
@@ -296,8 +297,6 @@ def check_gpus(domains: int, rails: int, field: str) -> None:
 class Program:
     """The tasks so far of `domains` HB domains with `rails` GPUs each.
 
-    Tasks beyond the most are counted and not kept, so that TooManyTasks says how many there would be.
-
     `gpu_tasks`: the most on average for each GPU, where there are more than 64.
     """
 
@@ -373,6 +372,7 @@ class Program:
         if self.fits:
             self._tasks.append(task)
         else:
+            # counted and not kept, so that TooManyTasks says how many there would be
             self._drop_tasks()
         return self._count - 1
 
@@ -490,8 +490,8 @@ class Scale:
         for name, factor in factors.items():
             ratio = factor.emulated / factor.real
             rows[name] = {"real": factor.real, "emulated": factor.emulated, "factor": ratio}
-        names = {"workload": self.workload, "platform": self.platform}
-        return {**names, "compute_kept": self.compute_kept, "factors": rows}
+        kept = self.compute_kept
+        return {"workload": self.workload, "platform": self.platform, "compute_kept": kept, "factors": rows}
 
 
 def real_rates(platform: Platform, emulated: Rates) -> Rates:
