@@ -30,7 +30,7 @@ def test_a_gpu_with_all_parameters_has_all_their_state() -> None:
     assert state_peers(schedule)[5] == frozenset(range(16)) - {5}
 
 
-def test_senders_of_state_are_on_the_same_rail_and_have_one_receiver() -> None:
+def test_senders_of_state_stay_on_a_rail_and_have_one_receiver() -> None:
     spec = parse_workload({"kind": "data-parallel", "bytes": "1MB"})
     schedule = build(spec, FABRIC, RAIL_BPS, HB_BPS).schedule
     moves = {4: 16, 5: 17, 8: 18}
