@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from railyard.core.errors import BadInput
+from railyard.core.errors import BadInput, CheckFailed
 from railyard.core.installation import RUN
 from railyard.core.safe_files import Folder
 from railyard.core.terminal import FittingTable
@@ -21,6 +21,7 @@ from railyard.experiments import options
 from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.recording.chakra_files import chakra_files, reason_against
 from railyard.workloads.recording.command_line import TrainingCommand, parse_command
+from railyard.workloads.recording.comparison import Comparison, compare, real_request, recorded_request
 from railyard.workloads.recording.launcher import Recording, Request, record
 from railyard.workloads.recording.trace_file import CommunicatorTotal, notes, totals, trace_data
 from railyard.workloads.traces.common import MAX_BYTES
@@ -88,13 +89,19 @@ def command(
     fake: Annotated[
         bool, typer.Option("--fake", help="Keep no contents of large tensors: for models larger than this machine.")
     ] = False,
+    real: Annotated[
+        int | None,
+        typer.Option(
+            "--real", min=2, max=64, show_default=False, help="Also run N ranks for real over Gloo, and compare."
+        ),
+    ] = None,
     show: Annotated[bool, typer.Option("--show", help="Print what the script prints.")] = False,
 ) -> int:
     """Run a training script without GPUs, and write the traffic of one iteration of all its ranks as a trace."""
     training = parse_command(words)
     if routing not in ROUTINGS:
         raise BadInput("--routing", routing, f"is not known: allowed are {', '.join(ROUTINGS)}")
-    count = rank_count(training, ranks)
+    count = rank_count(training, ranks, real)
     request = Request(
         command=training,
         ranks=count,
@@ -117,15 +124,32 @@ def command(
         if show:
             print(f"rank {rank}: {line}", file=sys.stderr)
 
-    recording = record(request, report, show_line)
+    recording = None
+    if real is not None:
+        compared_request = recorded_request(request, real)
+        compared = record(compared_request, report, show_line)
+        really_run = record(real_request(request, real), report, show_line)
+        print_comparison(compare(compared, really_run), options.console())
+        if compared_request == request:
+            recording = compared
+    if recording is None:
+        recording = record(request, report, show_line)
     write(folder, recording)
     print_recording(folder, recording, options.console())
     return 0
 
 
-def rank_count(training: TrainingCommand, ranks: int | None) -> int:
-    """Return the ranks of the job, from --ranks or torchrun's options."""
-    count = ranks or training.ranks
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """Print that all operations are equal. CheckFailed says which isn't."""
+    if comparison.difference:
+        raise CheckFailed(f"--real: {comparison.difference}")
+    counts = f"{comparison.operations:,} operations of {comparison.ranks} ranks"
+    console.print(f"{counts} recorded are those of a real run over Gloo", highlight=False, soft_wrap=True)
+
+
+def rank_count(training: TrainingCommand, ranks: int | None, real: int | None) -> int:
+    """Return the ranks of the job, from --ranks, torchrun's options or --real."""
+    count = ranks or training.ranks or real
     if count is None:
         raise BadInput("--ranks", "", "is missing: how many ranks has the job?")
     if count < 2:

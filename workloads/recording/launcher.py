@@ -1,9 +1,9 @@
 """Run a script as the ranks that are needed, pass small tensors between them, and collect what they did.
 
-One child process in the script's interpreter imports PyTorch and forks for each rank (child.py). Rank 0 is run, and as
-samples the last rank and one in the middle; a rank is added when another sends it a message, when it has data that
-cannot be replaced, or when no rank of its kind was run. All talk to this process alone, over sockets that have no name:
-there are no temporary files and no ports, and whatever ends this process ends all of them.
+One child process in the script's interpreter imports PyTorch and forks for each rank (ranks/child.py). Rank 0 is run,
+and as samples the last rank and one in the middle; a rank is added when another sends it a message, when it has data
+that cannot be replaced, or when no rank of its kind was run. All talk to this process alone, over sockets that have
+no name: there are no temporary files and no ports, and whatever ends this process ends all of them.
 """
 
 import json
@@ -45,7 +45,8 @@ class Request:
 
     `only`: the ranks that are run, or None to choose them. `steps`: optimizer steps after which a rank is stopped; 0:
     run the script to its end. `keep_all`: keep every operation, not one iteration. `limit_s`: for the whole recording.
-    `fake`: large tensors have no contents. `balanced`: a `topk` takes its columns in turn.
+    `fake`: large tensors have no contents. `balanced`: a `topk` takes its columns in turn. `real`:
+    over Gloo, with all contents.
     """
 
     command: TrainingCommand
@@ -58,6 +59,7 @@ class Request:
     limit_s: float
     fake: bool = False
     balanced: bool = False
+    real: bool = False
 
 
 @dataclass
@@ -154,7 +156,7 @@ class _Session:
         environment.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())
         # the package alone is looked for there: child.py takes the folder out again
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
-        argv = [python, "-m", "railyard.workloads.recording.child", str(childs_end.fileno())]
+        argv = [python, "-m", "railyard.workloads.recording.ranks.child", str(childs_end.fileno())]
         with childs_end:
             self._process = subprocess.Popen(
                 argv,
@@ -176,11 +178,15 @@ class _Session:
             "steps": self._request.steps,
             "fake": self._request.fake,
             "balanced": self._request.balanced,
+            "real": self._request.real,
         }
         self._report(f"importing PyTorch in {python}")
         self._control.send(json.dumps(job).encode())
         answer = self._control.recv(RECEIVE_BYTES)
         message = json.loads(answer) if answer else {"kind": "unusable", "error": self._error_of_child()}
+        if message["kind"] == "no-namespace":
+            problem = f"a real run needs a network namespace: {message['error']}"
+            raise MissingRequirement(problem, "run it as root, or allow user namespaces")
         if message["kind"] != "ready":
             problem = f"PyTorch of {python} can't be imported: {message['error']}"
             raise MissingRequirement(problem, python_extra("record"))

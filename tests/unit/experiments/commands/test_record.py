@@ -132,6 +132,21 @@ def test_balanced_experts_exchange_tokens_to_the_byte(tmp_path: Path) -> None:
     }
 
 
+def test_uneven_routing_is_that_of_a_real_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each token goes to one of 4 experts, by the data that all ranks really exchange."""
+    folder = tmp_path / "moe"
+    words = ["--ranks", "4", "--only", "all", "--steps", "2", "--real", "4", "--out", str(folder)]
+    status = record(*words, "--", "python", str(SCRIPTS / "moe.py"), "--top", "1", "--layers", "1")
+    output = capsys.readouterr()
+    if "needs a network namespace" in output.err:
+        pytest.skip(output.err)
+    assert status == 0
+    assert "operations of 4 ranks recorded are those of a real run over Gloo" in output.out
+    splits = [operation for operation in trace_of(folder)["programs"][0]["operations"] if "sends" in operation]
+    assert len(splits) == 3
+    assert len(set(splits[0]["sends"])) > 1
+
+
 @pytest.mark.parametrize(
     ("text", "words", "message"),
     [

@@ -16,11 +16,11 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from railyard.workloads.recording.computing import count_call
-from railyard.workloads.recording.initialization import group_of_name
-from railyard.workloads.recording.process_group import RecordedWork, RecordingGroup
-from railyard.workloads.recording.recorder import Recorder
-from railyard.workloads.recording.routing import chosen_in_turn
+from railyard.workloads.recording.ranks.computing import count_call
+from railyard.workloads.recording.ranks.initialization import group_of_name
+from railyard.workloads.recording.ranks.process_group import RecordedWork, RecordingGroup
+from railyard.workloads.recording.ranks.recorder import Recorder
+from railyard.workloads.recording.ranks.routing import chosen_in_turn
 
 SMALL_BYTES: Final = 4096
 SMALL_INTEGER_BYTES: Final = 1 << 24

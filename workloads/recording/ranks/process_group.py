@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 
-from railyard.workloads.recording.exchange import Exchange, Parts
-from railyard.workloads.recording.recorder import Recorder
+from railyard.workloads.recording.ranks.exchange import Exchange, Parts
+from railyard.workloads.recording.ranks.recorder import Recorder
 
 MAX_EXCHANGED_BYTES: Final = 65_536  # of a rank's tensors in one operation
 Tensors = list[torch.Tensor]
@@ -48,6 +48,10 @@ class RecordedWork(dist._Work):
         super().__init__()
         self._tensors = tensors
         self._on_wait = on_wait
+        self._complete = complete
+
+    def complete_by(self, complete: Callable[[], None]) -> None:
+        """Set what is called when the script waits."""
         self._complete = complete
 
     def _finish(self) -> None:

@@ -12,8 +12,8 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.overrides import TorchFunctionMode
 
-from railyard.workloads.recording import streams
-from railyard.workloads.recording.recorder import Recorder
+from railyard.workloads.recording.ranks import streams
+from railyard.workloads.recording.ranks.recorder import Recorder
 
 GPU_NAME: Final = "NVIDIA H100 80GB HBM3"
 GPU_MEMORY: Final = 80 << 30

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from railyard.workloads.recording.recorder import DEFAULT_STREAM, Positions, Recorder
+from railyard.workloads.recording.ranks.recorder import DEFAULT_STREAM, Positions, Recorder
 
 
 class _Job:

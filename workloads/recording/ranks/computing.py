@@ -11,8 +11,8 @@ from torch import ops
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from railyard.workloads.recording.recorder import Recorder
-from railyard.workloads.recording.routing import chosen_in_turn
+from railyard.workloads.recording.ranks.recorder import Recorder
+from railyard.workloads.recording.ranks.routing import chosen_in_turn
 
 
 class FlopCounter(TorchDispatchMode):

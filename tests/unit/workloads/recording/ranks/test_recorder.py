@@ -2,7 +2,7 @@
 
 import pytest
 
-from railyard.workloads.recording.recorder import MAX_OPERATIONS, Recorder, TooManyOperations
+from railyard.workloads.recording.ranks.recorder import MAX_OPERATIONS, Recorder, TooManyOperations
 
 
 def recorder_of_two() -> Recorder:

@@ -1,9 +1,9 @@
 """The process that runs ranks: it imports PyTorch once, and forks for each rank that the recorder asks for.
 
-Started by launcher.py as `python -m railyard.workloads.recording.child DESCRIPTOR`, in the interpreter of the user's
-script. It needs nothing but Python and PyTorch. The recorder asks over a socket, and sends with each rank's number the
-rank's own connection and the file descriptor for its output. When the recorder is killed, the kernel kills this process
-and its ranks (PR_SET_PDEATHSIG); they have no files.
+Started by launcher.py as `python -m railyard.workloads.recording.ranks.child DESCRIPTOR`, in the interpreter of the
+user's script. It needs nothing but Python and PyTorch. The recorder asks over a socket, and sends with each rank's
+number the rank's own connection and the file descriptor for its output. When the recorder is killed, the kernel kills
+this process and its ranks (PR_SET_PDEATHSIG); they have no files.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from railyard.workloads.recording.recorder import Recorder
+    from railyard.workloads.recording.ranks.recorder import Recorder
 
 PR_SET_PDEATHSIG: Final = 1
 MAX_MESSAGE: Final = 65_536
@@ -45,6 +45,17 @@ def main(arguments: list[str]) -> None:
         control.send(json.dumps({"kind": "unusable", "error": str(error)}).encode())
         return
     torch.set_num_threads(1)
+    if job["real"]:
+        from railyard.workloads.recording.ranks.gloo_group import LOOPBACK, enter_namespace
+
+        try:
+            enter_namespace()
+        except OSError as error:
+            control.send(json.dumps({"kind": "no-namespace", "error": str(error)}).encode())
+            return
+        # it serves until this process ends
+        store = torch.distributed.TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
+        job["store_port"] = store.port
     control.send(json.dumps({"kind": "ready", "torch": torch.__version__}).encode())
     control.settimeout(REAP_S)
     rank_of_process: dict[int, int] = {}
@@ -84,8 +95,8 @@ def die_with_parent() -> None:
 
 def run_rank(rank: int, job: dict[str, Any], connection_descriptor: int, output_descriptor: int) -> None:
     """Run the script as one rank in a process of its own, and end that process."""
-    from railyard.workloads.recording.exchange import Exchange
-    from railyard.workloads.recording.recorder import Recorder
+    from railyard.workloads.recording.ranks.exchange import Exchange
+    from railyard.workloads.recording.ranks.recorder import Recorder
 
     die_with_parent()
     os.register_at_fork(after_in_child=die_with_parent)
@@ -112,9 +123,9 @@ def run_script(job: dict[str, Any], recorder: "Recorder", exchange: Any) -> None
     """Run the script with everything replaced."""
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-    from railyard.workloads.recording import devices
-    from railyard.workloads.recording.computing import FlopCounter
-    from railyard.workloads.recording.initialization import Initialization
+    from railyard.workloads.recording.ranks import devices
+    from railyard.workloads.recording.ranks.computing import FlopCounter
+    from railyard.workloads.recording.ranks.initialization import Initialization
 
     rank = recorder.rank
     local_ranks = job["ranks_per_node"]
@@ -132,10 +143,10 @@ def run_script(job: dict[str, Any], recorder: "Recorder", exchange: Any) -> None
 
     register_optimizer_step_post_hook(after_step)
     with ExitStack() as stack:
-        Initialization(recorder, exchange).install()
+        Initialization(recorder, exchange, job.get("store_port")).install()
         devices.install(stack, recorder, local_ranks, local_rank)
         if job["fake"]:
-            from railyard.workloads.recording.fake_tensors import FakeLargeTensors
+            from railyard.workloads.recording.ranks.fake_tensors import FakeLargeTensors
 
             stack.enter_context(FakeLargeTensors(recorder, job["balanced"]))
         else:
