@@ -50,20 +50,21 @@ def test_no_word_is_cut_and_no_line_too_long(rows: list[tuple[str, ...]], width:
 
 
 def test_narrow_table_repeats_the_columns_that_name_a_row() -> None:
-    table = FittingTable(box=None, pad_edge=False, title="costs")
+    table = FittingTable(box=None, pad_edge=False, title="costs", caption="sources")
     for name in ("gpus", "radix", "design", "switches", "transceivers", "cost_usd", "power_w"):
         table.add_column(name, justify="right")
     for radix in ("64", "128"):
         for design in ("rail-only", "rail-optimized"):
             table.add_row("32,768", radix, design, "2,560", "196,608", "152,829,952", "4,718,592")
-    assert len(printed(table, 100)) == 6
+    assert len(printed(table, 100)) == 7
     lines = printed(table, 60)
     assert sum("rail-optimized" in line for line in lines) == 4
     assert [line.split()[3:] for line in lines if "design" in line] == [
         ["switches", "transceivers"],
         ["cost_usd", "power_w"],
     ]
-    assert sum("costs" in line for line in lines) == 1
+    assert [number for number, line in enumerate(lines) if "costs" in line] == [0]
+    assert [number for number, line in enumerate(lines) if "sources" in line] == [len(lines) - 1]
 
 
 def test_column_without_any_text_is_printed_beside_others() -> None:

@@ -1,7 +1,6 @@
 """Rates, sizes and times as people write them, read and written back."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 import pytest
@@ -20,7 +19,7 @@ from railyard.core.units import (
     parse_size,
     parse_time,
 )
-from tests.unit.error_messages import message_of
+from tests.unit.messages import messages
 
 Parse = Callable[[object], float]
 
@@ -49,12 +48,11 @@ def test_texts_are_read(parse: Parse) -> None:
 
 
 def test_refused_values_and_misspelled_units(data_regression: DataRegressionFixture) -> None:
-    messages: dict[str, dict[str, str]] = {}
+    texts: dict[str, dict[str, str]] = {}
     for parse, values in REFUSED.items():
-        messages[parse.__name__] = {}
-        for value in values:
-            messages[parse.__name__][repr(value)[:20]] = message_of(ValueError, partial(parse, value))
-    data_regression.check(messages)
+        cases = {repr(value)[:20]: value for value in values}
+        texts[parse.__name__] = messages(parse, cases, ValueError)
+    data_regression.check(texts)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from railyard.core.errors import RailyardError
 from railyard.core.wait import poll, wait_until
 from railyard.core.watch import Interruption, ProcessMissing
 from railyard.topologies.build import namespaces
-from tests.unit.error_messages import message_of
+from tests.unit.messages import messages
 
 
 class Child:
@@ -173,10 +173,7 @@ SCRIPTS = {
 
 
 def test_a_program_that_fails_is_named(data_regression: DataRegressionFixture) -> None:
-    messages: dict[str, str] = {}
-    for case, script in SCRIPTS.items():
-        messages[case] = message_of(RailyardError, partial(run, script, within_s=0.5))
-    data_regression.check(messages)
+    data_regression.check(messages(partial(run, within_s=0.5), SCRIPTS, RailyardError))
 
 
 PAUSED = """

@@ -10,14 +10,17 @@ from hypothesis import strategies as st
 from railyard.controller.agent.route_agent import Outcome, RouteAgent
 from railyard.controller.failover.detours import DETOUR_METRIC, Broken, detours
 from railyard.controller.failover.heartbeat_detector import SilentComponents
-from railyard.controller.failover.manager import FailoverManager
+from railyard.controller.failover.manager import FailoverManager, FailureState
 from railyard.controller.openflow.app import SwitchEvent
+from railyard.core import plugins
 from railyard.topologies.addresses import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UPLINK_PORT, Gpu, network_port
 from railyard.topologies.plan import Plan
 from railyard.topologies.routing import Route
+from tests.emulation.programs import ROOT
 from tests.unit.broken_fabrics import plan
 from tests.unit.fake_switch import ports_of
 from tests.unit.path_choices import CHOICES
+from tests.unit.stand_ins import plan_of
 
 
 class FakeRouter:
@@ -390,3 +393,20 @@ def test_moved_fibres_count_once_they_are_back_or_late() -> None:
     lab.manager.on_timeout(number)
     assert state.effective.hb == {GONE}
     assert lab.router.table == flat(lab) != {}
+
+
+@pytest.mark.parametrize("end", ["a", "b"])
+def test_cut_cable_of_a_graph_counts_at_either_end(end: str) -> None:
+    plugins.load(ROOT / "docs/examples/leaf_spine.py")
+    fabric = plan_of("leaf-spine", 3, 2)
+    state = FailureState(fabric)
+    cut = set[frozenset[str]]()
+    for link in fabric.uplinks:
+        if "leaf0" in (link.a.node, link.b.node):
+            place = link.a if end == "a" else link.b
+            state.down.add((fabric.dpids[place.node], place.port or 0))
+            cut.add(frozenset((link.a.node, link.b.node)))
+    state.connected.update(state.roles)
+    islands = fabric.graph.islands(frozenset(), cut)
+    assert len(islands) == 2
+    assert state.broken == Broken(islands=islands)

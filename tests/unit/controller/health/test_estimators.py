@@ -21,9 +21,8 @@ from railyard.controller.health.estimator import (
     pooled,
 )
 from railyard.controller.health.estimators.loss import LOSS_LIMIT
-from railyard.core.errors import BadInput
 from tests.unit.controller.health_settings import parse_health
-from tests.unit.error_messages import message_of
+from tests.unit.messages import messages
 
 BPS, PERIOD_S = 80_000_000, 0.05  # 500,000 bytes a period
 LINK = Load(BPS, PERIOD_S, sent_bytes=0, backlog_limit_bytes=100_000)
@@ -176,11 +175,5 @@ BAD_ESTIMATORS: dict[str, Any] = {"no docstring": lambda load: 1.0, "raises": ma
 
 
 def test_messages_of_settings_and_estimators(data_regression: DataRegressionFixture) -> None:
-    messages: dict[str, dict[str, str]] = {"settings": {}, "estimators": {}}
-    for case, data in BAD_SETTINGS.items():
-        messages["settings"][case] = message_of(BadInput, partial(parse_health, data))
-    for case, estimator in BAD_ESTIMATORS.items():
-        message = message_of(BadInput, partial(ESTIMATORS.add, "mine", estimator))
-        # after the place of the registration, which holds a path
-        messages["estimators"][case] = message.partition(": 'mine' ")[2]
-    data_regression.check(messages)
+    estimators = messages(partial(ESTIMATORS.add, "mine"), BAD_ESTIMATORS)
+    data_regression.check({"settings": messages(parse_health, BAD_SETTINGS), "estimators": estimators})

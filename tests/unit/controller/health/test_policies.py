@@ -20,12 +20,11 @@ from railyard.controller.health.policy import (
     best_paths,
     idle,
 )
-from railyard.core.errors import BadInput
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path, PathKind, Share, Shares
 from railyard.topologies.routing import next_hop
-from tests.unit.error_messages import message_of
 from tests.unit.health_scan import open_paths, pairs, scores, worth
+from tests.unit.messages import messages
 
 SRC, DST = Gpu(0, 0), Gpu(1, 1)
 BY_SCORES = sorted(name for name in HEALTH_POLICIES if name.startswith("health"))
@@ -186,10 +185,5 @@ BAD_POLICIES: dict[str, Any] = {
 
 
 def test_incomplete_policies_are_refused(data_regression: DataRegressionFixture) -> None:
-    messages: dict[str, str] = {}
-    for case, policy in BAD_POLICIES.items():
-        message = message_of(BadInput, partial(HEALTH_POLICIES.add, "mine", policy))
-        # after the place of the registration, which holds a path
-        messages[case] = message.partition(": 'mine' ")[2]
-    data_regression.check(messages)
+    data_regression.check(messages(partial(HEALTH_POLICIES.add, "mine"), BAD_POLICIES))
     assert "mine" not in HEALTH_POLICIES

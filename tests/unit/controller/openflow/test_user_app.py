@@ -2,6 +2,7 @@
 
 import json
 import logging
+import operator
 import socket
 import struct
 import subprocess
@@ -16,11 +17,10 @@ import pytest
 from pytest_regressions.data_regression import DataRegressionFixture
 
 from railyard.controller.openflow.user_app import AppLog, app_class
-from railyard.core.errors import BadInput
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.experiments.spec.loading import command_line, load_any
 from railyard.topologies.graph import Cable, FabricGraph, Network
-from tests.unit.error_messages import message_of
+from tests.unit.messages import messages
 
 ROOT = Path(__file__).parents[4]
 EXAMPLE = ROOT / "docs/examples/mininet/learning_switch.py"
@@ -38,19 +38,22 @@ BAD_FILES = {
 
 
 def test_messages_of_files_and_experiments(tmp_path: Path, data_regression: DataRegressionFixture) -> None:
-    messages: dict[str, str] = {}
     file = tmp_path / "app.py"
-    for case, content in BAD_FILES.items():
+
+    def load(content: str) -> None:
         file.write_text(content)
-        messages[case] = message_of(BadInput, partial(app_class, str(file))).replace(str(file), "FILE")
-    optical = ["fabrics.0.optical={layers: [rail]}"]
+        app_class(str(file))
+
     # the switches of these need flows of Railyard
-    for case, load in {
+    optical = ["fabrics.0.optical={layers: [rail]}"]
+    experiments = {
         "replacements": partial(load_any, "optical-replacement", controller=EXAMPLE),
         "optical switches": partial(load_any, "collectives", optical, controller=EXAMPLE),
-    }.items():
-        messages[case] = message_of(BadInput, load).replace(str(EXAMPLE), "FILE")
-    data_regression.check(messages)
+    }
+    texts = messages(load, BAD_FILES) | messages(operator.call, experiments)
+    for case, text in texts.items():
+        texts[case] = text.replace(str(file), "FILE").replace(str(EXAMPLE), "FILE")
+    data_regression.check(texts)
 
 
 def test_app_of_ryu_is_one_of_os_ken(tmp_path: Path) -> None:

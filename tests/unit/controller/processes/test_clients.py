@@ -1,5 +1,6 @@
 """The run's handle on the controller: its behaviour during an outage, and the first messages to the next process."""
 
+import operator
 import socket
 from typing import Any
 
@@ -15,7 +16,7 @@ from railyard.core.errors import RailyardError
 from railyard.core.worker import Message
 from railyard.topologies.addresses import Gpu
 from tests.unit.broken_fabrics import plan
-from tests.unit.error_messages import message_of
+from tests.unit.messages import messages
 
 SILENCE = {"links": [[0, 1]], "rails": [], "gpus": [], "hb_links": [], "hb_domains": []}
 
@@ -75,23 +76,23 @@ def test_crash_kills_the_process_and_is_reported(lab: Lab) -> None:
 
 def test_messages_about_an_absent_controller(lab: Lab, data_regression: DataRegressionFixture) -> None:
     controller = lab.controller
-    messages = {"restarted while it runs": message_of(ValueError, controller.restart)}
+    texts = messages(operator.call, {"restarted while it runs": controller.restart}, ValueError)
     controller.replace_gpu("d1g0")
     lab.children[0].why = "REASON"
-    messages["registry fails"] = message_of(RailyardError, lambda: controller.start_health(HealthSpec()))
+    texts |= messages(controller.start_health, {"registry fails": HealthSpec()}, RailyardError)
     assert not lab.children[0].stopped
     assert controller.registry_address == ""
-    messages["no such GPU"] = message_of(RailyardError, lambda: controller.replace_gpu("d9g9"))
+    texts |= messages(controller.replace_gpu, {"no such GPU": "d9g9"}, RailyardError)
     assert lab.children[0].sent[-1] == ReplaceGpu(gpu="d9g9")
     controller.crash()
-    messages["crashed twice"] = message_of(ValueError, controller.crash)
-    messages["counters while away"] = message_of(RailyardError, lambda: controller.port_counters(2))
-    messages["replacement while away"] = message_of(RailyardError, lambda: controller.replace_gpu("d0g1"))
+    texts |= messages(operator.call, {"crashed twice": controller.crash}, ValueError)
+    texts |= messages(controller.port_counters, {"counters while away": 2}, RailyardError)
+    texts |= messages(controller.replace_gpu, {"replacement while away": "d0g1"}, RailyardError)
     # the end of a fabric ends an absent controller
     controller.stop()
     assert not controller.is_down
-    messages["stopped"] = message_of(RailyardError, lambda: controller.port_counters(2))
-    data_regression.check(messages)
+    texts |= messages(controller.port_counters, {"stopped": 2}, RailyardError)
+    data_regression.check(texts)
 
 
 def test_restart_listens_elsewhere_and_redirects_all_switches(lab: Lab) -> None:

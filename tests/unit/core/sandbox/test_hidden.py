@@ -86,6 +86,7 @@ def test_no_name_of_a_socket_ends_a_run(name: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(name)
         assert "/" not in sockets()
+        assert all(path.startswith("/") for path in sockets())
 
 
 def test_a_socket_with_odd_characters_is_found(below_tmp: Path) -> None:

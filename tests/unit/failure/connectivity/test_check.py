@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest_regressions.data_regression import DataRegressionFixture
 
+from railyard.core import plugins
 from railyard.core.records import ConnectivityCheck, IntervalId
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.failure.active import Operation
@@ -27,6 +28,7 @@ from railyard.topologies.addresses import Gpu, Pair
 from railyard.topologies.measure.counters import TRAFFIC, PortStats
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import parse_fabric
+from tests.emulation.programs import ROOT
 from tests.unit.stand_ins import plan_of
 
 PLAN = nominal_plan(parse_fabric({"kind": "rail-only", "domains": 3, "rails": 3}))
@@ -122,6 +124,14 @@ def test_signals_of_a_fault(kind: str, target: str, what: str, detail: dict[str,
 )
 def test_only_switch_down_announces_a_spine_crash(event_kind: str, detail: dict[str, Any], expected: bool) -> None:
     assert Fault("spine-crash", "spine0").is_signal(SPINES, event_kind, detail) == expected
+
+
+@pytest.mark.parametrize(("link", "expected"), [("d0g1", True), ("d1g1", False)])
+def test_links_of_a_dead_leaf_switch_announce_its_crash(link: str, expected: bool) -> None:
+    plugins.load(ROOT / "docs/examples/leaf_spine.py")
+    plan = plan_of("leaf-spine", 3, 2)
+    fault = Fault("rail-switch-crash", "leaf0")
+    assert fault.is_signal(plan, "silent", {"link": link}) == expected
 
 
 def counters(**counter_deltas: int) -> dict[str, dict[str, PortStats]]:

@@ -16,7 +16,7 @@ from railyard.failure.oracle.reachability import Survivors
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import parse_fabric
-from tests.unit.error_messages import message_of
+from tests.unit.messages import messages
 
 KINDS: tuple[str, ...] = ("rail-only", "rail-optimized", "single-switch")
 RAIL, HB = 10**8, 9 * 10**8
@@ -219,8 +219,4 @@ UNKNOWN_PARTS = {
 
 
 def test_parts_that_the_plan_lacks_are_refused(data_regression: DataRegressionFixture) -> None:
-    plan = fabric("rail-only", 2, 2)
-    messages: dict[str, str] = {}
-    for case, dead in UNKNOWN_PARTS.items():
-        messages[case] = message_of(ValueError, partial(Survivors, plan, dead))
-    data_regression.check(messages)
+    data_regression.check(messages(partial(Survivors, fabric("rail-only", 2, 2)), UNKNOWN_PARTS, ValueError))

@@ -1,13 +1,11 @@
 """Kinds of faults: what an experiment may ask of each, whom it hits, and who is watched meanwhile."""
 
-from functools import partial
 from typing import Any
 
 import pytest
 from pytest_regressions.data_regression import DataRegressionFixture
 
 from railyard.controller.failover.detours import Broken
-from railyard.core.errors import BadInput
 from railyard.experiments.measures.faults.measure import FaultsMeasure
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.experiments.spec.faults import FaultSpec
@@ -18,7 +16,7 @@ from railyard.failure.pairs import broken_by, monitored_pairs
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import parse_fabric
-from tests.unit.error_messages import message_of
+from tests.unit.messages import messages
 from tests.unit.path_choices import own_path
 
 
@@ -81,12 +79,10 @@ BAD_FAULTS: dict[str, dict[str, Any]] = {
 
 
 def test_bad_faults_give_one_line(data_regression: DataRegressionFixture) -> None:
-    messages: dict[str, str] = {}
-    for case, fault in BAD_FAULTS.items():
-        messages[case] = message_of(BadInput, partial(parse, experiment(fault)))
     crash = {"kind": "server-crash", "target": "hb1"}
-    messages["server of two"] = message_of(BadInput, partial(parse, experiment(crash, domains=2)))
-    data_regression.check(messages)
+    texts = messages(lambda fault: parse(experiment(fault)), BAD_FAULTS)
+    texts |= messages(parse, {"server of two": experiment(crash, domains=2)})
+    data_regression.check(texts)
     assert FaultsMeasure().items(parse(experiment(crash, domains=3)))
 
 
