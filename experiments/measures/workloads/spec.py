@@ -16,9 +16,10 @@ def _parsed(data: object, info: ValidationInfo) -> object:
     if not isinstance(data, list):
         return data
     workloads = [parse_workload(item, f"workloads.{i}") for i, item in enumerate(data)]
-    # without fabrics if these are wrong themselves
-    for fabric in info.data.get("fabrics", ())[:1]:
-        _check_kinds(workloads, fabric)
+    fabrics = info.data.get("fabrics")
+    # none if they are wrong themselves
+    if fabrics:
+        _check_kinds(workloads, fabrics[0])
     _check_names(workloads)
     return workloads
 

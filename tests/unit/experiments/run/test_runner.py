@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest_regressions.data_regression import DataRegressionFixture
 from rich.console import Console
@@ -183,6 +183,7 @@ def test_fabric_state_is_restored_after_the_last_fault(runs: Runs, tmp_path: Pat
 counts = st.integers(1, 3)
 
 
+@settings(max_examples=30)
 @given(
     fabrics=counts, workloads=st.integers(0, 2), faults=st.integers(0, 2), repeats=counts, fault_repeats=counts,
     reroute=st.sampled_from([["on"], ["off"], ["off", "on"]]),
