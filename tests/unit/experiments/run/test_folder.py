@@ -53,11 +53,13 @@ def test_refused_folders(
         with pytest.raises(BadInput) as caught:
             folder.check(out)
         messages[case] = str(caught.value).replace(str(tmp_path), "").replace("x" * 300, "x...")
-    with folder.made(tmp_path / "mine"):
+    with folder.made(tmp_path / "mine") as claimed:
         messages["a folder in use"] = refusal(tmp_path / "mine").replace(str(tmp_path), "")
+        claimed.write("results.csv", b"")
+        with pytest.raises(BadInput, match="is in use"):
+            folder.check(tmp_path / "mine")
     messages["full meanwhile"] = refusal(tmp_path / "full").replace(str(tmp_path), "")
     data_regression.check(messages)
-    folder.check(tmp_path / "mine")
     assert (tmp_path / "full" / "thesis.txt").read_text() == "years"
 
 

@@ -11,7 +11,7 @@ from railyard.experiments.measures.workloads.spec import workload_labels, worklo
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import distinct_labels
 from railyard.experiments.spec.loading import load_any
-from railyard.experiments.spec.parsing import parse, restored
+from railyard.experiments.spec.parsing import parse, parse_keys, restored
 from railyard.workloads.spec import build
 from tests.unit.loaded_experiments import load, refusal, refusals
 
@@ -125,10 +125,10 @@ workloads: [{kind: transfers}, {kind: transfers, stripes: 4}, {kind: transfers, 
 def test_labels_add_differing_keys_to_the_kind(data_regression: DataRegressionFixture) -> None:
     labels: dict[str, list[str]] = {}
     for keys in filter(None, LABELLED.splitlines()):
-        spec = parse(experiment(**yaml.safe_load(f"{{{keys}}}")))
+        # without the checks, which build every schedule
+        spec = parse_keys(experiment(**yaml.safe_load(f"{{{keys}}}")))
         labels[keys] = list(spec.labels if keys.startswith("fabrics") else workload_labels(spec))
-        assert workload_labels(parse(spec.resolved())) == workload_labels(spec)
-    labels["sweep-batch"] = list(workload_labels(load("sweep-batch")))
+    labels["sweep-batch"] = list(workload_labels(parse_keys(loading.read("sweep-batch"))))
     data_regression.check(labels)
 
 
