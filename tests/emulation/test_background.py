@@ -210,7 +210,9 @@ def test_square_wave_sends_nothing_while_off() -> None:
 
 
 @pytest.mark.quiet
-def test_transfer_over_a_hot_rail_gets_the_remaining_rate() -> None:
+@pytest.mark.long
+def test_background_keeps_its_rate_beside_a_flow_and_many() -> None:
+    """A flow gets the remaining rate. The sender of the background ends with its parent."""
     fabric = build("rail-only", 2, 2, **RATES)
     before = count(fabric.net)
     with relaxed_tcp_timers(fabric.net.plan.hosts), Background(fabric.net.plan, [spec(rails=[0], load=0.9)]) as load:
@@ -223,21 +225,13 @@ def test_transfer_over_a_hot_rail_gets_the_remaining_rate() -> None:
     assert after.drops == 0
     assert max(after.retransmits, retransmits) <= REPEATED
 
-
-@pytest.mark.quiet
-@pytest.mark.long
-def test_background_keeps_its_rate_beside_many_flows() -> None:
-    """Eight streams from d0g1, which d0g0 carries over its rail (dr): they would wait in d0g0's queue with the load."""
-    fabric = build("rail-only", 2, 2, **RATES)
     before = count(fabric.net)
     with relaxed_tcp_timers(fabric.net.plan.hosts), Background(fabric.net.plan, [spec(rails=[0], load=0.9)]) as load:
+        # eight streams from d0g1, which d0g0 carries over its rail (dr): they would wait in d0g0's queue with the load
         receives(fabric, Gpu(0, 1), Gpu(1, 0), 3, streams=8)
         assert min(one.share for one in load.stop()) > 0.9
     assert (count(fabric.net) - before).drops == 0
 
-
-def test_background_ends_with_its_parent() -> None:
-    fabric = build("rail-only", 2, 2, **RATES)
     telling, reported = os.pipe()
     parent = os.fork()
     if parent == 0:
