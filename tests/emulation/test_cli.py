@@ -28,7 +28,7 @@ from tests.emulation.programs import (
 )
 from tests.emulation.runs import FILES, Stored, overrides, run_command
 
-SMALL = ("-o", "domains=2", "-o", "rails=2")
+SMALL = ("-o", "domains=2", "-o", "rails=2", "-o", "rail_rate=10Mbit")
 SHELL = (*RUN_EXPERIMENT, "shell", "moe-slowdown", *SMALL)
 PROMPT = "mininet>"
 NO_RUN = "no run is alive\n"
@@ -146,7 +146,7 @@ def test_kill_9_at_any_moment_leaves_nothing_of_a_fabric(who: Wrap) -> None:
 
 
 def test_stopped_run_keeps_its_records(tmp_path: Path) -> None:
-    changes = overrides("domains=2", "rails=3", "repeats=100", "attempts=1")
+    changes = overrides("domains=2", "rails=3", "rail_rate=5Mbit", "repeats=100", "attempts=1")
     with Program(run_command("collectives", tmp_path, *changes)) as run:
         eventually(lambda: "6 GPUs" in command("ps").stdout, 40)
         outer = psutil.Process(run.process.pid)

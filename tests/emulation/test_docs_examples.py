@@ -38,7 +38,7 @@ def short_runs() -> list[list[str]]:
 def test_examples_on_a_live_run_succeed(tmp_path: Path) -> None:
     """Every `exec`, `trace` and `capture` of the docs, on one fabric; of other runs too, whose GPUs it has."""
     lines = [[name, RUN, *rest] for name, _, *rest in examples("exec", "trace", "capture")]
-    with Program([*RUN_EXPERIMENT, "shell", "quickstart"]) as shell:
+    with Program([*RUN_EXPERIMENT, "shell", "quickstart", "-o", "rail_rate=2Mbit"]) as shell:
         shell.await_text(PROMPT, BUILT_S)
         for line in [*examples("ps"), *lines]:
             argv = [*RUN_EXPERIMENT, *line]

@@ -32,6 +32,8 @@ TINY = {
     "faults": [{"kind": "link-down", "target": "tcp1 of n1", "size": "8MiB", "after": "800ms", "learning": 10}],
 }
 
+FOUR_NODES = "fabrics=[{kind: multi-rail, nodes: 4, rails: [{kind: tcp, rate: 10Mbit}, {kind: tcp, rate: 10Mbit}]}]"
+
 
 def test_run_measures_all_and_every_sum_is_right(tmp_path: Path) -> None:
     stored = run_experiment(TINY, tmp_path)
@@ -62,7 +64,7 @@ def test_live_commands_work_on_a_multi_rail_fabric(tmp_path: Path) -> None:
         return done.returncode, done.stdout + done.stderr
 
     live, pcap = "shell-multirail-quick", tmp_path / "n0.pcap"
-    with Program([*RUN_EXPERIMENT, "shell", "multirail-quick"]) as shell:
+    with Program([*RUN_EXPERIMENT, "shell", "multirail-quick", "-o", FOUR_NODES]) as shell:
         shell.await_text(PROMPT, BUILT_S)
         shell.type("n0 ping -i 0.05 -c 200 n1 > /dev/null &")
         status, text = run("ps")

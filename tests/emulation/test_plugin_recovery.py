@@ -23,7 +23,7 @@ from tests.emulation.fabrics import Fabric, build
 from tests.emulation.runs import EXAMPLES, run_experiment, small_spec
 
 PLUGINS = ("split_policy.py", "rail_spare.py")
-SIDES: dict[str, Any] = {"domains": 3, "rail_rate": "10Mbit"}
+SIDES: dict[str, Any] = {"domains": 3, "rail_rate": "9Mbit"}
 FABRICS = [{"kind": "rail-only", "rails": 3, "policy": "split", **SIDES}, {"kind": "rail-spare", "rails": 2, **SIDES}]
 LEAF_SPINE = {"kind": "leaf-spine", "rails": 2, **SIDES}
 BROWNOUT: dict[str, Any] = {

@@ -11,9 +11,9 @@ from tests.emulation.runs import Stored, overrides, run_experiment
 PLUGINS = ("widest_policy.py", "cubed_estimator.py", "partial_rail.py")
 HOT = ", ".join(f"{{partial-rail: {{rail: {rail}, domains: [0, 1]}}, load: 0.9}}" for rail in (0, 1))
 CHANGES = overrides(
-    "fabrics.0.domains=3", "fabrics.0.rails=4", f"background=[{HOT}]", "attempts=1", "repeats=1",
-    "workloads.0.ranks=[0,1]", "routing.policies=[dr,widest]", "routing.health.estimator=cubed",
-    "routing.health.smoothing=none",
+    "fabrics.0.domains=3", "fabrics.0.rails=4", "rail_rate=7Mbit", "hb_rate=84Mbit", f"background=[{HOT}]",
+    "attempts=1", "repeats=1", "workloads.0.ranks=[0,1]", "routing.policies=[dr,widest]",
+    "routing.health.estimator=cubed", "routing.health.smoothing=none",
 )  # fmt: skip
 
 
@@ -32,8 +32,7 @@ def test_agents_route_by_the_policy_of_a_plugin(stored: Stored) -> None:
 def test_scores_follow_from_the_estimator_of_a_plugin(stored: Stored) -> None:
     rails = [sample for sample in stored.run.rows(HEALTH) if sample.element == "rail"]
     assert all(abs(sample.score - 100 * (1 - sample.load**3)) <= 1.01 for sample in rails)
-    assert any(sample.load > 0.5 for sample in rails if sample.index in (0, 1))
-    assert all(sample.load < 0.5 for sample in rails if sample.index in (2, 3))
+    assert {sample.index for sample in rails if sample.load > 0.5} >= {0, 1}
 
 
 def test_background_of_a_plugin_loads_its_links(stored: Stored) -> None:

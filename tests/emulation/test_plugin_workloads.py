@@ -1,6 +1,6 @@
 """One run with five example plugins: two kinds of workload, an algorithm, a measure and a section of the report.
 
-rail-only, and rail-optimized with a spine: 3 domains of 2 GPUs, rails of 10 Mbit/s, HB domains of 40 Mbit/s
+rail-only, and rail-optimized with a spine: 3 domains of 2 GPUs, rails of 7 Mbit/s, HB domains of 28 Mbit/s
 """
 
 import pytest
@@ -9,7 +9,7 @@ from railyard.results.runs.records import Measurement
 from tests.emulation.runs import Stored, run_experiment
 
 PLUGINS = ("broadcast.py", "ring_attention.py", "rail_first.py", "latency.py", "link_errors.py")
-SIDES = {"domains": 3, "rails": 2, "rail_rate": "10Mbit", "hb_rate": "40Mbit"}
+SIDES = {"domains": 3, "rails": 2, "rail_rate": "7Mbit", "hb_rate": "28Mbit"}
 SPEC = {
     "name": "plugins",
     "attempts": 1,
@@ -47,14 +47,14 @@ def test_broadcast_reaches_every_gpu_as_predicted(stored: Stored, root: str) -> 
     assert {flow.dst: flow.delivered for flow in flows} == dict.fromkeys(others, 300_000)
     assert {flow.kind for flow in flows} == {"broadcast"}
     times = times_of(stored, name)
-    assert times["over the rail"].predicted == pytest.approx(2 * 2.4 / (10 * PAYLOAD), rel=1e-4), "two copies leave"
-    assert times["in HB domains"].predicted == pytest.approx(2.4 / (40 * PAYLOAD), rel=1e-4)
+    assert times["over the rail"].predicted == pytest.approx(2 * 2.4 / (7 * PAYLOAD), rel=1e-4), "two copies leave"
+    assert times["in HB domains"].predicted == pytest.approx(2.4 / (28 * PAYLOAD), rel=1e-4)
 
 
 def test_workload_is_compared_with_its_own_prediction(stored: Stored) -> None:
     times = times_of(stored, "ring-attention")
     assert set(times) == {""}
-    assert times[""].predicted == pytest.approx(0.5 + 2.4 / (10 * PAYLOAD), rel=1e-4)  # computing takes longer
+    assert times[""].predicted == pytest.approx(0.5 + 2.4 / (7 * PAYLOAD), rel=1e-4)  # computing takes longer
     assert times[""].formula.startswith("(y-2) max(send, compute) + send")
     assert times[""].not_compared == ""
 

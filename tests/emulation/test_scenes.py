@@ -16,8 +16,8 @@ from tests.unit.shown import cells
 pytestmark = [pytest.mark.quiet, pytest.mark.long]
 
 CHANGES = overrides(
-    "fabrics.0.domains=2", "fabrics.0.rails=2", "fabrics.0.oversubscription=2", "grid={spine: true, loads: [0.9, 0]}",
-    "workloads.0.rounds=3", "routing.settle=300ms", "attempts=2",
+    "fabrics.0.domains=2", "fabrics.0.rails=2", "rail_rate=10Mbit", "hb_rate=20Mbit", "fabrics.0.oversubscription=2",
+    "grid={spine: true, loads: [0.9, 0]}", "workloads.0.rounds=3", "routing.settle=300ms", "attempts=2",
 )  # fmt: skip
 FULL, IDLE = "S 90%", "S 0%"
 

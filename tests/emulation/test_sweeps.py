@@ -7,7 +7,7 @@ import pytest
 from railyard.results.analysis.fidelity import judge
 from tests.emulation.runs import Stored, overrides, run_experiment
 
-CHANGES = overrides("workloads.0.bytes=100KB", "repeats=1", "attempts=1")
+CHANGES = overrides("rail_rate=5Mbit", "workloads.0.bytes=100KB", "repeats=1", "attempts=1")
 LABELS = ["rail-only 8x2", "rail-only 4x4", "rail-only 2x8"]
 
 

@@ -32,7 +32,7 @@ def test_topology_carries_the_default_experiment(tmp_path: Path) -> None:
 
 def test_shell_knows_the_names_of_the_topology() -> None:
     # quickstart's faults name GPUs that this topology lacks, but a shell injects none
-    with Program([*RUN_EXPERIMENT, "shell", "quickstart", "--topo", TOPO]) as shell:
+    with Program([*RUN_EXPERIMENT, "shell", "quickstart", "--topo", f"{TOPO},bw=10"]) as shell:
         shell.await_text("mininet>", 60.0)
         shell.type("h1 ping -c 1 -W 10 h4")
         shell.await_text(" 0% packet loss", 20.0)

@@ -81,7 +81,7 @@ def test_quickstart_runs_from_the_wheel(folder: Path, who: Wrap) -> None:
 def test_live_run_of_the_wheel_is_entered(folder: Path) -> None:
     """`trace` starts a module of ours in the run, and `exec` a program."""
     railyard = str(folder / "venv/bin/railyard")
-    with Program([railyard, "shell", "quickstart", "-o", "domains=2"], cwd=folder) as shell:
+    with Program([railyard, "shell", "quickstart", "-o", "domains=2", "-o", "rail_rate=5Mbit"], cwd=folder) as shell:
         shell.await_text("mininet>", 60)
         for command, text in (
             (["exec", "quickstart", "d1g1", "hostname"], ""),
