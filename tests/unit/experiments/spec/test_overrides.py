@@ -47,6 +47,12 @@ def test_short_key_changes_the_right_value(override: str, path: tuple[str | int,
     assert data == value
 
 
+def test_short_key_changes_only_workloads_that_have_it() -> None:
+    workloads = [{"kind": "gpt"}, {"kind": "transfers"}]
+    changed_data = apply({**DATA, "workloads": workloads}, ["stripes=4"])
+    assert changed_data["workloads"] == [{"kind": "gpt"}, {"kind": "transfers", "stripes": 4}]
+
+
 def test_the_data_given_is_left_alone_and_the_last_override_wins() -> None:
     assert changed("seed=2", "seed=3")["seed"] == 3
     assert DATA["seed"] == 1
