@@ -181,6 +181,7 @@ def run(options: RunOptions, tell: Callable[[str], object] = _tell) -> int:
     if options.topo and options.prints_text:
         print(f"{options.topo}: {hosts_line(hosts_of(spec.gpu_fabrics[0].definition))}")
     choices = [options.out] if options.out else folder.default_choices(spec.name)
+    # a wrong folder is refused before the machine is looked at
     folder.check(choices[0])
     machine = check_machine(spec)
     cluster, agents = _cluster_of(spec, options)
@@ -194,6 +195,7 @@ def run(options: RunOptions, tell: Callable[[str], object] = _tell) -> int:
         opened_page(options.live, options.save_script) as page,
         folder.Spare() as spare,
     ):
+        # from outside: in the sandbox, the processes of other programs can't be seen
         other_load = other_programs.Watch(machine.cores)
         status = _enter_sandbox(spec, options, run_folder, spare, page, cluster)
         other_programs_load = other_load.end()
@@ -223,7 +225,7 @@ def _enter_sandbox(
 
     inherited = [spare.fd, *page.fds]
     extensions: dict[str, Any] = {}
-    # the machines join before the page is served
+    # in the order in which they begin: the page shows a run whose machines are there
     if cluster:
         extensions["railyard.experiments.machines.joining"] = {**cluster, "quiet": options.quiet}
         inherited.append(cluster["machine_net"])

@@ -16,7 +16,8 @@ from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.models.catalogue import GptModel
 
 PURPOSE = "Compute and check, without packets"
-MAX_COUNT: Final = 2**20  # the most GPUs, or sequences of a batch: beyond any cluster, and still computed in seconds
+# beyond any cluster, and still computed in seconds
+MAX_COUNT: Final = 2**20
 COLUMNS = (
     "", "p", "t", "d", "v", "b", "t_h x t_l", "p_h x p_l", "d_h x d_l", "GB", "iteration s",
     "stage", "TP+PP", "bubble", "DP", "Adam",

@@ -22,7 +22,8 @@ from railyard.experiments.options import (
 from railyard.experiments.spec.loading import load_any
 
 PURPOSE = "Run experiments"
-_RUN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")  # no number, which would be a pid, and no path
+# a number would be taken for a pid, and a slash for a path
+_RUN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
 
 def command(

@@ -170,7 +170,8 @@ def verdict(traced: Sequence[TracedPath], expected: Collection[Path]) -> str:
     return f"{', '.join(parts)}: the policy says {' or '.join(map(path_name, expected))}"
 
 
-MAX_PROBES: Final = 64  # a packet socket's buffer holds this many, captured twice each, with some room left
+# a packet socket's buffer holds this many, captured twice each, with some room left
+MAX_PROBES: Final = 64
 
 
 def command(

@@ -27,7 +27,8 @@ _STEERED_KEYS: Final[dict[str, Any]] = {
 _FAULT_KEYS: Final[dict[str, Any]] = {"faults": [], "scripts": [], "grid": None}  # not beside these
 DEFAULT_WORKLOAD: Final = {"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "10s"}
 _MIN_REPAIR_S: Final = 0.1
-_FIRST_AT_S: Final = 1.0  # in the saved script: recovery is measured by what flows before
+# recovery is measured by what flows before the first fault of the saved script
+_FIRST_AT_S: Final = 1.0
 _TWO: Final = "Faults can't be beside policies or background load. For what was started, an experiment of its own:"
 
 

@@ -14,7 +14,8 @@ from railyard.experiments.live.messages import Serve
 
 MAX_HEAD: Final = 4096  # bytes of a request's target and headers
 HEAD_S: Final = 5.0  # for the head of a request, from the connection or the answer before
-MAX_CONNECTIONS: Final = 256  # of all who may connect, and as many of all others: a limit of files is never reached
+# strangers have as many of their own: neither keeps the other out, and the limit of open files is never reached
+MAX_CONNECTIONS: Final = 256
 HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",

@@ -34,10 +34,12 @@ from railyard.workloads.schedule import Schedule
 
 MODULE: Final = "railyard.experiments.live.server"
 STEP: Final = "step"  # the event whose `text` is what the run does now
-_MAX_WAITING: Final = 512  # messages; a page that is stopped must not hold the run's memory
+# a page that is stopped must not hold the run's memory
+_MAX_WAITING: Final = 512
 _LOOK_S: Final = 0.5  # between two looks whether the server is there
 _HEALTH_S: Final = 0.2  # between two health samples that are sent on
-_SKIPPED: Final = frozenset({"choice"})  # a message for each pair and decision: the page shows none of them
+# a message for each pair and decision, of which the page shows none
+_SKIPPED: Final = frozenset({"choice"})
 
 
 class Page(Observer):
@@ -129,7 +131,8 @@ class Page(Observer):
             watch.show(watch.Interruption("the live page", text, ns, ns))
 
     def _name_interruptions(self) -> None:
-        """Announce that the server died, or each time that it was stopped: the run goes on without a page."""
+        """Announce that the server died, or each time that it was stopped."""
+        # the run goes on without a page, so no error would say it
         server = psutil.Process(self._worker.pid)
         was_stopped = False
         while not self._has_ended.wait(_LOOK_S):

@@ -15,8 +15,10 @@ from railyard.experiments.live.messages import Serve
 MAX_PAGES: Final = 64
 KEPT_SAMPLES: Final = 600  # for a page that is opened later
 KEPT_EVENTS: Final = 500
-MAX_QUEUED: Final = 64  # messages; a browser that reads more slowly is disconnected, and connects again
-PART_BYTES: Final = 1 << 16  # of what came before, at a time: the rest waits until a browser has read it
+# a browser that reads more slowly is disconnected, and connects again
+MAX_QUEUED: Final = 64
+# what came before is sent in parts, so that the rest waits until a browser has read the first
+PART_BYTES: Final = 1 << 16
 STATE: Final = ("active", "running", "paused", "command")  # of the controls (controls.py)
 
 

@@ -20,7 +20,8 @@ from railyard.topologies.plan import Plan
 RTA_SRC: Final = 2
 RTA_IIF: Final = 3
 RTN_LOCAL: Final = 2
-ALL_PAIRS_GPUS: Final = 16  # to read all 240 pairs takes 10 ms
+# to read all 240 pairs takes 10 ms
+ALL_PAIRS_GPUS: Final = 16
 MAX_FOLLOWED: Final = 256  # pairs
 MAX_HOPS: Final = 8  # more are a loop
 _ROUTE: Final = struct.Struct("=8BI")  # struct rtmsg; the eighth byte is the type

@@ -33,11 +33,13 @@ from railyard.topologies.addresses import gpu_of_name
 
 STATIC: Final = Path(__file__).parent / "static"
 TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
-ANSWER_S: Final = 20.0  # a gray link is confirmed by test frames, which takes seconds on a slow link
+# a gray link is confirmed by test frames, which takes seconds on a slow link
+ANSWER_S: Final = 20.0
 MAX_CLICKS: Final = 32  # that wait for their answer
 MAX_BODY: Final = 4096
 BODY_S: Final = 5.0
-NICENESS: Final = 5  # the measured traffic comes first
+# the measured traffic must not wait for the page
+NICENESS: Final = 5
 
 
 class PageServer:

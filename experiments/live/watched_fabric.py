@@ -13,8 +13,10 @@ from railyard.topologies.addresses import Pair
 from railyard.topologies.plan import Plan
 
 PERIOD_S: Final = 0.2
-MIN_PERIOD_S: Final = 0.1  # after a late sample: in a shorter time a single burst would look like a high rate
-PATHS_SETTLE_S: Final = 0.02  # from an event until paths are read: the reaction to a fault has several events
+# after a late sample: in a shorter time a single burst would look like a high rate
+MIN_PERIOD_S: Final = 0.1
+# the reaction to a fault has several events, and paths are read once after all of them
+PATHS_SETTLE_S: Final = 0.02
 PATHS_SHARE: Final = 0.02  # of the time is taken by reading paths, unless they would be older than
 MAX_PATHS_GAP_S: Final = 1.0
 
@@ -59,6 +61,7 @@ class WatchedFabric:
         """Sample the fabric and show it, for as long as the process lives."""
         due_s = time.monotonic()
         while True:
+            # after a late sample the next ones are not made up for
             due_s = max(due_s + PERIOD_S, time.monotonic() + MIN_PERIOD_S)
             await asyncio.sleep(due_s - time.monotonic())
             if self._sampler is None:

@@ -32,7 +32,8 @@ from railyard.topologies.plan import Plan
 from railyard.workloads.replay.run import REPLIES, Place, start_worker
 
 EXCHANGES: Final = 200
-EXCHANGES_S: Final = 1.0  # in which most are done: on a busy machine each takes long
+# on a busy machine each exchange takes long, and the run would wait for all of them
+EXCHANGES_S: Final = 1.0
 MIN_EXCHANGES: Final = 10
 REPLAY: Final = "railyard.workloads.replay.worker"
 

@@ -92,6 +92,7 @@ def _together(
         for number, about in enumerate(all_machines)
     ]
     with ExitStack() as stack:
+        # before any tunnel is there: packets from elsewhere must not reach a fabric
         stack.enter_context(guarded(underlays[0], machine_net))
         cluster = Cluster(server, machine_net, underlays[0], own_machine)
         stack.callback(cluster.end)

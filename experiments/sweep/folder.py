@@ -162,6 +162,7 @@ class SweepFolder:
                 folder.remove_tree(part)
                 raise
             folder.write(f"{part}/{RECORD}", to_json(plain))
+            # a rename is the only step that others see: a killed sweep leaves a run whole, or not at all
             if name in folder.names():
                 folder.rename(name, f"{part}-old")
             folder.rename(part, name)

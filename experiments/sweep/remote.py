@@ -21,7 +21,8 @@ from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 from railyard.experiments.sweep.keys import Keys
 
 RESOURCE: Final = "railyard"
-MARK: Final = "railyard-dask "  # before the line with the address: a login shell may print lines of its own
+# a login shell may print lines of its own before the line with the address
+MARK: Final = "railyard-dask "
 MOST_ORDER: Final = 1024 * 1024  # bytes
 END_S: Final = 10.0  # for Dask to end in order
 _NO_PAGES: Final[dict[str, list[str]]] = {

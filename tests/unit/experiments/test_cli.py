@@ -174,8 +174,8 @@ def test_an_etcd_that_is_asked_for_must_be_there(
 ) -> None:
     line = ["run", "hot-rail", "-o", "routing.health.registry=etcd"]
     assert cli.main(line) == 3
-    reported = "error: this machine lacks etcd, for the registry; sudo script/bootstrap\n"
-    assert (capsys.readouterr().err, entered.task, list(tmp_path.iterdir())) == (reported, None, [])
+    assert "lacks etcd" in capsys.readouterr().err
+    assert (entered.task, list(tmp_path.iterdir())) == (None, [])
     monkeypatch.setattr(sandboxed, "detect", lambda: replace(ABLE, programs={**ABLE.programs, "etcd": "/usr/bin/etcd"}))
     assert cli.main(line) == 0
 

@@ -104,7 +104,7 @@ def test_a_summary_is_of_so_many_packets(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(read(raw_pcap(1, 5))) == 2
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root enters the runs of others")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_another_users_run_writes_no_more_than_asked(tmp_path: Path) -> None:
     code = f"""
 import os

@@ -25,7 +25,7 @@ def test_a_run_has_several_names(wanted: str) -> None:
 def test_argument_that_fits_no_single_run_is_reported(data_regression: DataRegressionFixture) -> None:
     fake = LiveRun("recovery", "fake", "/tmp/fake", 55, "me", 0.0, is_own=False, refused="is refused: it is fake")
     cases = {
-        "name of two runs": ("recovery", RUNS),
+        "two runs": ("recovery", RUNS),
         "misspelt name": ("tow", RUNS),
         "nothing alive": ("one", []),
         "refused run": ("fake", [fake, *RUNS]),

@@ -9,6 +9,6 @@ from railyard.results.runs.journal import NAME
 
 def test_a_killed_run_names_a_folder_that_report_can_finish(tmp_path: Path) -> None:
     with Folder(tmp_path) as folder:
-        assert _killed(folder).endswith("before it recorded anything: start it again")
+        assert _killed(folder).endswith("start it again")
         folder.write(NAME, b"{}\n")
         assert _killed(folder).endswith(f"report {tmp_path} finishes its folder")

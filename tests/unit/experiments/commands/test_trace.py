@@ -77,8 +77,8 @@ def test_kind_of_a_path_follows_from_its_gpus(gpus: list[Gpu], kind: PathKind, r
 def test_packets_off_the_policys_path_are_described(data_regression: DataRegressionFixture) -> None:
     """A path of no kind, one that a backup route gave back to its source, and a loss after each node on the way."""
     ways = {
-        "back to the source": went(A, NEAR, A, FAR),
-        "spine after a domain": went(A, NEAR, FAR),
+        "back to source": went(A, NEAR, A, FAR),
+        "spine after domain": went(A, NEAR, FAR),
         "two rails": went(A, Gpu(2, 1), FAR),
     }
     for count in range(8):
@@ -92,7 +92,7 @@ def test_packets_off_the_policys_path_are_described(data_regression: DataRegress
     lost = ways["lost after 6 sightings"]
     several = [good, lost, went(A, FAR, B), lost]
     texts["several"] = {"name": good.name, "verdict": verdict(several, expected)}
-    texts["two paths of the policy"] = {"name": lost.name, "verdict": verdict([lost], [*expected, Path("rd", 1)])}
+    texts["either of two paths"] = {"name": lost.name, "verdict": verdict([lost], [*expected, Path("rd", 1)])}
     data_regression.check(texts)
 
 

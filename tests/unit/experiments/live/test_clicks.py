@@ -1,5 +1,6 @@
 """What repeats the clicks of a live page: a saved experiment, command lines, and lines of a script."""
 
+import re
 import shlex
 import sys
 from typing import Any
@@ -104,7 +105,7 @@ def test_policies_beside_faults_are_saved_as_a_comment() -> None:
     found = clicked({"name": "two", "fabrics": [FABRIC]}, fault=True, policy="health-best")
     text = found.saved(20.0)
     assert not routing_of(parse(yaml.safe_load(text)))
-    comment = "\n".join(line.removeprefix("# ") for line in text.splitlines() if line.startswith("# "))
+    comment = "\n".join(re.findall(r"^# (.*)$", text, re.MULTILINE))
     assert "health-best" in str(yaml.safe_load(comment.partition("\n")[2])["routing"])
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import threading
 from itertools import pairwise, permutations
+from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,12 +48,11 @@ def test_without_a_fabric_a_click_is_refused() -> None:
 
 def test_every_fault_of_a_fabric_is_offered_at_an_element() -> None:
     shown = structure("two", plan_of("rail-optimized"))
-    names = {host["name"] for host in shown["hosts"]} | set(shown["inner"]) | set(shown["control"])
-    links = {(link["layer"], link["target"]) for link in shown["links"]}
+    places = {("", name) for name in (*map(itemgetter("name"), shown["hosts"]), *shown["inner"], *shown["control"])}
+    places |= set(map(itemgetter("layer", "target"), shown["links"]))
     for fault in shown["faults"]:
         for target in fault["targets"]:
-            is_offered = (fault["layer"], target) in links if fault["layer"] else target in names
-            assert is_offered, (fault["kind"], target)
+            assert (fault["layer"] or "", target) in places, (fault["kind"], target)
 
 
 @given(before=st.integers(0, 2**40), more=st.integers(0, 2**30), rate=st.integers(10**6, 10**11))
@@ -164,7 +164,7 @@ def test_clicks_inject_repair_and_are_saved(
         "inject", "repair", "pause", "resume", "inject",
     ]  # fmt: skip
     (saved,) = yaml.safe_load(script.read_text())["scripts"]
-    assert [(fault["kind"], fault["target"]) for fault in saved["faults"]] == [("link-down", "d0g1")] * 2
+    assert list(map(itemgetter("kind", "target"), saved["faults"])) == [("link-down", "d0g1")] * 2
 
 
 def test_a_held_run_is_not_interactive_and_a_hold_is_recorded() -> None:
@@ -197,7 +197,8 @@ def test_a_path_follows_the_next_hops(kind: str, policy: str) -> None:
         ends = [plan.links[number].a.node for number in found["links"] if plan.links[number].kind != "uplink"]
         assert ends == [name for a, (_, b) in steps.items() for name in (a.name, b.name)]
         crosses = policy == "spine" and src.domain != dst.domain and src.rank != dst.rank
-        assert sum(plan.links[number].kind == "uplink" for number in found["links"]) == (2 if crosses else 0)
+        uplinks = len(found["links"]) - len(ends)
+        assert uplinks == (2 if crosses else 0)
         assert set(found["policy_links"]) == set(found["links"])
         assert not found["problem"]
 
@@ -205,7 +206,7 @@ def test_a_path_follows_the_next_hops(kind: str, policy: str) -> None:
 def test_a_missing_route_and_a_loop_are_named() -> None:
     plan = plan_of()
     a, b, c = plan.gpus[:3]
-    assert describe_path(plan, Links(plan), a, c, lambda *_: None)["problem"] == "no route at d0g0"
+    assert describe_path(plan, Links(plan), a, c, lambda *_: None)["problem"].startswith("no route")
     around = describe_path(plan, Links(plan), a, c, lambda here, *_: ("hb0", b if here == a else a))
     assert around["problem"] == "a loop of 8 hops"
 

@@ -265,7 +265,8 @@ def test_a_damaged_sentinel_is_a_note(tmp_path: Path, sweep: Sweep, run_data: by
         path.unlink()
     with SweepFolder(tmp_path / "out", sweep) as folder:
         _, notes = command.write(sweep, folder)
-    assert [note for note in notes if note.startswith("the sentinel experiment of m1 failed or is damaged")] == notes
+    (note,) = notes
+    assert "of m1 failed" in note
 
 
 def test_machines_whose_sentinels_differ_are_named() -> None:
@@ -278,12 +279,12 @@ def test_machines_whose_sentinels_differ_are_named() -> None:
 def test_a_folder_of_another_sweep_is_refused(tmp_path: Path, sweep: Sweep) -> None:
     with SweepFolder(tmp_path / "s", sweep) as folder:
         folder.claim()
-        with SweepFolder(tmp_path / "s", sweep) as other, pytest.raises(BadInput, match="in use by another sweep"):
+        with SweepFolder(tmp_path / "s", sweep) as other, pytest.raises(BadInput, match="by another sweep"):
             other.claim()
     changed = Sweep(sweep.name, {**sweep.experiment, "repeats": 9}, sweep.axes, sweep.cells)
-    with pytest.raises(BadInput, match="is a sweep of another experiment"):
+    with pytest.raises(BadInput, match="of another experiment"):
         SweepFolder(tmp_path / "s", changed)
-    with pytest.raises(BadInput, match="is a sweep of other axes"):
+    with pytest.raises(BadInput, match="of other axes"):
         SweepFolder(tmp_path / "s", Sweep(sweep.name, sweep.experiment, {"rails": [2]}, sweep.cells))
     (tmp_path / "file").touch()
     with pytest.raises(BadInput, match="is no sweep's folder"):

@@ -64,7 +64,7 @@ def test_key_file_open_to_others_names_the_remedy(path: Path, mode: int) -> None
         keys.load(path)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_key_file_of_another_user_is_refused(path: Path) -> None:
     os.chown(path, 65533, -1)
     with pytest.raises(BadInput, match=r"\(id 65533\)"):
@@ -97,17 +97,19 @@ def test_a_file_has_its_time_and_a_clock_may_be_a_day_behind(
         keys.load(path)
 
 
+MALFORMED = {
+    "empty": b"",
+    "no text": b"\x00\xff" * 100,
+    "broken key": b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
+    "certificate alone": OTHER.certificate.encode(),
+    "key alone": OTHER.private_key.encode(),
+    "two certificates": OTHER.content() + THIRD.certificate.encode(),
+    "certificate of another key": (OTHER.private_key + THIRD.certificate).encode(),
+    "large file": bytes(70_000),
+}
+
+
 def test_a_malformed_file_is_refused_in_a_line(tmp_path: Path, data_regression: DataRegressionFixture) -> None:
-    contents = {
-        "empty": b"",
-        "no text": b"\x00\xff" * 100,
-        "broken key": b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
-        "certificate alone": OTHER.certificate.encode(),
-        "key alone": OTHER.private_key.encode(),
-        "two certificates": OTHER.content() + THIRD.certificate.encode(),
-        "certificate of another key": (OTHER.private_key + THIRD.certificate).encode(),
-        "large file": bytes(70_000),
-    }
     path = tmp_path / "bad.pem"
 
     def load(content: bytes) -> None:
@@ -115,7 +117,7 @@ def test_a_malformed_file_is_refused_in_a_line(tmp_path: Path, data_regression: 
         path.chmod(0o600)
         keys.load(path)
 
-    errors = messages(load, contents)
+    errors = messages(load, MALFORMED)
     assert all(map(str.isprintable, errors.values()))
     data_regression.check({case: error.replace(str(path), "PATH") for case, error in errors.items()})
 
@@ -151,21 +153,23 @@ def test_keys_in_memory_are_read_from_no_file_on_a_disk() -> None:
     os.close(int(file.rpartition("/")[2]))
 
 
+KEY_FILE = Path("k.pem")
+NOT_TOGETHER = {
+    "tcp": ("tcp://h:1", None, False),
+    "tcp with a key": ("tcp://h:1", KEY_FILE, False),
+    "insecure tcp with a key": ("tcp://h:1", KEY_FILE, True),
+    "insecure tls": ("tls://h:1", KEY_FILE, True),
+    "insecure ssh": ("ssh:h1,h2", None, True),
+    "ssh with a key": ("ssh:h1,h2", KEY_FILE, False),
+    "this machine with a key": ("local", KEY_FILE, False),
+    "insecure on this machine": ("local", None, True),
+    "http": ("http://h:1", None, False),
+    "tls without a port": ("tls://h", KEY_FILE, False),
+}
+
+
 def test_options_that_do_not_belong_together_are_refused(data_regression: DataRegressionFixture) -> None:
-    key_file = Path("k.pem")
-    cases = {
-        "tcp": ("tcp://h:1", None, False),
-        "tcp with a key": ("tcp://h:1", key_file, False),
-        "insecure tcp with a key": ("tcp://h:1", key_file, True),
-        "insecure tls": ("tls://h:1", key_file, True),
-        "insecure ssh": ("ssh:h1,h2", None, True),
-        "ssh with a key": ("ssh:h1,h2", key_file, False),
-        "this machine with a key": ("local", key_file, False),
-        "insecure on this machine": ("local", None, True),
-        "http": ("http://h:1", None, False),
-        "tls without a port": ("tls://h", key_file, False),
-    }
-    data_regression.check(messages(lambda case: access.check(*case), cases))
+    data_regression.check(messages(lambda case: access.check(*case), NOT_TOGETHER))
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_a_client_that_cannot_connect_gets_one_line(place: Place, data_regressio
         "scheduler without TLS": place.client(f"tls://127.0.0.1:{place.plain_port}", key_file),
         "port 65536": place.client("tls://127.0.0.1:65536", key_file),
         "port 0": place.client("tcp://127.0.0.1:0", key_file),
-        "host with a colon": place.client("tls://a:b:1", key_file),
+        "colon in the host": place.client("tls://a:b:1", key_file),
         "another key in Dask's configuration": place.client(place.address, **configured("other.pem")),
         "missing key in Dask's configuration": place.client(place.address, **configured("none.pem")),
     }
@@ -204,7 +204,7 @@ def test_an_impostor_with_another_certificate_gets_no_word(place: Place) -> None
         listener.shutdown(socket.SHUT_RDWR)
         thread.join()
     assert (status, output.count("\n")) == (3, 1), output
-    assert f"{address} has another certificate than {place.key_file}" in output
+    assert f"{address} has another certificate" in output
     assert b"".join(received) == b""
 
 
