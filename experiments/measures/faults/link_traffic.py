@@ -8,7 +8,7 @@ the rest. While a fault was rerouted, a stream is on the path that the controlle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from railyard.results.runs.records import GoodputTrace, Run
 from railyard.topologies.addresses import Pair
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.fabric_kinds import FabricPlan
+from railyard.topologies.forwarding import Shares
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.plan import Plan
 
@@ -39,9 +40,8 @@ Values = npt.NDArray[np.float64]
 def traffic_of(run: Run, label: str, plan: FabricPlan, crossed: CrossedLinks) -> Iterator[LinkTraffic]:
     """Yield the traffic around each fault, or script of faults, of a fabric."""
     for trace in run.rows(GOODPUT):
-        rows = [row for row in run.rows(RECOVERIES) if row.interval == trace.interval]
-        rows = [row for row in rows if row.fault in FAULTS]
-        first = next((row for row in rows if (row.fault, row.target) == (trace.fault, trace.target)), None)
+        rows = _faults_of(trace, run)
+        first = _first_fault(trace, rows)
         if trace.fabric != label or first is None or not trace.bps:
             continue
         if isinstance(plan, Plan):
@@ -50,21 +50,40 @@ def traffic_of(run: Run, label: str, plan: FabricPlan, crossed: CrossedLinks) ->
             yield _nic_traffic(trace, first, plan)
 
 
+def _faults_of(trace: GoodputTrace, run: Run) -> list[Recovery]:
+    """Return the faults of a trace's interval, without those of plugins that are not loaded."""
+    return [row for row in run.rows(RECOVERIES) if row.interval == trace.interval and row.fault in FAULTS]
+
+
+def _first_fault(trace: GoodputTrace, rows: Sequence[Recovery]) -> Recovery | None:
+    """Return the fault from which a trace counts."""
+    for row in rows:
+        if (row.fault, row.target) == (trace.fault, trace.target):
+            return row
+    return None
+
+
 def _bin_ns(trace: GoodputTrace) -> int:
-    return round((trace.t_ms[1] - trace.t_ms[0] if len(trace.t_ms) > 1 else BIN_MS) * 1e6)
+    """Return how long a bin of a trace lasts."""
+    bin_ms = BIN_MS
+    if len(trace.t_ms) > 1:
+        bin_ms = trace.t_ms[1] - trace.t_ms[0]
+    return round(bin_ms * 1e6)
 
 
 def _begin_ns(trace: GoodputTrace, first: Recovery) -> int:
+    """Return when the first bin of a trace begins (monotonic ns)."""
     return first.t_fault + round(trace.t_ms[0] * 1e6)
 
 
 def _nic_traffic(trace: GoodputTrace, first: Recovery, plan: MultirailPlan) -> LinkTraffic:
     """Return the traffic of one NIC; its record has both directions together."""
     _, node = plan.place_of(trace.target)
-    rail = [rail.name for rail in plan.rails].index(trace.link)
+    rail_names = [rail.name for rail in plan.rails]
+    nic_end = (plan.hosts[node], f"rail{rail_names.index(trace.link)}")
     ends = [(link.a.node, link.a.interface) for link in plan.links]
     bits = np.zeros((2, len(plan.links), len(trace.bps)))
-    bits[:, ends.index((plan.hosts[node], f"rail{rail}"))] = np.array(trace.bps) / 2
+    bits[:, ends.index(nic_end)] = np.array(trace.bps) / 2
     return LinkTraffic(_begin_ns(trace, first), _bin_ns(trace), _wire_bits(bits, trace, plan.spec.mtu))
 
 
@@ -88,15 +107,17 @@ class _Streams:
         begin_ns = _begin_ns(self.trace, self.first)
         bin_ns = _bin_ns(self.trace)
         total = np.array(self.trace.bps)
-        affected = np.zeros_like(total) if self._is_script else np.array(self.trace.affected_bps)
+        affected = np.zeros_like(total)
+        if not self._is_script:
+            affected = np.array(self.trace.affected_bps)
         unaffected = total - affected
         count = len(total)
         bits = np.zeros((2, len(self.plan.links), count))
         changes = {0, count}
-        for at_ns in (at for row in self.rows for at in self._rerouted(row)):
+        for at_ns in chain.from_iterable(map(self._rerouted, self.rows)):
             changes.add(min(count, max(0, (at_ns - begin_ns) // bin_ns)))
-        bounds = sorted(changes)
-        for start, end in pairwise(bounds):
+        # between two changes each stream stays on its path
+        for start, end in pairwise(sorted(changes)):
             broken = self._broken_at(begin_ns + start * bin_ns, bin_ns)
             for pairs, bps in ((self._affected, affected), (self._unaffected, unaffected)):
                 weights = self._weights(pairs, broken)
@@ -111,13 +132,16 @@ class _Streams:
     def _selection(self) -> PairSelection:
         faults = [Fault(row.fault, row.target) for row in self.rows]
         if self._is_script:
-            return select_script_pairs(self.plan, [affected_pairs(fault, self.plan) for fault in faults])[0]
+            affected = [affected_pairs(fault, self.plan) for fault in faults]
+            return select_script_pairs(self.plan, affected)[0]
         return monitored_pairs(faults[0], self.plan)
 
     @property
     def _affected(self) -> list[Pair]:
         """The streams whose sum is recorded apart; a script's record has no such sum."""
-        return [] if self._is_script else [pair for pair in self._selection.streams if pair in self._selection.affected]
+        if self._is_script:
+            return []
+        return [pair for pair in self._selection.streams if pair in self._selection.affected]
 
     @property
     def _unaffected(self) -> list[Pair]:
@@ -136,17 +160,26 @@ class _Streams:
             begin_ns, end_ns = self._rerouted(row)
             if begin_ns - bin_ns < bin_begin_ns <= end_ns - bin_ns:
                 more = broken_by(Fault(row.fault, row.target).impact(self.plan), self.plan)
-                names = ("links", "rails", "disconnected_ranks", "hb", "planes")
-                broken = Broken(**{name: getattr(broken, name) | getattr(more, name) for name in names})
+                broken = Broken(
+                    links=broken.links | more.links,
+                    rails=broken.rails | more.rails,
+                    disconnected_ranks=broken.disconnected_ranks | more.disconnected_ranks,
+                    hb=broken.hb | more.hb,
+                    planes=broken.planes | more.planes,
+                )
         return broken
 
     def _weights(self, pairs: Sequence[Pair], broken: Broken) -> Values:
         """Return the share of the pairs' bytes on each link, in both directions, if each pair sends as much."""
         weights = np.zeros((2, len(self.plan.links)))
         spec = self.plan.spec
-        paths = {(src, dst): choose(spec, src, dst, broken) for src, dst in pairs}
-        sending = [pair for pair, shares in paths.items() if shares]
-        for pair in sending:
-            for direction, number, share in self.crossed(pair, paths[pair]):
-                weights[direction, number] += share / len(sending)
+        # a pair without a path sends nothing
+        paths: dict[Pair, Shares] = {}
+        for src, dst in pairs:
+            shares = choose(spec, src, dst, broken)
+            if shares:
+                paths[src, dst] = shares
+        for pair, shares in paths.items():
+            for direction, number, share in self.crossed(pair, shares):
+                weights[direction, number] += share / len(paths)
         return weights
