@@ -144,13 +144,13 @@ def judge(run: Run) -> Judgement:
     findings = (*recorded, *_slowdown_findings(run, slowdowns))
     rows |= _derived_verdicts(run, rows, slowdowns)
 
-    verdicts = [finding.verdict for finding in findings]
+    verdict = worst_verdict(finding.verdict for finding in findings)
     if missing_records:
-        verdicts.append("degraded")
+        verdict = worst_verdict((verdict, "degraded"))
     reasons = (*_reasons(_displayed(findings, intervals), labels(run)), *missing_records)
     invalid_by_machine = filter(_is_invalid_by_machine, findings)
     disturbed = frozenset(finding.interval for finding in invalid_by_machine)
-    return Judgement(worst_verdict(verdicts), reasons, findings, intervals, rows, disturbed)
+    return Judgement(verdict, reasons, findings, intervals, rows, disturbed)
 
 
 def _recorded_findings(run: Run, times: Iterable[tuple[Measurement, list[Finding]]]) -> Iterator[Finding]:

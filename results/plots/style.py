@@ -193,4 +193,4 @@ def rate_tick(value: float, _: float = 0) -> str:
 def log2_ticks(axes: Axes, ticks: Sequence[int]) -> None:
     """Scale the horizontal axis by powers of two, with these ticks."""
     axes.set_xscale("log", base=2)
-    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axes.set_xticks(ticks, list(map("{:,}".format, ticks)))

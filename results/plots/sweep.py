@@ -102,8 +102,13 @@ def _sweeps(named: Iterable[Named]) -> Iterable[tuple[str, str, Sequence[Place]]
         if not trait or len(members) < MIN_POINTS:
             continue
         axis, to_number = _TRAITS[trait]
-        places = [Place(name, to_number(traits[trait]), _tick(traits, trait)) for name, traits in members]
-        if len({place.x for place in places}) == len(places):
+        by_position: dict[float, Place] = {}
+        for name, traits in members:
+            x = to_number(traits[trait])
+            by_position[x] = Place(name, x, _tick(traits, trait))
+        places = list(by_position.values())
+        # two at one position, such as 1Gbit and 1000Mbit, are no sweep
+        if len(places) == len(members):
             yield str(members[0][1].get("model", kind)), axis, sorted(places, key=lambda place: place.x)
 
 

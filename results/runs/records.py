@@ -379,8 +379,10 @@ class Run:
 
     def discard(self, sizes: Mapping[str, int]) -> None:
         """Remove the records of the intervals that were measured since; of events, those that belong to one of them."""
-        parts = {load.interval for load in self.loads[sizes["loads"] :]}
-        intervals = parts | {replace(interval, part="") for interval in parts}
+        intervals: set[IntervalId] = set()
+        for load in self.loads[sizes["loads"] :]:
+            # an event may be of all parts of an interval together
+            intervals |= {load.interval, replace(load.interval, part="")}
         for kind in record_kinds().values():
             if kind is not EVENTS:
                 del self.rows(kind)[sizes[kind.name] :]

@@ -200,8 +200,9 @@ def _flows_between_leaves(stages: Iterable[RoutedStage], x: int, y: int, fabric:
             used = (enter != leave) & (share > 0)
             source = enter[used] // x * fabric.rails + enter[used] % x
             destination = leave[used] // x * fabric.rails + leave[used] % x
-            pairs += [(source + first) * gpus + destination + first for first in first_gpus]
-            sizes += [(share * size)[used]] * len(first_gpus)
+            for first in first_gpus:
+                pairs.append((source + first) * gpus + destination + first)
+                sizes.append((share * size)[used])
     flows, place = np.unique(np.concatenate(pairs), return_inverse=True)
     near = leaf_of[flows // gpus]
     far = leaf_of[flows % gpus]

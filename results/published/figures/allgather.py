@@ -133,7 +133,7 @@ def _draw(drawn: matplotlib.figure.Figure) -> None:
     ratios = [Fraction(2**i) for i in range(1, 11)]
     for colour, (x, y) in zip(SERIES, ((2, 2), (8, 8), (72, 16), (256, 16)), strict=False):
         over = [float(per_cs(bound.rail_only, (x, y, ratio)) / (y - 1)) for ratio in ratios]
-        left_axes.plot([float(ratio) for ratio in ratios], over, ".-", color=colour, label=f"{x} × {y}")
+        left_axes.plot(list(map(float, ratios)), over, ".-", color=colour, label=f"{x} × {y}")
         left_axes.axvline(float(bound.least_ratio(x, y)), color=colour, linewidth=0.8, linestyle=":")
     log2_ticks(left_axes, (2, 8, 32, 128, 512))
     left_axes.set_yscale("log", base=2)

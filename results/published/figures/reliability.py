@@ -123,19 +123,20 @@ def _draw(drawn: matplotlib.figure.Figure, cases: list[Case]) -> None:
 
 def _draw_failures(axes: Axes, cases: list[Case], places: list[float]) -> None:
     """Draw the failures of each case as a bar with a part for each kind of component."""
-    estimates = [case_estimates for _, case_estimates in cases]
-    switches = np.array([estimate.switch_failures.mean for estimate in estimates])
-    optics = np.array([estimate.transceiver_failures.mean for estimate in estimates])
-    nics = np.array([estimate.network_failures.mean for estimate in estimates]) - switches - optics
+    means: list[tuple[float, ...]] = []
+    labels: list[str] = []
+    for wiring, estimates in cases:
+        network = wiring.network
+        labels.append(f"K = {wiring.domain_gpus}, radix {network.radix}, {network.design}")
+        parts = (estimates.switch_failures, estimates.transceiver_failures)
+        means.append(tuple(part.mean for part in (*parts, estimates.network_failures, estimates.access_failures)))
+    switches, optics, everything, cut_off = np.array(means).T
+    nics = everything - switches - optics
     base = np.zeros(len(cases))
     for name, colour, counts in (("switches", BLUE, switches), ("transceivers", ORANGE, optics), ("NICs", GREY, nics)):
         axes.barh(places, counts, left=base, color=colour, label=name, height=0.8)
         base = base + counts
-    cut_off = [estimate.access_failures.mean for estimate in estimates]
     axes.plot(cut_off, places, "k|", markersize=18, label="cut GPUs off")
-    labels: list[str] = []
-    for wiring, _ in cases:
-        labels.append(f"K = {wiring.domain_gpus}, radix {wiring.network.radix}, {wiring.network.design}")
     axes.set_yticks(places, labels, fontsize=8)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.12), ncols=4, fontsize=8)
 

@@ -210,7 +210,11 @@ def test_a_time_of_nothing_is_invalid() -> None:
 def test_pause_of_the_machine_disturbs_its_interval() -> None:
     judgement = judged(load=replace(CALM, pause_ms=50.0, transfers_faulted=True))
     assert judgement.disturbed == {GPT}
+    assert "50 ms" in judgement.machine_reason
     assert not judged(check=replace(EXACT, pairs_wrong=2)).disturbed
+    both = judged(replace(CALM, cpu_busy=0.99), replace(EXACT, pairs_wrong=2))
+    assert judged(replace(CALM, cpu_busy=0.99)).machine_reason
+    assert both.machine_reason == "", "the run itself lost bytes"
 
 
 def test_short_allreduce_is_marked_and_degrades_nothing() -> None:
