@@ -22,6 +22,7 @@ from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.recording.chakra_files import chakra_files, reason_against
 from railyard.workloads.recording.command_line import TrainingCommand, parse_command
 from railyard.workloads.recording.comparison import Comparison, compare, real_request, recorded_request
+from railyard.workloads.recording.iterations import Iteration
 from railyard.workloads.recording.launcher import Recording, Request, record
 from railyard.workloads.recording.trace_file import CommunicatorTotal, notes, totals, trace_data
 from railyard.workloads.traces.common import MAX_BYTES
@@ -227,7 +228,7 @@ def print_recording(folder: Path, recording: Recording, console: Console) -> Non
     request = recording.request
     kept = "everything"
     if recording.iteration is not None:
-        kept = f"step {recording.iteration.last} of {recording.iteration.steps}, which repeats the one before"
+        kept = iteration_text(recording.iteration)
     run = ", ".join(map(str, sorted(recording.programs)[:SHOWN_RANKS]))
     more = ", ..." if len(recording.programs) > SHOWN_RANKS else ""
     console.print(
@@ -247,6 +248,14 @@ def print_recording(folder: Path, recording: Recording, console: Console) -> Non
     experiment = shlex.quote(str(folder / EXPERIMENT))
     for command_name, purpose in NEXT_COMMANDS.items():
         console.print(f"  {RUN} {command_name} {experiment}  # {purpose}", highlight=False, soft_wrap=True)
+
+
+def iteration_text(iteration: Iteration) -> str:
+    """Return which optimizer steps an iteration is."""
+    first = iteration.first + 1
+    if first == iteration.last:
+        return f"step {first} of {iteration.steps}, which repeats the one before"
+    return f"steps {first} to {iteration.last} of {iteration.steps}, which repeat those before"
 
 
 def communicator_table(communicators: list[CommunicatorTotal]) -> FittingTable:

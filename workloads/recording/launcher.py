@@ -356,7 +356,7 @@ class _Session:
             iteration = find_iteration(first.operations, first.steps)
             if iteration is None:
                 steps = f"ended after {len(first.steps)} optimizer steps, no two of which send the same"
-                raise BadInput(self._script, "the script", f"{steps}: let it do more, or keep all with --whole")
+                raise BadInput(self._script, "the script", f"{steps}: do more with --steps, or keep all with --whole")
         programs: dict[int, Program] = {}
         for recorded in records:
             operations = recorded.operations
