@@ -24,7 +24,7 @@ from railyard.workloads.recording.command_line import TrainingCommand, parse_com
 from railyard.workloads.recording.comparison import Comparison, compare, real_request, recorded_request
 from railyard.workloads.recording.iterations import Iteration
 from railyard.workloads.recording.launcher import Recording, Request, record
-from railyard.workloads.recording.trace_file import CommunicatorTotal, notes, totals, trace_data
+from railyard.workloads.recording.trace_file import CommunicatorTotal, check_agreement, notes, totals, trace_data
 from railyard.workloads.traces.common import MAX_BYTES
 from railyard.workloads.traces.formats.recorded import FILE, encode
 
@@ -195,6 +195,7 @@ def write(folder: Path, recording: Recording) -> None:
     if len(content) > MAX_BYTES:
         allowed = f"makes a trace of {len(content):,} bytes, of which {MAX_BYTES:,} can be read: record fewer ranks"
         raise BadInput("--ranks", recording.request.ranks, allowed)
+    check_agreement(content)
     try:
         with Folder(folder, make=True) as opened:
             if opened.names() and not opened.has(FILE):

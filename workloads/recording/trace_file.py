@@ -6,7 +6,9 @@ from typing import Any
 
 from railyard.workloads.recording.launcher import Recording
 from railyard.workloads.recording.symmetry import Program
+from railyard.workloads.traces import common
 from railyard.workloads.traces.formats import recorded
+from railyard.workloads.traces.steps import steps
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,16 @@ def trace_data(recording: Recording) -> dict[str, Any]:
     for ranks, program in _programs(recording):
         data["programs"].append({"ranks": ranks, "operations": program})
     return data
+
+
+def check_agreement(content: bytes) -> None:
+    """Raise BadInput unless the ranks of a trace file can run: all call the same, and none waits for ever.
+
+    Calls with large tensors don't wait for each other while they are recorded, so a deadlock of them shows here.
+    """
+    files = common.Files(recorded.FILE, (recorded.FILE,), (content,), shared=True)
+    unused = common.ReplayOn(gpus=1, rails=1, flops_per_s=1.0, groups={})
+    steps(common.TRACE_FORMATS["railyard"].read(files, unused))
 
 
 def notes(recording: Recording) -> list[str]:

@@ -157,10 +157,15 @@ def test_uneven_routing_is_that_of_a_real_run(tmp_path: Path, capsys: pytest.Cap
             "train.py: 'ranks' wait for each other for ever: rank 0 waits in recv of the communicator of ranks 0, 1 "
             "for rank 1; rank 1 waits in recv of the communicator of ranks 0, 1 for rank 0",
         ),
+        (
+            "dist.recv(torch.zeros(100_000), src=1 - rank)\n",
+            ["--whole"],
+            "trace.json: rank 0: operation 0: 'receive without a send' has no counterpart: 0 sends and 1 receives",
+        ),
         ("dist.new_group([0, 5])\n", [], "--ranks: 2 are not what train.py:4 wants: WorldSizeError: the script"),
         ("print(rank)\n", [], "train.py: 'the script' ended after 0 optimizer steps, no two of which send the same"),
     ],
-    ids=["gpu-kernel", "deadlock", "too-many-ranks", "early-end"],
+    ids=["gpu-kernel", "deadlock", "deadlock-of-large-tensors", "too-many-ranks", "early-end"],
 )  # fmt: skip
 def test_a_script_that_fails_is_refused_in_one_line(
     text: str, words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
