@@ -264,13 +264,13 @@ def _as_before(value: object, before: object) -> object:
 
 
 def leaves(data: object, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield every plain value of nested data by its path, as `-o` takes it."""
+    """Yield every plain value of nested data by its path, as `-o` takes it; nothing of an empty list."""
     items: Iterable[tuple[object, object]] = ()
-    if isinstance(data, Mapping):
+    if isinstance(data, list):
+        items = enumerate(data)
+    elif isinstance(data, Mapping) and data:
         items = data.items()
-    elif isinstance(data, list):
-        items = list(enumerate(data))
-    if not items and prefix:
+    elif prefix:
         yield prefix[:-1], data
     for key, value in items:
         yield from leaves(value, f"{prefix}{key}.")
