@@ -24,7 +24,7 @@ from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import fabric as plot_fabric
 from railyard.results.plots import style
-from railyard.results.runs.records import FabricRun, Flow, Measurement, Run
+from railyard.results.runs.records import FabricRun, Flow, LinkCheck, Measurement, Run
 from railyard.results.views.sections import conditions
 from tests.figures import as_text
 from tests.unit import shown
@@ -118,6 +118,18 @@ def test_the_load_table_shows_all_that_a_verdict_rests_on() -> None:
     table = conditions.loads_table(Analysis(run))
     shown_cells = {text.replace("\u00a0", " ") for text in table.cells[0]}
     assert {"3.1%", "4.2%", "5.3%", "64.5 ms", "27.1%", "28.2%", "29.3%"} <= shown_cells
+
+
+def test_links_table_has_the_median_and_the_worst() -> None:
+    links = [LinkCheck("f", "rail", f"l{n}", 100.0, bps) for n, bps in enumerate((99.0, 90.0, 102.0))]
+    (row,) = conditions.links_table(links).cells
+    assert [cell.replace("\u00a0", " ") for cell in row[2:]] == [
+        "3",
+        "100.0 bit/s",
+        "99.00 bit/s",
+        "-1.00%",
+        "-10.00%",
+    ]
 
 
 def test_same_data_give_the_same_figure() -> None:
