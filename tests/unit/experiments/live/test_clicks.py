@@ -101,6 +101,15 @@ def test_policies_and_background_are_saved_with_a_workload() -> None:
     assert workloads_of(spec)
 
 
+@pytest.mark.parametrize(("policy", "steered"), [("rd", "dr"), ("health-best", "health-best")])
+def test_background_alone_is_steered_by_a_health_policy(policy: str, steered: str) -> None:
+    found = clicked({"name": "two", "fabrics": [FABRIC]}, background=BACKGROUND)
+    found.policy = policy
+    routing = routing_of(parse(yaml.safe_load(found.saved(20.0))))
+    assert routing
+    assert routing.policies == (steered,)
+
+
 def test_policies_beside_faults_are_saved_as_a_comment() -> None:
     found = clicked({"name": "two", "fabrics": [FABRIC]}, fault=True, policy="health-best")
     text = found.saved(20.0)
