@@ -101,7 +101,7 @@ def test_policies_and_background_are_saved_with_a_workload() -> None:
     assert workloads_of(spec)
 
 
-@pytest.mark.parametrize(("policy", "steered"), [("rd", "dr"), ("health-best", "health-best")])
+@pytest.mark.parametrize(("policy", "steered"), [("spine", "dr"), ("health-best", "health-best")])
 def test_background_alone_is_steered_by_a_health_policy(policy: str, steered: str) -> None:
     found = clicked({"name": "two", "fabrics": [FABRIC]}, background=BACKGROUND)
     found.policy = policy
