@@ -8,10 +8,10 @@ import pytest
 
 from tests.import_graph import ROOT
 
-MAX_LINES = 58_400  # aim: 40,000
-MAX_PERCENT_WITH_A_SENTENCE = 20.5  # aim: 8
+MAX_LINES = 56_700  # aim: 40,000
+MAX_PERCENT_WITH_A_SENTENCE = 5.5
 """Of the tests: those that hold a sentence which the program prints, and so break when its wording changes."""
-MAX_VAGUE_NAMES = 190
+MAX_VAGUE_NAMES = 176
 """Tests whose name doesn't say what is tested."""
 DOCSTRING = re.compile(r'^ +""".*?"""$', re.MULTILINE | re.DOTALL)
 ASSERTION_MESSAGE = re.compile(r'(?m)^( +assert .*), f?"[^"\n]*"$')
