@@ -135,12 +135,15 @@ def _tell(line: str) -> None:
 
 def _killed(where: Folder) -> str:
     """Return the line about a run that was killed, with what can be done about its folder."""
-    # this import takes a second, and help does without it
+    # these imports take a second, and help does without them
+    from railyard.experiments.live import recorded
     from railyard.results.runs import journal
 
     killed = "the run was killed, by a signal or for lack of memory"
     if journal.is_left(where):
         return f"{killed}: {PROGRAM} report {where.path} finishes its folder"
+    # the live page begins its record before the run its journal: left alone, it would keep the folder from the next run
+    where.remove(recorded.RECORD)
     return f"{killed}, before it recorded anything: start it again"
 
 
