@@ -16,7 +16,7 @@ class IntervalId:
     `script`: the failure script that ran beside it, or a GPU replacement.
     `reroute`: "on" or "off" where faults were injected.
     `part`: what tells intervals of one script apart: a fault that was injected alone ("link-down d0g1"), or a step of a
-    replacement. Views make labels of it; nothing parses them.
+    replacement. Views make labels of it; progress takes a fault's kind from its first word.
     """
 
     fabric: str = ""
@@ -131,8 +131,7 @@ class Recovery(Record):
     `far_side_ms` that of the others; `source_side_probed` and `far_side_probed` are the numbers of probed pairs.
     `above_max_flow`: streams that got more than the max-flow of the remaining fabric. `lost_bytes` and
     `connections_lost` are of the whole script. `probes_lost` counts 1 kHz probes without an answer,
-    `probes_lost_after_repair` those that were sent after the
-    repair. `recovered`: see failure/analysis/evaluate.py.
+    `probes_lost_after_repair` those that were sent after the repair. `recovered`: see failure/analysis/evaluate.py.
     """
 
     fault: str

@@ -1,4 +1,4 @@
-"""The three route tables of a GPU while nothing is broken (docs/topologies.md). A policy or a fault adds routes on top.
+"""The three route tables of a GPU, with backup routes (docs/topologies.md). A policy or a fault adds routes on top.
 
 One address per GPU on unnumbered links, so that a path follows from its source's choice of next hop alone: G(d1,g2)
 over hb0 makes a dr path, G(d2,g1) over rail0 rd, G(d1,x) over hb0 drd by rail x. A packet that starts here is sent to

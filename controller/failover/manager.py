@@ -110,8 +110,8 @@ class FailureState:
     def expect_reconnect(self, gpus: Mapping[Gpu, bool]) -> int:
         """Ignore the failures of these network sides while fibres move. True: the side gets its carrier back.
 
-        They count again once its links into the rail and the HB domain are both back, or after `on_timeout` with the
-        number that this returns.
+        They count again once a GPU's links into the rail and the HB domain are both back, or after `on_timeout` with
+        the number that this returns.
         """
         # rerouting meanwhile would only take processor time from the GPU replacement
         broken = self.effective

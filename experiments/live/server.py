@@ -1,8 +1,9 @@
 """Server of the live page: a child process of the run that samples the fabric and sends it to browsers.
 
 Pages get server-sent events: `fabric` (structure), `sample`, `event`, `paths` (of pairs, when they changed), `step` and
-`phase` (what the run does), and `run` (title, active faults, script).
-A new page gets what came before. Requests of controls are passed to the run's process, which answers them.
+`phase` (what the run does), `health` (scores), and `run` (title, active faults, script).
+A new page gets what came before, apart from health scores, which come again soon. Requests of controls are passed to
+the run's process, which answers them.
 """
 
 import asyncio

@@ -43,7 +43,7 @@ def run_experiment(
     command: Mapping[str, Any] | None = None,
     with_events: bool = False,
 ) -> int:
-    """Run it all, save it in `folder`, print the summary. Return 0 if every check of the experiment passed, else 1.
+    """Run it all, save it in `folder`, print the summary. Return 0 if every check passed and all was saved, else 1.
 
     `with_events`: print the events of each step too.
     `command`: what it changes of the experiment, as loading.command_line returns it, for the report.

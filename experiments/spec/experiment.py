@@ -67,7 +67,7 @@ def _switches(value: object) -> object:
 
 
 class ExperimentSpec(ConfigModel):
-    """Everything in the sections of measures runs on every fabric, workloads first, which run `repeats` times.
+    """Items of the measures' sections run on every fabric, or on those of their `on`; workloads first, `repeats` times.
 
     An interval is measured up to `attempts` times, until no other program keeps the machine busy meanwhile.
 

@@ -2,7 +2,7 @@
 
     seed=7                      a key of the experiment
     fabrics.0.domains=8         of one fabric, counted from 0; `fabrics.*.domains=8` of all
-    domains=8                   the same, since only fabrics have such a key
+    domains=8                   the same of all fabrics, or of all items of another section that has such a key
 
 Values are YAML: 8, 100Mbit, on, [on, off], {kind: moe}. The named experiments are a YAML file each in catalog/.
 """

@@ -117,7 +117,7 @@ def _check_sections(spec: ExperimentSpec) -> None:
                 has_items = True
                 _check_section(spec, measure, section.key, _count(value))
     if not has_items:
-        raise BadInput("workloads", [], "must have 1 or more, unless there are faults")
+        raise BadInput("workloads", [], "must have 1 or more, unless another section has something to measure")
     if len(set(spec.reroute)) < len(spec.reroute):
         raise BadInput("reroute", list(spec.reroute), "must name on and off once each")
 

@@ -116,7 +116,7 @@ class Row:
 
     @property
     def workload(self) -> str:
-        """Its label."""
+        """The label of its workload."""
         return workload_label(self.work)
 
     def as_dict(self) -> dict[str, Any]:

@@ -219,7 +219,7 @@ def _slowdowns(
 
 
 def _slowdown_findings(run: Run, compared: Iterable[Slowdown]) -> Iterator[Finding]:
-    """Yield what comparisons are off their formulas."""
+    """Yield a finding for each comparison that is off its formula."""
     # runs of an earlier version recorded no resolution: their phases may be short enough to deviate by it
     resolved = {(row.interval.work, row.phase) for row in run.measurements if row.frames is not None}
     for slowdown in compared:

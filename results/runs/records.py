@@ -205,8 +205,8 @@ class MachineSample(Record):
 class ByteCheck(Record):
     """Delivered against asked for, per workload run: pairs that differ, and port counters against payload.
 
-    Where policies steer, background crosses the same ports and paths change, so `rail_expected_bytes` is 0, which there
-    means not known, and the port counters are held against nothing.
+    Where policies steer or faults are active, other traffic crosses the same ports and paths change, so
+    `rail_expected_bytes` is 0, which there means not known, and the port counters are compared with nothing.
     """
 
     asked_bytes: int

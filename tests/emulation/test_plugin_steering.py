@@ -1,6 +1,6 @@
 """An example policy, estimator and background of docs/examples, as plugins of one run on packets.
 
-3 domains and 4 rails, of which 0 and 1 are 90% full between domains 0 and 1: d0g0 and d0g1 send to domain 1.
+2 domains and 4 rails, of which 0 and 1 are 90% full between domains 0 and 1: d0g0 and d0g1 send to domain 1.
 """
 
 import pytest
@@ -11,9 +11,9 @@ from tests.emulation.runs import Stored, overrides, run_experiment
 PLUGINS = ("widest_policy.py", "cubed_estimator.py", "partial_rail.py")
 HOT = ", ".join(f"{{partial-rail: {{rail: {rail}, domains: [0, 1]}}, load: 0.9}}" for rail in (0, 1))
 CHANGES = overrides(
-    "fabrics.0.domains=3", "fabrics.0.rails=4", "rail_rate=7Mbit", "hb_rate=84Mbit", f"background=[{HOT}]",
-    "attempts=1", "repeats=1", "workloads.0.ranks=[0,1]", "routing.policies=[dr,widest]",
-    "routing.health.estimator=cubed", "routing.health.smoothing=none",
+    "fabrics.0.domains=2", "fabrics.0.rails=4", f"background=[{HOT}]", "attempts=1", "repeats=1",
+    "workloads.0.ranks=[0,1]", "routing.policies=[dr,widest]", "routing.health.estimator=cubed",
+    "routing.health.smoothing=none",
 )  # fmt: skip
 
 

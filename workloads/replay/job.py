@@ -97,7 +97,7 @@ class Go(Message):
 
 
 class Delivered(Message):
-    """Verified bytes so far."""
+    """Bytes received so far, each of which was compared with what was sent."""
 
     size: int
 
@@ -212,7 +212,7 @@ def dependents(job: Job) -> Dependents:
 
 def _departs(task: Task, earlier: Transfer) -> bool:
     """Return whether a task waits until an earlier transfer of its GPU has left it, and not only for the kernel."""
-    # the next transfer to the same GPU in the same phase leaves after the earlier one anyway
+    # the next transfer to the same GPU in the same phase needs no wait: on its connection it leaves after the earlier
     is_next_of_pair = isinstance(task, Transfer) and earlier.dst == task.dst and earlier.phase == task.phase
     return not is_next_of_pair
 

@@ -172,7 +172,7 @@ class FaultInjector:
         return script_run, replayed
 
     def _record_faults_of(self, script: Script, interval: IntervalId, seed: int) -> None:
-        """Record the faults that random faults came to: nothing else has them."""
+        """Record the faults of a script. Of random ones, nothing else has what was drawn."""
         faults = [fault_dict(timed) for timed in script.faults]
         detail = {**interval.as_dict(), "seed": seed, "faults": faults}
         self.run.events.append(Event(time.monotonic_ns(), "script", script.name, detail))
@@ -294,7 +294,7 @@ def _inject_item(shared: SharedFabric, injector: FaultInjector, item: FaultSpec 
 
 
 def _workload_beside(shared: SharedFabric, label: str | None, seed: int) -> Workload | None:
-    """Return the workload that a script runs beside, by its label; None for a script beside streams."""
+    """Return the workload that a script runs beside, by its label; None if there is none."""
     if label is None:
         return None
     session = shared.session
