@@ -125,8 +125,9 @@ def shell_with_page(folder: Path, *options: str) -> Iterator[tuple[Program, Page
         shell.await_match("Mininet's CLI", BUILT_S)
         page = Page(shell.output)
         shell.type("d1g1 iperf3 -s -D")
-        shell.type("d0g1 iperf3 -t 300 -c d1g1 > /dev/null &")
-        eventually(lambda: "sample" in page.last and page.link("d0g1")["to"] > 100, SOON_S)
+        # on a busy machine the server may not listen yet, and then the client ends at once
+        shell.type("d0g1 until iperf3 -t 300 -c d1g1 > /dev/null 2>&1 ; do sleep 0.2; done &")
+        eventually(lambda: "sample" in page.last and page.link("d0g1")["to"] > 100, BUILT_S)
         yield shell, page
 
 
