@@ -9,10 +9,10 @@ from railyard.results.format import markdown_cell
 from railyard.results.views.table import Column, Table, text
 from railyard.workloads.cluster.check import GpuPlace, RailCheck
 from railyard.workloads.cluster.rails import CommunicatorRoutes, Route, RoutedConnection
+from railyard.workloads.cluster.records import BITS_OF_GB
 
 MAX_CONNECTIONS: Final = 8
 MAX_HOSTS: Final = 3
-GB: Final = 8e9  # nccl-tests' unit of bandwidth, in bit/s
 VERDICTS: Final = {
     "crosses": "Not ready for rails: {crossing} of {all} connections cross rails.",
     "ready": "Ready for rails: none of {all} connections crosses rails.",
@@ -63,11 +63,17 @@ def _communicators(check: RailCheck) -> Table:
         columns.append(Column(title, _counter(route), key=title.replace(" ", "_")))
     columns.append(text("on rail-only", _on_rail_only, key="rail_only"))
     columns.append(text("on rail-optimized", _on_rail_optimized, key="rail_optimized"))
-    return Table(columns, check.routes, "Communicators: connections by route")
+    columns.append(text("collective", _calls, key="calls"))
+    return Table(columns, check.routes, "Communicators: connections by route").without_empty()
 
 
 def _counter(route: Route) -> Any:
     return lambda row: row.counts[route]
+
+
+def _calls(row: CommunicatorRoutes) -> str:
+    """Return how often each collective was called, by all ranks together."""
+    return ", ".join(f"{collective} {count:,}" for collective, count in row.communicator.calls.items())
 
 
 def _on_rail_only(row: CommunicatorRoutes) -> str:
@@ -137,13 +143,18 @@ def _bandwidths(check: RailCheck) -> Table:
     columns = [
         text("collective", lambda row: row.measured.collective or "not named", key="collective"),
         Column("size (B)", lambda row: row.measured.bytes, "{:,}".format, key="bytes"),
-        Column("busbw (GB/s)", lambda row: row.measured.bus_bps / GB, "{:.2f}".format, key="busbw_gbytes_per_s"),
-        Column("expected", lambda row: row.expected_bps and row.expected_bps / GB, _gb, key="expected_gbytes_per_s"),
+        Column("busbw (GB/s)", lambda row: _in_gb(row.measured.bus_bps), _gb, key="busbw_gbytes_per_s"),
+        Column("expected", lambda row: _in_gb(row.expected_bps), _gb, key="expected_gbytes_per_s"),
         Column("share", lambda row: row.share, _share, key="share"),
     ]
     return Table(
         columns, check.bandwidths, "Bus bandwidth: measured by nccl-tests, and expected of the NICs"
     ).without_empty()
+
+
+def _in_gb(bps: float | None) -> float | None:
+    """Return a rate in bit/s as nccl-tests has it, in 10^9 byte/s."""
+    return None if bps is None else bps / BITS_OF_GB
 
 
 def _gb(value: float | None) -> str:

@@ -131,6 +131,6 @@ def run_experiment(
     assert done.returncode in (0, 1), stored.output
     assert (stored.folder / "summary.json").exists(), stored.output
     assert done.returncode == (0 if stored.summary["passed"] else 1), stored.output
-    for plugin in plugins:  # whoever reads the folder finds the definitions
+    for plugin in plugins:  # a run's folder keeps its definitions
         assert (stored.folder / "plugins" / plugin).read_bytes() == (EXAMPLES / plugin).read_bytes()
     return stored

@@ -8,7 +8,7 @@ from typing import Final
 
 from railyard.workloads.cluster.records import Bandwidth, Cluster, Communicator
 
-_RING: Final = ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "reduce", "")
+_RING: Final = ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "reduce")
 
 
 @dataclass(frozen=True)

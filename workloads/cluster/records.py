@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+BITS_OF_GB: Final = 8e9  # a GB/s of nccl-tests and of Inspector is 10^9 byte/s
 MAX_SAMPLES: Final = 5  # lines of a sort that are kept to be shown
 
 Transport = Literal["P2P", "SHM", "NET", "COLLNET", "NVLS", "other"]

@@ -4,9 +4,8 @@ import json
 from typing import Any, Final
 
 from railyard.workloads.cluster.definition import CLUSTER_FORMATS, LineFormat, LineReader
-from railyard.workloads.cluster.records import Bandwidth, Cluster, CommunicatorPart, Member, Source
+from railyard.workloads.cluster.records import BITS_OF_GB, Bandwidth, Cluster, CommunicatorPart, Member, Source
 
-BITS_OF_GB: Final = 8e9  # the plugin writes 10^9 byte/s
 _COLLECTIVES: Final = {
     "AllReduce": "all-reduce", "AllGather": "all-gather", "ReduceScatter": "reduce-scatter", "AllToAll": "all-to-all",
     "Broadcast": "broadcast", "Reduce": "reduce", "Gather": "gather", "Scatter": "scatter",

@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from railyard.workloads.cluster.definition import CLUSTER_FORMATS, LineFormat, LineReader
-from railyard.workloads.cluster.records import Bandwidth, Cluster, CommunicatorPart, Member, Source
+from railyard.workloads.cluster.records import BITS_OF_GB, Bandwidth, Cluster, CommunicatorPart, Member, Source
 
 _RANK: Final = re.compile(
     r"#\s+Rank\s+(?P<rank>\d+) (?:Group\s+\d+ )?Pid\s+(?P<pid>\d+) on\s+(?P<host>\S+) device\s+(?P<gpu>\d+)"
@@ -20,7 +20,6 @@ _COLLECTIVES: Final = {
     "gather": "gather", "scatter": "scatter", "hypercube": "hypercube",
 }  # fmt: skip
 _HEADINGS: Final = ("# nThread", "# Using devices", "# Avg bus", "# Out of bounds", "#       size", "# nccl-tests")
-BITS_OF_GB: Final = 8e9  # nccl-tests prints 10^9 byte/s
 
 
 @CLUSTER_FORMATS.register("nccl-tests")

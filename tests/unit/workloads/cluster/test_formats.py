@@ -170,6 +170,13 @@ class Runs:
         return (print, ("it ran",))
 
 
+def test_an_unnamed_collective_is_compared_with_nothing(tmp_path: Path) -> None:
+    row = NCCL_TESTS.splitlines()[-2]
+    (tmp_path / "out.log").write_text(f"{LoggedCluster().text()}{row}\n")
+    (compared,) = RailCheck(read([str(tmp_path)]), RailMap(), nic_bps=200e9).bandwidths
+    assert compared.expected_bps is None
+
+
 WRONG: dict[str, tuple[str, str | bytes]] = {
     "cut off XML": ("a.xml", TOPOLOGY[:-20]),
     "entities": ("a.xml", '<!DOCTYPE x [<!ENTITY a "aaaa">]>' + TOPOLOGY),

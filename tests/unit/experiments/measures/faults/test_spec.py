@@ -1,4 +1,4 @@
-"""Scripts, storms and heartbeats as an experiment's file has them."""
+"""Scripts, random faults and heartbeats as an experiment's file has them."""
 
 from dataclasses import replace
 from functools import partial

@@ -148,6 +148,6 @@ def test_trace_shows_choices_before_and_after_its_probes(
         monkeypatch.setattr(trace, "ask", lambda src, dst, following=following: next(following))
         text = io.StringIO()
         status = trace.show(plan_of(domains=2, rails=4), Gpu(0, 0), Gpu(1, 1), 1, Console(file=text, width=200))
-        assert status == 1, "a probe that nobody saw is lost"
+        assert status == 1, "a probe that no process received is lost"
         lines[case] = text.getvalue().splitlines()[0]
     data_regression.check(lines)
