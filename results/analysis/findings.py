@@ -172,6 +172,7 @@ def time_findings(run: Run) -> Iterator[tuple[Measurement, list[Finding]]]:
     """
     # times are of the fabric, where time may pass slower than by the clock
     lag_s = {load.interval: load.lag_p99_ms / 1e3 / load.dilation for load in run.loads}
+    pause_s = {load.interval: load.pause_ms / 1e3 / load.dilation for load in run.loads}
     for row in run.measurements:
         if row.ratio is None or row.unit != "s":
             if row.not_compared:
@@ -186,7 +187,11 @@ def time_findings(run: Run) -> Iterator[tuple[Measurement, list[Finding]]]:
             deviations += _resolution_findings(row, row.ratio, late_share)
         if row.explained_least and not is_not_compared(row):
             is_coarse = any(finding.verdict != "ok" for finding in deviations)
-            deviations.append(_unexplained_finding(row, row.ratio, late_share, is_coarse))
+            late_s = 0.0
+            if is_coarse:
+                # one pause may fall into a time as short as that, and the 99th percentile leaves it out
+                late_s = max(lag_s.get(row.interval, 0.0), pause_s.get(row.interval, 0.0))
+            deviations.append(_unexplained_finding(row, row.ratio, late_s, is_coarse))
         yield row, deviations
 
 
@@ -205,16 +210,17 @@ def _resolution_findings(row: Measurement, ratio: float, late_share: float) -> I
         yield Finding(row.interval, TOO_FAST, too_fast, text, phase=row.phase)
 
 
-def _unexplained_finding(row: Measurement, ratio: float, late_share: float, is_coarse: bool) -> Finding:
+def _unexplained_finding(row: Measurement, ratio: float, late_s: float, is_coarse: bool) -> Finding:
     """Return by how much a time is off the ratios to its prediction that the theory explains.
 
-    `is_coarse`: the time is below resolution.
+    `is_coarse`: the time is below resolution. `late_s`: the time by which threads may have prolonged it, s.
     """
     name = row.phase or "the whole"
     most = row.explained_most
     if is_coarse:
         # it may be as much slower as threads are late; how fast it may be is judged by TOO_FAST
-        off = unexplained(ratio / (1 + late_share), 0.0, most)
+        late_share = min(1.0, late_s / row.value) if row.value else 1.0
+        off = unexplained(ratio * (1 - late_share), 0.0, most)
     else:
         off = unexplained(ratio, row.explained_least, most)
     text = f"{name} took {digits(ratio, 4)} of its prediction, unexplained"

@@ -34,8 +34,8 @@ def print_times(rows: Sequence[Row], fabrics: Sequence[str], slowdowns: Sequence
         console.print(line, style="dim", highlight=False)
     all_to_alls = [slowdown for slowdown in slowdowns if slowdown.is_all_to_all]
     for slowdown in all_to_alls[:_MAX_SLOWDOWN_LINES]:
-        # a line above has the reason of those that aren't compared
-        if not slowdown.not_compared:
+        # a line above has the reason of those that aren't compared; without a formula the bytes are too few to compare
+        if slowdown.predicted is not None and not slowdown.not_compared:
             console.print(_slowdown_line(slowdown), highlight=False)
 
 
