@@ -26,7 +26,7 @@ def figure() -> Figure:
         networks += wide + narrow
     return Figure(
         title="What a network costs and draws, against scale",
-        source="Spine-free Fig. 1",
+        source="Spine-free Fig. 1, introductions of both papers",
         columns=("gpus", "radix", "design", "tiers", "switches", "transceivers", "cost_usd", "power_w"),
         rows=[
             (n.gpus, n.radix, n.design, n.tiers, n.switches, n.transceivers, n.cost_usd(), n.power_w())
@@ -72,10 +72,10 @@ def _claims() -> tuple[Claim, ...]:
         "the ranges below were also given"
     )
     at_scale = (
-        Claim("65,536 GPUs", 300, _million(large), "million USD", within=15),
-        Claim("65,536 GPUs", 6, _mw(large), "MW", within=0.3, note=no_transceivers),
-        Claim("30,000 GPUs", 200, _million(small), "million USD", within=10, note=more_tiers),
-        Claim("30,000 GPUs", 4.6, _mw(small), "MW", within=0.23, note=rounded_up),
+        Claim("65,536 GPUs, Spine-free", 300, _million(large), "million USD", within=15),
+        Claim("65,536 GPUs, Spine-free", 6, _mw(large), "MW", within=0.3, note=no_transceivers),
+        Claim("30,000 GPUs, Rail-only", 200, _million(small), "million USD", within=10, note=more_tiers),
+        Claim("30,000 GPUs, Rail-only", 4.6, _mw(small), "MW", within=0.23, note=rounded_up),
     )
     # the smallest and largest savings over Table II, as its section states them
     cost_pct: list[float] = []

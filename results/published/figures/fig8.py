@@ -15,6 +15,7 @@ BATCHES: Final = {shared.GPT_1T: 4096, shared.GPT_146B: 1024}
 CLUSTERS: Final = (16_384, 32_768, 65_536)
 STATED: Final = 65_536
 """The cluster that the claims are compared at: the text gives percentages without saying for which of the three."""
+PLATEAU: Final = "GPT-1T, K=32 to 256"
 NAMES: Final = {shared.GPT_1T: "GPT-1T", shared.GPT_146B: "GPT-146B"}
 COLUMNS: Final = (
     "reading", "model", "gpus", "domain_gpus", "iteration_s", "over_ideal_pct", "network_s", "gpu_gb", "strategy",
@@ -32,7 +33,7 @@ def figure() -> Figure:
         curve = _curve(shared.AS_PRINTED, model, gpus, sizes)
         curves[model, gpus] = curve
         rows += _rows(shared.AS_PRINTED, model, gpus, curve)
-    notes = ['In the order of the claims, and then what GPT-1T still gains from K=32 to 256, where it "plateaus":']
+    notes = ["In the order of the claims:"]
     for gpus in CLUSTERS:
         stated = _stated(curves[shared.GPT_1T, gpus], curves[shared.GPT_146B, gpus])
         notes.append(shared.listed(f"as printed, {gpus:,} GPUs", stated.values()))
@@ -47,14 +48,16 @@ def figure() -> Figure:
     ours = _stated(curves[shared.GPT_1T, STATED], curves[shared.GPT_146B, STATED])
     claims = []
     for published, (label, value) in zip((0.9, 4.1, 43.3, 30.6), ours.items(), strict=False):
-        # a few percent over the ideal agree to 3 points though they be a multiple: then the note says which
         times = value / published
         note = at
         if times > 1.25:
-            note += f"; within 3 points, yet {times:.1f} times the paper's"
+            note += f"; {times:.1f} times the paper's"
         if "ideal" not in label:
             label += ", less time"
-        claims.append(Claim(label, published, value, "%", within=3.0, note=note))
+        # 3 points are a multiple of the smallest percentage, so a claim agrees within half of itself too
+        claims.append(Claim(label, published, value, "%", within=min(3.0, published / 2), note=note))
+    plateau = 'the paper: "plateaus above 32 GPUs", without a number; ours still gains'
+    claims.append(Claim(f"{PLATEAU}, less time", 0, ours[PLATEAU], "%", within=1.0, note=plateau, stated="read as"))
     return Figure(
         title="Iteration time against the size of the HB domain",
         source="Rail-only Fig. 8",
@@ -87,7 +90,7 @@ def _stated(gpt_1t: Curve, gpt_146b: Curve) -> dict[str, float]:
         "GPT-146B, K=256 over ideal": 100 * (gpt_146b[256].seconds / gpt_146b[ideal_k].seconds - 1),
         "GPT-146B, K=1 to 8": shared.less_pct(gpt_146b[1].seconds, gpt_146b[8].seconds),
         "GPT-146B, K=8 to 256": shared.less_pct(gpt_146b[8].seconds, gpt_146b[256].seconds),
-        "GPT-1T, K=32 to 256": shared.less_pct(gpt_1t[32].seconds, gpt_1t[256].seconds),
+        PLATEAU: shared.less_pct(gpt_1t[32].seconds, gpt_1t[256].seconds),
     }
 
 

@@ -43,7 +43,7 @@ A100: Final = Constants(
     overhead_flops=1.151e11,
     memory_bytes_per_s=2039e9,  # A100 80 GB data sheet
 )
-"""Fitted (fit.py); other GPUs, of which no measured iteration was at hand, take them with their own peaks."""
+"""Fitted (fit.py); other GPUs take them with their own peaks."""
 
 
 def taken_from_a100(platform: Platform) -> tuple[str, ...]:

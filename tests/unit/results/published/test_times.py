@@ -22,9 +22,9 @@ def test_every_row_has_a_cell_for_each_column(name: str) -> None:
     assert all(len(row) == len(figure.columns) for row in figure.rows)
 
 
-@pytest.mark.parametrize("name", ["fig7", "fig8", "fig10", "megatron"])
+@pytest.mark.parametrize("name", ["fig10", "megatron"])
 def test_every_claim_is_met(name: str) -> None:
-    """Fig. 8 and 10 within 3 points."""
+    """Fig. 10 within 3 points."""
     claims = FIGURES[name]().claims
     assert claims
     assert [claim for claim in claims if not claim.agrees] == []
@@ -39,11 +39,22 @@ def test_korthikanti_misses_its_bars_only_with_shapes_left_out() -> None:
     assert len(claims) == 8
 
 
-def test_fig_8_says_where_three_points_hide_a_multiple() -> None:
-    reported = {claim.published: claim.note for claim in FIGURES["fig8"]().claims}
-    assert "3.1 times the paper's" in reported[0.9]
-    assert "1.4 times the paper's" in reported[4.1]
-    assert "times" not in reported[43.3] + reported[30.6]
+def test_fig_8_agrees_but_for_a_multiple_and_a_plateau() -> None:
+    """A claim agrees within 3 points and half of itself: 2.8% is no match of 0.9%."""
+    claims = {claim.published: claim for claim in FIGURES["fig8"]().claims}
+    assert [claim.published for claim in claims.values() if not claim.agrees] == [0.9, 0]
+    assert "3.1 times the paper's" in claims[0.9].note
+    assert "1.4 times the paper's" in claims[4.1].note
+    assert "times" not in claims[43.3].note + claims[30.6].note
+    assert claims[0].what.startswith("GPT-1T, K=32 to 256")
+
+
+def test_fig_7_claims_errors_of_constants_fitted_on_other_shapes() -> None:
+    """The paper's 1.8% of GPT-1T isn't met: 5.1%, against 1.7% as a fitted row."""
+    claims = {claim.published: claim for claim in FIGURES["fig7"]().claims}
+    assert not claims[1.8].agrees
+    assert claims[1.8].ours == pytest.approx(5.1, abs=0.1)
+    assert claims[10.8].agrees
 
 
 WHOLE_ROUNDS = OTHERS[0].name

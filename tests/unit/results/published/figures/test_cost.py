@@ -66,11 +66,11 @@ def test_fig_1_agrees_or_says_why_not() -> None:
 def test_notes_explain_the_differing_figures() -> None:
     """Each sum by hand: GPUs times ports, and transceivers, a GPU."""
     made = claims(FIGURES["fig1"]())
-    assert made["65,536 GPUs", 6].ours == pytest.approx(65_536 * (5 * 18 + 6 * 9) / 1e6)
-    assert f"{65_536 * 5 * 18 / 1e6:.2f} MW" in made["65,536 GPUs", 6].note
-    assert made["30,000 GPUs", 200].ours == pytest.approx(30_000 * (5 * 694 + 6 * 199) / 1e6, rel=1e-3)
-    assert f"{30_000 * (7 * 694 + 8 * 199) / 1e6:.1f} million" in made["30,000 GPUs", 200].note
-    assert f"{32_768 * (5 * 18 + 6 * 9) / 1024e3:.2f} in units" in made["30,000 GPUs", 4.6].note
+    assert made["65,536 GPUs, Spine-free", 6].ours == pytest.approx(65_536 * (5 * 18 + 6 * 9) / 1e6)
+    assert f"{65_536 * 5 * 18 / 1e6:.2f} MW" in made["65,536 GPUs, Spine-free", 6].note
+    assert made["30,000 GPUs, Rail-only", 200].ours == pytest.approx(30_000 * (5 * 694 + 6 * 199) / 1e6, rel=1e-3)
+    assert f"{30_000 * (7 * 694 + 8 * 199) / 1e6:.1f} million" in made["30,000 GPUs, Rail-only", 200].note
+    assert f"{32_768 * (5 * 18 + 6 * 9) / 1024e3:.2f} in units" in made["30,000 GPUs, Rail-only", 4.6].note
 
 
 def test_fig_6_layers_add_up_to_table_2() -> None:
