@@ -8,6 +8,7 @@ import pytest
 from tests.emulation.runs import Stored, run_experiment, small_spec
 
 TRACES = Path(__file__).parents[1] / "traces"
+RECORDINGS = Path(__file__).parents[1] / "recordings"
 FORMATS = {"pipeline": "chakra", "ring": "chakra", "dlrm": "param", "micro.txt": "simai"}
 SPEC = small_spec(
     fabrics=[{"kind": "rail-only", "domains": 4, "rails": 4, "rail_rate": "5Mbit"}],
@@ -33,3 +34,17 @@ def test_measured_durations_are_written_back(stored: Stored) -> None:
     assert param != before
     assert len(list((copies / "pipeline" / "0").glob("pipeline.*.et"))) == 8
     assert list((copies / "micro" / "0").glob("*.measured.csv"))
+
+
+def test_recording_survives_the_crash_of_a_rail_switch(tmp_path: Path) -> None:
+    """AllReduces of a recorded DDP training, whose domains forward what a dead rail carried."""
+    spec = small_spec(
+        fabrics=[{"kind": "rail-only", "domains": 2, "rails": 4, "rail_rate": "5Mbit"}],
+        workloads=[{"kind": "trace", "path": str(RECORDINGS / "ddp-8" / "trace.json"), "duration": "2s"}],
+        faults=[{"kind": "rail-switch-crash", "target": "rail1", "at": "500ms", "repair": "1s"}],
+        reroute=["on"],
+    )
+    stored = run_experiment(spec, tmp_path)
+    stored.assert_no_byte_is_missing()
+    stored.assert_recovered(faults=1)
+    assert {row["phase"].split()[0] for row in stored.rows("results.csv") if row["phase"]} == {"all-reduce"}
