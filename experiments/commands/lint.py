@@ -33,6 +33,7 @@ from railyard.workloads.models.catalogue import (
     load_model,
     model_names,
 )
+from railyard.workloads.models.transformer import Transformer
 from railyard.workloads.placement.cross_rail import Finding, lint, lint_schedule
 from railyard.workloads.placement.layout import (
     DIMENSIONS,
@@ -113,6 +114,9 @@ def _print_placement(spec: PlacementSpec, console: Console) -> int:
     model = load_model(spec.model, "placement.model")
     if isinstance(model, LayersModel):
         allowed = "is only data-parallel, layer by layer: all its GPUs are one group"
+        raise BadInput("placement.model", spec.model, allowed)
+    if isinstance(model, Transformer):
+        allowed = "has no published parallelism; lint takes models of kind gpt or moe"
         raise BadInput("placement.model", spec.model, allowed)
     layout, best = layouts(spec, model)
     p = layout.parallelism

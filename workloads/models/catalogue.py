@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 from railyard.core.config import ConfigModel, field_error, is_path, parse_by_kind, parse_yaml, read_yaml
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.installation import data_file
+from railyard.workloads.models import transformer
+from railyard.workloads.models.transformer import Transformer
 from railyard.workloads.placement.layout import Count, Parallelism
 
 CATALOGUE: Final = data_file("workloads/models")
@@ -44,6 +46,24 @@ class _Transformer(_Model):
     sequence: Count
     vocabulary: Count
     domain_gpus: Count
+
+    @property
+    def transformer(self) -> Transformer:
+        """The same shape as a `Transformer`: a GPT of 2022, with biases, learned positions and unfused attention."""
+        return Transformer(
+            kind="transformer",
+            parameters=self.parameters,
+            layers=self.layers,
+            hidden=self.hidden,
+            heads=self.heads,
+            vocabulary=self.vocabulary,
+            tied_embeddings=True,
+            positions=self.sequence,
+            sequence=self.sequence,
+            biases=True,
+            norm_biases=True,
+            fused_attention=False,
+        )
 
     @property
     def all_parameters(self) -> int:
@@ -106,6 +126,16 @@ class MoeModel(_Transformer):
         if self.gpus % self.domain_gpus:
             raise field_error("gpus", self.gpus, f"must be a multiple of domain_gpus, {self.domain_gpus}")
         return self
+
+    @property
+    def transformer(self) -> Transformer:
+        """The same shape as a `Transformer`, with the experts in the last layer of as many equal parts."""
+        experts: dict[str, int] = {"experts": self.experts, "experts_per_token": self.experts_per_token}
+        if self.layers % self.moe_layers:
+            experts["dense_layers"] = self.layers - self.moe_layers
+        else:
+            experts["moe_every"] = self.layers // self.moe_layers
+        return super().transformer.model_copy(update=experts)
 
     @property
     def all_parameters(self) -> int:
@@ -178,8 +208,13 @@ class LayersModel(_Model):
         return self.bytes_per_parameter * self.parameters
 
 
-Model = GptModel | MoeModel | LayersModel
-KINDS: Final[dict[str, type[Model]]] = {"gpt": GptModel, "moe": MoeModel, "layers": LayersModel}
+Model = GptModel | MoeModel | LayersModel | Transformer
+KINDS: Final[dict[str, type[Model]]] = {
+    "transformer": Transformer,
+    "gpt": GptModel,
+    "moe": MoeModel,
+    "layers": LayersModel,
+}
 
 
 def model_names() -> list[str]:
@@ -204,6 +239,16 @@ def load_model(name: str, field: str = "model") -> Model:
     return _of_the_catalogue(name)
 
 
+def load_transformer(name: str, field: str = "model") -> Transformer:
+    """Return the shape of a model as `load_model` does, whichever kind of transformer it is. BadInput for another."""
+    model = load_model(name, field)
+    if isinstance(model, Transformer):
+        return model
+    if isinstance(model, LayersModel):
+        raise BadInput(field, name, f"is {model.text}; it must be a transformer: kind transformer, gpt or moe")
+    return model.transformer
+
+
 @cache
 def _of_the_catalogue(name: str) -> Model:
     """Return a model of the catalogue."""
@@ -217,11 +262,12 @@ def _checked(data: object, where: str) -> Model:
     model = parse_by_kind(data, KINDS, where)
     if isinstance(model, LayersModel):
         return model
-    if model.hidden % model.heads:
+    if not isinstance(model, Transformer) and model.hidden % model.heads:
         raise BadInput(f"{where}.heads", model.heads, f"must divide hidden = {model.hidden}")
     computed = model.all_parameters
-    if abs(model.parameters / computed - 1) > MAX_PARAMETER_ERROR:
-        allowed = f"must be within {MAX_PARAMETER_ERROR:.0%} of what layers, hidden and the rest count to: {computed}"
+    tolerance = transformer.MAX_PARAMETER_ERROR if isinstance(model, Transformer) else MAX_PARAMETER_ERROR
+    if abs(model.parameters / computed - 1) > tolerance:
+        allowed = f"must be within {tolerance:.0%} of what layers, hidden and the rest count to: {computed}"
         raise BadInput(f"{where}.parameters", model.parameters, allowed)
     return model
 

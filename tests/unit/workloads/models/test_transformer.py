@@ -1,0 +1,91 @@
+"""Shapes of transformers against published totals, and their FLOPs against the published formulas."""
+
+import pytest
+
+from railyard.workloads.models.catalogue import GptModel, MoeModel, load_model, load_transformer, model_names
+from railyard.workloads.models.transformer import Transformer
+
+EXACT = {
+    "llama3-8b": 8_030_261_248,
+    "llama3-70b": 70_553_706_496,
+    "llama3-405b": 405_853_388_800,
+    "mixtral-8x7b": 46_702_792_704,
+    "mixtral-8x22b": 140_620_634_112,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-235b-a22b": 235_093_634_560,
+}
+"""Parameters of the published weights, as Hugging Face's model pages count them."""
+ACTIVE = {
+    "deepseek-v3": 37e9,
+    "kimi-k2": 32.6e9,
+    "gpt-oss-120b": 5.13e9,
+    "mixtral-8x7b": 12.9e9,
+    "mixtral-8x22b": 39e9,
+    "qwen3-235b-a22b": 22e9,
+}
+"""As published, and published with three digits at most."""
+TRANSFORMERS = [name for name in model_names() if isinstance(load_model(name), Transformer)]
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_shape_counts_to_the_published_weights(name: str) -> None:
+    assert load_transformer(name).all_parameters == EXACT[name]
+
+
+@pytest.mark.parametrize("name", ACTIVE)
+def test_active_parameters_are_the_published(name: str) -> None:
+    assert load_transformer(name).active_parameters == pytest.approx(ACTIVE[name], rel=0.03)
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_kinds_of_layers_add_up(name: str) -> None:
+    model = load_transformer(name)
+    order = model.layer_sequence
+    assert [order.count(index) for index in range(len(model.layer_kinds))] == [k.layers for k in model.layer_kinds]
+    layers = sum(model.layer_kinds[index].parameters for index in order)
+    assert layers + model.outer_parameters == model.all_parameters
+    for kind in model.layer_kinds:
+        assert kind.parameters - kind.static_parameters == kind.experts * kind.expert_parameters
+        assert kind.matmul_parameters < kind.active_parameters < kind.matmul_parameters * 1.001
+
+
+def test_gpt_of_a_paper_has_the_paper_formulas() -> None:
+    """Narayanan et al. 2021 section 5.1: 24 s h^2 + 4 s^2 h forward in a layer, 2 s h V in the output layer."""
+    gpt = GptModel.load("gpt-145.6b")
+    model = gpt.transformer
+    (kind,) = model.layer_kinds
+    s = gpt.sequence
+    assert kind.parameters == gpt.layer_parameters
+    assert s * kind.matmul_flops == 24 * s * gpt.hidden**2
+    assert kind.attention_flops(s) == 4 * s**2 * gpt.hidden
+    assert s * model.output_flops == 2 * s * gpt.hidden * gpt.vocabulary
+    # the papers leave the last norm out
+    assert model.all_parameters - model.final_norm_parameters == gpt.all_parameters
+    assert not model.fused_attention
+
+
+def test_moe_of_a_paper_has_the_paper_parameters() -> None:
+    mixture = MoeModel.load("moe-1.3b-128")
+    model = mixture.transformer
+    assert model.moe_layers == 12
+    routers = 12 * (2048 * 128 + 128)
+    assert model.all_parameters - model.final_norm_parameters - routers == mixture.all_parameters
+
+
+def test_causal_pairs_with_and_without_a_window() -> None:
+    """Against counting pairs one by one."""
+    windowed, whole = load_transformer("gpt-oss-120b").layer_kinds
+    for sequence in (1, 100, 128, 300):
+        assert whole.attention_pairs(sequence) == sum(range(1, sequence + 1))
+        assert windowed.attention_pairs(sequence) == sum(min(i, 128) for i in range(1, sequence + 1))
+    size = 64 * (64 + 64)
+    assert whole.attention_flops(300) == 2 * 300**2 * size
+    assert whole.attention_flops(300, causal=True) == 300 * 301 * size
+
+
+def test_latent_attention_widths_are_at_full_size() -> None:
+    dense, moe = load_transformer("deepseek-v3").layer_kinds
+    assert (dense.layers, moe.layers) == (3, 58)
+    assert (moe.query_width, moe.key_width, moe.value_width) == (128 * 192, 128 * 192, 128 * 128)
+    assert moe.latent_width == 576
+    assert (dense.mlp_width, moe.mlp_width) == (18432, 9 * 2048)

@@ -1,0 +1,339 @@
+"""A transformer of any shape: dense or a mixture of experts, grouped-query or latent attention, gated MLP or not.
+
+A model's layers are of one or more kinds (`layer_kinds`): with a dense MLP or experts, attending to all tokens before
+or to a window of them. Each kind has its parameters, FLOPs and activation widths; all formulas of time, memory and
+traffic count from these. Units: parameters and values are counts, FLOPs count a multiplication and an addition as two.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, ClassVar, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from railyard.core.config import ConfigModel, field_error
+from railyard.workloads.placement.layout import Count
+
+NotNegative = Annotated[int, Field(ge=0)]
+# How far the stated parameters may be from those that the shape counts to. Published totals are rounded to two or three
+# digits; a forgotten gate, untied embedding or grouped-query attention is further away.
+MAX_PARAMETER_ERROR: Final = 0.02
+
+
+class LatentAttention(ConfigModel):
+    """Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2, section 2.1): keys and values from a small vector.
+
+    query_rank: values of a token's compressed query; None if queries aren't compressed
+    kv_rank: values of the compressed keys and values
+    rope_size: values of a head's query and key that carry the position; the key's are shared by all heads
+    value_size: values of a head's value
+    """
+
+    query_rank: Count | None = None
+    kv_rank: Count
+    rope_size: Count
+    value_size: Count
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKind:
+    """The layers of one kind. Every figure is of one layer, of the whole model (not of a GPU's part).
+
+    name: `dense`, `moe`, `dense, window 128` or `moe, window 128`
+    layers: how many there are
+    moe: whether the MLP is replaced by experts
+    window: tokens that a token attends to, itself included; None for all before it
+    heads: attention heads
+    query_width, key_width, value_width: values of a token's queries, keys and values, all heads together. Latent
+        attention has them at full size, as they are in training
+    attention_width: values that a token's attention gives to the output projection (heads x size of a value)
+    latent_width: values of the compressed keys and values, with the shared position part; 0 without latent attention
+    score_size: values of a head's query and key; value_size: values of a head's value
+    mlp_width: values of the inner layer that a token passes: ffn, or experts_per_token x expert_ffn and the shared ones
+    gated: whether the MLP has a gate, so twice `mlp_width` before the activation function
+    attention_parameters: of the projections, with their biases and the norms of queries and keys
+    mlp_parameters: of the dense MLP; in a MoE layer of the shared experts
+    router_parameters: of the router; 0 in a dense layer
+    norm_parameters: of the layer's two norms
+    expert_parameters: of ONE routed expert; 0 in a dense layer
+    experts, experts_per_token: routed experts, and how many of them a token passes; 0 in a dense layer
+    replicated_parameters: those of `static_parameters` that tensor parallelism does not split (norms, router, and
+        latent attention's projections to the compressed vectors)
+    matmul_parameters: weights that a token is multiplied by, those of its routed experts included
+    """
+
+    name: str
+    layers: int
+    moe: bool
+    window: int | None
+    heads: int
+    query_width: int
+    key_width: int
+    value_width: int
+    attention_width: int
+    latent_width: int
+    score_size: int
+    value_size: int
+    mlp_width: int
+    gated: bool
+    attention_parameters: int
+    mlp_parameters: int
+    router_parameters: int
+    norm_parameters: int
+    expert_parameters: int
+    experts: int
+    experts_per_token: int
+    replicated_parameters: int
+    matmul_parameters: int
+
+    @property
+    def static_parameters(self) -> int:
+        """Parameters of a layer without its routed experts: what data-parallel ranks all have, whatever EP is."""
+        return self.attention_parameters + self.mlp_parameters + self.router_parameters + self.norm_parameters
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of a layer, all its experts included."""
+        return self.static_parameters + self.experts * self.expert_parameters
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters of a layer that one token passes."""
+        return self.static_parameters + self.experts_per_token * self.expert_parameters
+
+    @property
+    def matmul_flops(self) -> int:
+        """FLOPs of one token's forward pass in matmuls with parameters. Backward takes twice as many."""
+        return 2 * self.matmul_parameters
+
+    def attention_pairs(self, sequence: int) -> int:
+        """Pairs of a query and a key in a sequence where the mask lets the query see the key."""
+        window = min(self.window or sequence, sequence)
+        return window * (window + 1) // 2 + (sequence - window) * window
+
+    def attention_flops(self, sequence: int, causal: bool = False) -> int:
+        """FLOPs of the forward pass of a whole sequence in scores and values (QK^T, and their product with V).
+
+        causal: count only the pairs that the mask leaves, as fused kernels compute: about half. Without it both halves
+            count, 4 s^2 h for heads x head_size = h, which published model FLOPs do (Narayanan Eq. 3, Korthikanti
+            Eq. 7); a window counts on both sides of a token then. Backward takes twice as many; a fused kernel computes
+            the scores once more (2.5 times).
+        """
+        pairs = self.attention_pairs(sequence)
+        if not causal:
+            pairs = 2 * pairs - sequence
+        return 2 * pairs * self.heads * (self.score_size + self.value_size)
+
+
+class Transformer(ConfigModel):
+    """The shape of a transformer. `parameters` as published; the shape must count to within 2% of them.
+
+    What a job may change is a copy away: `model.model_copy(update={"sequence": 8192})`.
+    docs/models.md has every key with its default.
+    """
+
+    text: ClassVar[str] = "a transformer"
+
+    kind: Literal["transformer"]
+    parameters: Count
+    layers: Count
+    hidden: Count
+    heads: Count
+    kv_heads: Count = Field(default_factory=lambda data: data.get("heads", 1))
+    head_size: Count = Field(default_factory=lambda data: max(1, data.get("hidden", 1) // data.get("heads", 1)))
+    ffn: Count = Field(default_factory=lambda data: 4 * data.get("hidden", 1))
+    gated: bool = False
+    vocabulary: Count
+    tied_embeddings: bool = False
+    positions: NotNegative = 0
+    sequence: Count
+    biases: bool = False
+    norm_biases: bool = False
+    query_key_norms: bool = False
+    experts: NotNegative = 0
+    experts_per_token: NotNegative = 0
+    expert_ffn: Count = Field(default_factory=lambda data: data.get("ffn", 1))
+    shared_experts: NotNegative = 0
+    dense_layers: NotNegative = 0
+    moe_every: Count = 1
+    latent_attention: LatentAttention | None = None
+    window: Count | None = None
+    full_attention_every: Count | None = None
+    fused_attention: bool = True
+
+    @model_validator(mode="after")
+    def _check_shape(self) -> Self:
+        if self.heads % self.kv_heads:
+            raise field_error("kv_heads", self.kv_heads, f"must divide the {self.heads} heads")
+        if self.dense_layers > self.layers:
+            raise field_error("dense_layers", self.dense_layers, f"must be at most the {self.layers} layers")
+        if self.experts and not 1 <= self.experts_per_token <= self.experts:
+            raise field_error("experts_per_token", self.experts_per_token, f"must be from 1 to {self.experts}, experts")
+        for field in ("experts_per_token", "shared_experts", "dense_layers"):
+            if getattr(self, field) and not self.experts:
+                raise field_error(field, getattr(self, field), "must be 0 without experts")
+        if self.full_attention_every and not self.window:
+            raise field_error("full_attention_every", self.full_attention_every, "needs a window")
+        return self
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Parameters of the input embedding, learned positions included. In the first stage of a pipeline."""
+        return (self.vocabulary + self.positions) * self.hidden
+
+    @property
+    def output_parameters(self) -> int:
+        """Parameters of the output layer of its own; 0 where it shares the embedding's weights."""
+        return 0 if self.tied_embeddings else self.vocabulary * self.hidden
+
+    @property
+    def final_norm_parameters(self) -> int:
+        """Parameters of the norm before the output layer."""
+        return self._norm_parameters(self.hidden)
+
+    @property
+    def output_flops(self) -> int:
+        """FLOPs of one token's forward pass in the output layer (logits). Backward takes twice as many."""
+        return 2 * self.hidden * self.vocabulary
+
+    @property
+    def outer_parameters(self) -> int:
+        """Parameters outside of the layers: embedding, output layer and final norm."""
+        return self.embedding_parameters + self.output_parameters + self.final_norm_parameters
+
+    @property
+    def all_parameters(self) -> int:
+        """Parameters of the whole model as its shape counts to, each counted once."""
+        return self.outer_parameters + sum(kind.layers * kind.parameters for kind in self.layer_kinds)
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token is computed with: routed experts by top-k, and no input embedding (a lookup)."""
+        layers = sum(kind.layers * kind.active_parameters for kind in self.layer_kinds)
+        return layers + self.final_norm_parameters + self.vocabulary * self.hidden
+
+    @property
+    def all_expert_parameters(self) -> int:
+        """Parameters of all routed experts of all layers: what expert parallelism splits."""
+        return sum(kind.layers * kind.experts * kind.expert_parameters for kind in self.layer_kinds)
+
+    @property
+    def moe_layers(self) -> int:
+        """Layers whose MLP is replaced by experts."""
+        return sum(kind.layers for kind in self.layer_kinds if kind.moe)
+
+    def forward_flops(self, sequence: int, causal: bool = False) -> int:
+        """FLOPs of one sequence's forward pass in all layers and the output layer; a step takes three times as many."""
+        layers = 0
+        for kind in self.layer_kinds:
+            layers += kind.layers * (sequence * kind.matmul_flops + kind.attention_flops(sequence, causal))
+        return layers + sequence * self.output_flops
+
+    @cached_property
+    def layer_kinds(self) -> tuple[LayerKind, ...]:
+        """Each kind of layer once, with its number of layers, in the order of their first layers."""
+        counts = Counter(map(self._kind_of, range(self.layers)))
+        return tuple(self._layer_kind(moe, window, layers) for (moe, window), layers in counts.items())
+
+    @cached_property
+    def layer_sequence(self) -> tuple[int, ...]:
+        """For each layer from the input on, the index of its kind in `layer_kinds`: for stages that aren't equal."""
+        order = list(dict.fromkeys(map(self._kind_of, range(self.layers))))
+        return tuple(order.index(self._kind_of(layer)) for layer in range(self.layers))
+
+    def _kind_of(self, layer: int) -> tuple[bool, int | None]:
+        """Return whether a layer (counted from 0) has experts, and its window."""
+        moe_number = layer - self.dense_layers + 1
+        moe = self.experts > 0 and moe_number > 0 and moe_number % self.moe_every == 0
+        attends_to_all = self.full_attention_every is not None and (layer + 1) % self.full_attention_every == 0
+        return moe, None if attends_to_all else self.window
+
+    def _layer_kind(self, moe: bool, window: int | None, layers: int) -> LayerKind:
+        """Count a layer of a kind."""
+        latent = self.latent_attention
+        score_size = self.head_size + (latent.rope_size if latent else 0)
+        value_size = latent.value_size if latent else self.head_size
+        kv_heads = self.heads if latent else self.kv_heads
+        attention_width = self.heads * value_size
+        projections, replicated = self._attention_parameters()
+        expert_matrices = self._mlp_matrices(self.expert_ffn)
+        name = "moe" if moe else "dense"
+        if moe:
+            static_matrices = self.shared_experts * expert_matrices
+            static_biases = self.shared_experts * self._mlp_biases(self.expert_ffn)
+            router = self.hidden * self.experts
+            active_matrices = static_matrices + router + self.experts_per_token * expert_matrices
+        else:
+            static_matrices = self._mlp_matrices(self.ffn)
+            static_biases = self._mlp_biases(self.ffn)
+            router = 0
+            active_matrices = static_matrices
+        router_biases = self.experts if moe and self.biases else 0
+        norms = 2 * self._norm_parameters(self.hidden)
+        return LayerKind(
+            name=f"{name}, window {window}" if window else name,
+            layers=layers,
+            moe=moe,
+            window=window,
+            heads=self.heads,
+            query_width=self.heads * score_size,
+            key_width=kv_heads * score_size,
+            value_width=kv_heads * value_size,
+            attention_width=attention_width,
+            latent_width=latent.kv_rank + latent.rope_size if latent else 0,
+            score_size=score_size,
+            value_size=value_size,
+            mlp_width=(self.experts_per_token + self.shared_experts) * self.expert_ffn if moe else self.ffn,
+            gated=self.gated,
+            attention_parameters=projections + self._small_attention_parameters(),
+            mlp_parameters=static_matrices + static_biases,
+            router_parameters=router + router_biases,
+            norm_parameters=norms,
+            expert_parameters=expert_matrices + self._mlp_biases(self.expert_ffn) if moe else 0,
+            experts=self.experts if moe else 0,
+            experts_per_token=self.experts_per_token if moe else 0,
+            replicated_parameters=replicated + norms + router + router_biases,
+            matmul_parameters=projections + active_matrices,
+        )
+
+    def _attention_parameters(self) -> tuple[int, int]:
+        """Return the weights of attention's projections, and how many of them tensor parallelism does not split."""
+        latent = self.latent_attention
+        if latent is None:
+            query_and_output = 2 * self.hidden * self.heads * self.head_size
+            return query_and_output + 2 * self.hidden * self.kv_heads * self.head_size, 0
+        query_width = self.heads * (self.head_size + latent.rope_size)
+        output = self.heads * latent.value_size * self.hidden
+        to_latent = self.hidden * (latent.kv_rank + latent.rope_size)
+        from_latent = latent.kv_rank * self.heads * (self.head_size + latent.value_size)
+        if latent.query_rank is None:
+            return self.hidden * query_width + output + to_latent + from_latent, to_latent
+        to_latent += self.hidden * latent.query_rank
+        return latent.query_rank * query_width + output + to_latent + from_latent, to_latent
+
+    def _small_attention_parameters(self) -> int:
+        """Return the biases of attention's projections, and the norms inside of attention."""
+        latent = self.latent_attention
+        small = 0
+        if self.biases:
+            small += (self.heads + 2 * self.kv_heads) * self.head_size + self.hidden
+        if self.query_key_norms:
+            small += 2 * self._norm_parameters(self.head_size)
+        if latent:
+            small += self._norm_parameters(latent.kv_rank) + self._norm_parameters(latent.query_rank or 0)
+        return small
+
+    def _mlp_matrices(self, width: int) -> int:
+        """Return the weights of an MLP whose inner layer has `width` values."""
+        return (3 if self.gated else 2) * self.hidden * width
+
+    def _mlp_biases(self, width: int) -> int:
+        """Return the biases of an MLP whose inner layer has `width` values."""
+        if not self.biases:
+            return 0
+        return (2 if self.gated else 1) * width + self.hidden
+
+    def _norm_parameters(self, values: int) -> int:
+        """Return the parameters of a norm of `values` values."""
+        return 2 * values if self.norm_biases else values
