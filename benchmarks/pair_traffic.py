@@ -49,13 +49,14 @@ def dense(gpus: int) -> Traffic:
 
 def mixture(gpus: int) -> Traffic:
     """MoE-1.3B, its 128 experts replicated."""
-    return moe_traffic(MoeModel.load("moe-1.3b-128"), data_parallel(gpus, 4 * gpus, RAILS))
+    model = MoeModel.load("moe-1.3b-128")
+    return moe_traffic(model, data_parallel(gpus, 4 * gpus, RAILS, model.experts))
 
 
 def wide_mixture(gpus: int) -> Traffic:
     """MoE-1.3B with as many experts as GPUs: every GPU sends to every other."""
     model = MoeModel.load("moe-1.3b-128").model_copy(update={"experts": gpus, "gpus": gpus, "global_batch": 4 * gpus})
-    return moe_traffic(model, data_parallel(gpus, model.global_batch, RAILS))
+    return moe_traffic(model, data_parallel(gpus, model.global_batch, RAILS, model.experts))
 
 
 MODELS: Final[dict[str, Callable[[int], Traffic]]] = {

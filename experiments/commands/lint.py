@@ -28,6 +28,7 @@ from railyard.workloads.models.catalogue import (
     GptModel,
     LayersModel,
     MoeModel,
+    check_experts,
     check_heads,
     check_layers,
     load_model,
@@ -121,10 +122,8 @@ def _print_placement(spec: PlacementSpec, console: Console) -> int:
     layout, best = layouts(spec, model)
     p = layout.parallelism
     if isinstance(model, MoeModel):
-        experts = model.experts
         traffic = moe_traffic(model, layout)
     else:
-        experts = 0
         traffic = gpt_traffic(model, layout)
     if layout is best:
         kind = "in HB domains x across them"
@@ -133,7 +132,7 @@ def _print_placement(spec: PlacementSpec, console: Console) -> int:
         kind = "as given"
         parts = [f"{name} {getattr(p, name)}" for name in DIMENSIONS]
     where = f"{p.gpus:,} GPUs, {layout.domains} domains x {layout.rails} rails"
-    findings = lint(layout, experts)
+    findings = lint(layout)
     _print_findings(f"{spec.model} on {where}; ranks {kind}: {', '.join(parts)}", findings, console)
     volumes = []
     for name, volume in traffic.volumes.items():
@@ -146,7 +145,7 @@ def _print_placement(spec: PlacementSpec, console: Console) -> int:
     console.print(f"  an iteration sends {'; '.join(volumes)}", highlight=False, soft_wrap=True)
     if not findings:
         console.print(NO_FINDINGS, highlight=False)
-    elif layout is not best and len(still := lint(best, experts)) < len(findings):
+    elif layout is not best and len(still := lint(best)) < len(findings):
         consequence = "nothing changes"
         if still:
             consequence = f"only {len(still):,} of these groups change"
@@ -166,16 +165,29 @@ def layouts(spec: PlacementSpec, model: GptModel | MoeModel) -> tuple[Layout, La
         parallelism = spec.parallelism or model.training
         check_heads(model, parallelism, field)
         check_layers(model, parallelism, field)
+        check_experts(model, parallelism, field)
     elif spec.parallelism is not None:
-        written_parallelism = spec.parallelism.model_dump(exclude_defaults=True)
-        raise BadInput(field, written_parallelism, "is not for a mixture of experts: all its GPUs are data-parallel")
+        parallelism = spec.parallelism
+        check_experts(model, parallelism, field)
     else:
         gpus = model.gpus
         if spec.domains:
             gpus = spec.domains * rails
-        parallelism = data_parallel(gpus, gpus * model.global_batch // model.gpus, rails).parallelism
-    # checked first, since the layout of too many ranks would fill the memory
-    if parallelism.gpus > MAX_GPUS:
+        _check_gpus(spec, gpus)
+        parallelism = data_parallel(gpus, gpus * model.global_batch // model.gpus, rails, model.experts).parallelism
+    _check_gpus(spec, parallelism.gpus)
+    domains = spec.domains or max(1, parallelism.gpus // rails)
+    best = hierarchical(parallelism, domains, rails, field)
+    if spec.order is not None:
+        return layout_from_order(parallelism, domains, rails, spec.order), best
+    if spec.ranks is not None:
+        return layout_from_ranks(parallelism, domains, rails, spec.ranks), best
+    return best, best
+
+
+def _check_gpus(spec: PlacementSpec, gpus: int) -> None:
+    """Raise BadInput for more GPUs than can be looked at, before a layout of so many ranks fills the memory."""
+    if gpus > MAX_GPUS:
         key = "model"
         value: object = spec.model
         if spec.parallelism is not None:
@@ -185,15 +197,8 @@ def layouts(spec: PlacementSpec, model: GptModel | MoeModel) -> tuple[Layout, La
         elif spec.domains:
             key = "domains"
             value = spec.domains
-        allowed = f"makes {parallelism.gpus:,} GPUs: {MAX_GPUS:,} or fewer can be looked at"
+        allowed = f"makes {gpus:,} GPUs: {MAX_GPUS:,} or fewer can be looked at"
         raise BadInput(f"placement.{key}", value, allowed)
-    domains = spec.domains or max(1, parallelism.gpus // rails)
-    best = hierarchical(parallelism, domains, rails, field)
-    if spec.order is not None:
-        return layout_from_order(parallelism, domains, rails, spec.order), best
-    if spec.ranks is not None:
-        return layout_from_ranks(parallelism, domains, rails, spec.ranks), best
-    return best, best
 
 
 def print_workloads(spec: ExperimentSpec, console: Console) -> int:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import Annotated, Final
 
-import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
 
 from railyard.core.errors import BadInput
@@ -24,7 +23,7 @@ from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives import algorithm as algorithms
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel
-from railyard.workloads.placement.layout import Numbers, data_parallel, expert_groups, grids
+from railyard.workloads.placement.layout import Layout, Numbers, data_parallel, grids
 from railyard.workloads.schedule import Factor, Grid, Iteration, Program, Schedule
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Job, Setting, TrafficKind, Training
 
@@ -58,18 +57,18 @@ class MoeJob(Job):
     @property
     def exchange_grids(self) -> tuple[Grid, ...]:
         """The GPUs of each group that exchanges tokens."""
-        return self._grids(self._groups)
+        return self._grids(self._layout.expert_groups)
 
     @property
     def copy_grids(self) -> tuple[Grid, ...]:
         """The GPUs that have copies of the same expert, for each expert; none if there is one of each."""
-        copies = np.ascontiguousarray(self._groups.T)
+        copies = self._layout.expert_copies
         return self._grids(copies) if copies.shape[1] > 1 else ()
 
     @property
-    def _groups(self) -> Numbers:
+    def _layout(self) -> Layout:
         gpus = self.domains * self.rails
-        return expert_groups(data_parallel(gpus, gpus, self.rails), self.experts)
+        return data_parallel(gpus, gpus, self.rails, self.experts)
 
     def _grids(self, groups: Numbers) -> tuple[Grid, ...]:
         regular, irregular = grids(groups, self.rails)

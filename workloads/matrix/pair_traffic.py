@@ -14,9 +14,8 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from railyard.core.errors import BadInput
-from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, MoeModel
-from railyard.workloads.placement.layout import Layout, Numbers, expert_groups, grids
+from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, MoeModel, check_experts
+from railyard.workloads.placement.layout import Layout, Numbers, grids
 
 Bytes = NDArray[np.float64]
 Scope = Literal["HB domain", "rail", "across rails"]
@@ -206,22 +205,26 @@ def gpt_traffic(model: GptModel, layout: Layout) -> Traffic:
 
 
 def moe_traffic(model: MoeModel, layout: Layout) -> Traffic:
-    """A step of a mixture of experts: all-to-all within each `experts` ranks, AllReduce of what is replicated.
+    """A step of a mixture of experts: all-to-all in the layout's expert groups, AllReduce of what is replicated.
 
-    Every GPU has the tokens that the model's own have.
+    A GPU of a group has `experts` / `expert` of the experts, and each stage of a pipeline as many layers.
     """
-    ranks = layout.gpus.reshape(-1)
-    groups = expert_groups(layout, model.experts)
-    size = groups.shape[1]
-    if model.experts % size:
-        raise BadInput("experts", model.experts, f"must divide the {ranks.size} GPUs, or be a multiple of them")
-    # With more GPUs than experts the experts are replicated as well, and the AllReduce of their gradients counts as DP
-    # too. With fewer, a GPU has several.
-    static = _collective_rings(ranks[None, :], layout.rails, 2.0 * FP16_BYTES * model.static_parameters)
-    gpu_expert_parameters = model.expert_parameters * model.experts / size
-    experts = _collective_rings(np.ascontiguousarray(groups.T), layout.rails, 2.0 * FP16_BYTES * gpu_expert_parameters)
-    exchanges = Uniform(groups, model.all_to_alls * model.all_to_all_bytes / size)
-    return Traffic(layout.domains, layout.rails, {"EP": exchanges, "DP": _merged([*static, *experts], layout)})
+    p = layout.parallelism
+    check_experts(model, p)
+    # of all micro-batches of a replica
+    tokens = p.global_batch * model.sequence // p.data
+    exchanged = model.all_to_alls / p.pipeline * model.exchanged_bytes(tokens) / p.expert
+    gpu_experts = model.experts // p.expert
+    gpu_static_bytes = FP16_BYTES * model.static_parameters / p.pipeline
+    gpu_expert_bytes = FP16_BYTES * gpu_experts * model.expert_parameters / p.pipeline
+    static = _collective_rings(layout.data_groups, layout.rails, 2 * gpu_static_bytes)
+    experts = _collective_rings(layout.expert_copies, layout.rails, 2 * gpu_expert_bytes)
+    pairs: dict[str, Pairs | Uniform] = {"EP": Uniform(layout.expert_groups, exchanged)}
+    if p.pipeline > 1:
+        boundaries = _pipeline_transfers(layout, FP16_BYTES * p.micro_batch * model.sequence * model.hidden)
+        pairs["PP"] = _merged(boundaries, layout)
+    pairs["DP"] = _merged([*static, *experts], layout)
+    return Traffic(layout.domains, layout.rails, pairs)
 
 
 def _rings(groups: Numbers, size: float) -> list[Pairs]:

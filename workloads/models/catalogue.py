@@ -93,6 +93,7 @@ class GptModel(_Transformer):
         try:
             check_layers(self, self.training, "training")
             check_heads(self, self.training, "training")
+            check_experts(self, self.training, "training")
         except BadInput as error:
             raise field_error(error.field, error.value, error.allowed) from error
         return self
@@ -153,7 +154,11 @@ class MoeModel(_Transformer):
     @property
     def all_to_all_bytes(self) -> int:
         """Bytes that one GPU has for all GPUs together (itself included) in one all-to-all: its tokens' activations."""
-        return FP16_BYTES * self.tokens_per_gpu * self.experts_per_token * self.hidden
+        return self.exchanged_bytes(self.tokens_per_gpu)
+
+    def exchanged_bytes(self, tokens: int) -> int:
+        """Bytes that a GPU with `tokens` tokens has for the experts of its group in one all-to-all."""
+        return FP16_BYTES * tokens * self.experts_per_token * self.hidden
 
     @property
     def static_parameters(self) -> int:
@@ -285,3 +290,22 @@ def check_heads(model: GptModel, parallelism: Parallelism, field: str = "paralle
     if model.heads % parallelism.tensor:
         allowed = f"must divide the {model.heads} attention heads of the model"
         raise BadInput(f"{field}.tensor", parallelism.tensor, allowed)
+
+
+def check_experts(model: GptModel | MoeModel, parallelism: Parallelism, field: str = "parallelism") -> None:
+    """BadInput unless every GPU of an expert-parallel group gets as many experts, in every stage and replica."""
+    expert = parallelism.expert
+    if isinstance(model, GptModel):
+        if expert > 1:
+            raise BadInput(f"{field}.expert", expert, "must be 1 for a model without experts")
+        return
+    if model.experts % expert:
+        raise BadInput(f"{field}.expert", expert, f"must divide the {model.experts} experts of the model")
+    if parallelism.tensor > 1:
+        allowed = "must be 1 for a mixture of experts, whose groups of experts take its place"
+        raise BadInput(f"{field}.tensor", parallelism.tensor, allowed)
+    # a stage without MoE layers would wait for nothing, and one with more of them would hold the others up
+    for count in (model.layers, model.moe_layers):
+        if count % (parallelism.pipeline * parallelism.virtual_stages):
+            allowed = f"must be such that pipeline * virtual_stages divides {count} layers"
+            raise BadInput(f"{field}.pipeline", parallelism.pipeline, allowed)

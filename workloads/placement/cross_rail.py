@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from railyard.topologies.addresses import Gpu
-from railyard.workloads.placement.layout import Layout, Numbers, expert_groups, grids
+from railyard.workloads.placement.layout import Layout, Numbers, grids
 from railyard.workloads.schedule import Schedule
 
 MAX_LISTED: Final = 4  # pairs and rails that a finding names
@@ -31,23 +31,20 @@ class Finding:
     reason: str
 
 
-def lint(layout: Layout, experts: int = 0) -> tuple[Finding, ...]:
-    """Return what crosses rails.
-
-    `experts`: number of experts that exchange tokens in `expert_groups`; 0: dense.
-    """
+def lint(layout: Layout) -> tuple[Finding, ...]:
+    """Return what crosses rails."""
     p = layout.parallelism
     findings = list(_group_findings("TP", layout.tensor_groups, "stage {}, replica {}", p.data, layout))
     findings += _group_findings("DP", layout.data_groups, "stage {}, tensor rank {}", p.tensor, layout)
     findings += _boundary_findings(layout)
-    if experts > 1:
-        findings += _expert_findings(layout, experts)
+    if p.expert > 1:
+        findings += _expert_findings(layout)
     return tuple(findings)
 
 
-def _expert_findings(layout: Layout, experts: int) -> Iterator[Finding]:
+def _expert_findings(layout: Layout) -> Iterator[Finding]:
     """A finding for each group of experts whose all-to-all crosses rails."""
-    for number, group in enumerate(expert_groups(layout, experts)):
+    for number, group in enumerate(layout.expert_groups):
         crossing = crosses(group[:, None], group[None, :], layout.rails)
         if crossing.any():
             count = f"{int(crossing.sum()):,} of {group.size * (group.size - 1):,} pairs of its all-to-all"

@@ -25,7 +25,10 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Parallelism(ConfigModel):
-    """Rail-only Table III: t, p, d, b, v, and the global batch in sequences."""
+    """Rail-only Table III: t, p, d, b, v, and the global batch in sequences.
+
+    `expert`: GPUs that share out the experts of a mixture, consecutive ranks of the data dimension.
+    """
 
     tensor: Count
     pipeline: Count
@@ -33,6 +36,7 @@ class Parallelism(ConfigModel):
     micro_batch: Count
     global_batch: Count
     virtual_stages: Count = 1
+    expert: Count = 1
 
     @property
     def gpus(self) -> int:
@@ -49,6 +53,8 @@ def check_parallelism(p: Parallelism, domains: int, rails: int, field: str = "pa
 
     An interleaved schedule needs several stages, and a number of micro-batches that is a multiple of these.
     """
+    if p.data % p.expert:
+        raise BadInput(f"{field}.expert", p.expert, f"must divide data = {p.data}")
     if p.gpus != domains * rails:
         allowed = f"tensor * pipeline * data is the fabric's {domains} x {rails} = {domains * rails} GPUs"
         product = f"{p.tensor} * {p.pipeline} * {p.data} = {p.gpus}"
@@ -108,6 +114,12 @@ def splits(parallelism: Parallelism, rails: int) -> dict[Dimension, Split]:
     return result
 
 
+def expert_split(parallelism: Parallelism, rails: int) -> Split:
+    """Return the split of the expert ranks, which fill what tensor parallelism leaves of an HB domain first."""
+    hb = gcd(parallelism.expert, rails // splits(parallelism, rails)["tensor"].hb)
+    return Split(hb, parallelism.expert // hb)
+
+
 @dataclass(frozen=True, eq=False)
 class Layout:
     """`gpus`: the GPU number of each rank, (p, d, t), on HB domains of `rails` GPUs.
@@ -131,6 +143,18 @@ class Layout:
         return self.gpus.transpose(0, 2, 1).reshape(-1, self.parallelism.data)
 
     @property
+    def expert_groups(self) -> Numbers:
+        """(p t d/e, e): GPUs of a row exchange tokens; the same column of every row of a stage has the same experts."""
+        return self.data_groups.reshape(-1, self.parallelism.expert)
+
+    @property
+    def expert_copies(self) -> Numbers:
+        """(p t e, d/e): GPUs of a row hold the same experts."""
+        expert = self.parallelism.expert
+        by_stage = self.data_groups.reshape(-1, self.parallelism.data // expert, expert)
+        return np.ascontiguousarray(by_stage.transpose(0, 2, 1)).reshape(-1, by_stage.shape[1])
+
+    @property
     def pipelines(self) -> Numbers:
         """(d t, p): what a row's GPU sends on goes to the next in the row."""
         return self.gpus.transpose(1, 2, 0).reshape(-1, self.parallelism.pipeline)
@@ -146,7 +170,9 @@ class Layout:
 
     def data_grid(self, stage: int, tensor_rank: int) -> Grid:
         """GPUs that hold the same parameters, where `place` put them: d_l rows (domains) of d_h."""
-        return tuple(map(tuple, self.gpus[stage, :, tensor_rank].reshape(-1, self.splits["data"].hb).tolist()))
+        # expert ranks that lie across domains come before the copies within a domain, so ranks aren't in a grid's order
+        members = np.sort(self.gpus[stage, :, tensor_rank])
+        return tuple(map(tuple, members.reshape(-1, self.splits["data"].hb).tolist()))
 
     @property
     def rank_of(self) -> Numbers:
@@ -178,8 +204,14 @@ def hierarchical(parallelism: Parallelism, domains: int, rails: int, field: str 
     # in one domain or on one rail. Only an interleaved pipeline changes rails on its way back to the first stage, where
     # it goes through an odd number of domains (above 1), several stages in each.
     p_in = np.where(p // p_hb % 2, p_hb - 1 - p % p_hb, p % p_hb)
-    local = t % t_hb + t_hb * (d % d_hb + d_hb * p_in)
-    domain = t // t_hb + t_network * (d // d_hb + d_network * (p // p_hb))
+    # expert ranks fill a domain before their copies do: that keeps most of an all-to-all in HB domains
+    e_hb, e_network = expert_split(parallelism, rails)
+    copy, e = np.divmod(d, parallelism.expert)
+    copies_hb = d_hb // e_hb
+    d_in = e % e_hb + e_hb * (copy % copies_hb)
+    d_across = e // e_hb + e_network * (copy // copies_hb)
+    local = t % t_hb + t_hb * (d_in + d_hb * p_in)
+    domain = t // t_hb + t_network * (d_across + d_network * (p // p_hb))
     return Layout(parallelism, domains, rails, (domain * rails + local).astype(np.int32))
 
 
@@ -215,23 +247,17 @@ def layout_from_ranks(
     return Layout(parallelism, domains, rails, np.asarray(ranks, dtype=np.int32).reshape(shape))
 
 
-def data_parallel(gpus: int, global_batch: int, rails: int) -> Layout:
-    """Return the layout of a mixture of experts on all GPUs: rank i on GPU i."""
-    parallelism = Parallelism(tensor=1, pipeline=1, data=gpus, micro_batch=1, global_batch=global_batch)
-    return hierarchical(parallelism, gpus // rails, rails)
+def data_parallel(gpus: int, global_batch: int, rails: int, experts: int = 1) -> Layout:
+    """Return the layout of a mixture of experts on all GPUs: rank i on GPU i.
 
-
-def expert_groups(layout: Layout, experts: int) -> Numbers:
-    """Return the GPUs that exchange tokens with one another, a row for each group: one expert on each, or several.
-
-    With fewer experts than GPUs each group has all experts, and the same column of every group the same ones. BadInput
-    if groups would be unequal.
+    With fewer experts than GPUs each group has all experts; with more, a GPU has several. BadInput if GPUs would have
+    unequal numbers of them.
     """
-    ranks = layout.gpus.reshape(-1)
-    size = min(experts, ranks.size)
-    if ranks.size % size:
-        raise BadInput("experts", experts, f"must divide the {ranks.size} GPUs, or be a multiple of them")
-    return ranks.reshape(-1, size)
+    size = min(experts, gpus)
+    if gpus % size or experts % size:
+        raise BadInput("experts", experts, f"must divide the {gpus} GPUs, or be a multiple of them")
+    parallelism = Parallelism(tensor=1, pipeline=1, data=gpus, micro_batch=1, global_batch=global_batch, expert=size)
+    return hierarchical(parallelism, gpus // rails, rails)
 
 
 def grids(groups: Numbers, rails: int) -> tuple[list[Numbers], Numbers]:

@@ -20,7 +20,8 @@ OURS: Final = "as counted here"
 def figure() -> Figure:
     """Compute the volumes as counted, and by other ways to count the static part."""
     model = MoeModel.load(MODEL)
-    traffic = moe_traffic(model, data_parallel(model.gpus, model.global_batch, model.domain_gpus))
+    layout = data_parallel(model.gpus, model.global_batch, model.domain_gpus, model.experts)
+    traffic = moe_traffic(model, layout)
     static = model.static_parameters
 
     def counted(parameters: float, bytes_each: float = FP16_BYTES) -> dict[str, float]:

@@ -107,7 +107,7 @@ def test_16384_experts_are_counted_without_a_list() -> None:
     """268 million pairs: 255 each in its HB domain, 63 on its rail, the rest across rails."""
     n, rails = 16_384, 256
     model = MoeModel.load("moe-1.3b-128").model_copy(update={"experts": n, "gpus": n, "global_batch": 4 * n})
-    traffic = moe_traffic(model, data_parallel(n, 4 * n, rails))
+    traffic = moe_traffic(model, data_parallel(n, 4 * n, rails, n))
     assert traffic.volumes == pytest.approx(moe_volumes(model))
     counts = [traffic.at("EP", scope).count for scope in SCOPES]
     assert counts == [n * 255, n * 63, n * (n - 1 - 255 - 63)]
@@ -122,7 +122,7 @@ def test_mixture_sends_the_bytes_of_the_formulas(groups: int, experts: int, data
     rails = data.draw(st.sampled_from([k for k in range(1, n + 1) if n % k == 0]))
     moe = {"moe_layers": 2, "experts": experts, "experts_per_token": 1, "gpus": n, "global_batch": 2 * n}
     model = MoeModel.model_validate({"kind": "moe", "layers": 4, **SHAPE, **moe})
-    traffic = moe_traffic(model, data_parallel(n, model.global_batch, rails))
+    traffic = moe_traffic(model, data_parallel(n, model.global_batch, rails, experts))
     check_pairs(traffic)
     assert traffic.volumes == pytest.approx(moe_volumes(model, n))
     assert len(set(traffic.pairs["EP"].bytes)) == 1  # uniform
@@ -130,10 +130,10 @@ def test_mixture_sends_the_bytes_of_the_formulas(groups: int, experts: int, data
 
 def test_gpus_hold_several_experts_or_the_count_is_refused() -> None:
     model = MoeModel.load("moe-1.3b-128")
-    traffic = moe_traffic(model, data_parallel(64, 256, 8))
+    traffic = moe_traffic(model, data_parallel(64, 256, 8, 128))
     assert traffic.volumes == pytest.approx(moe_volumes(model, 64))
     with pytest.raises(BadInput, match=r"experts: 128 .* 192 GPUs"):
-        moe_traffic(model, data_parallel(192, 768, 8))
+        data_parallel(192, 768, 8, model.experts)
 
 
 def test_pairs_equal_the_pairs_of_the_tasks() -> None:
@@ -151,7 +151,7 @@ def test_pairs_of_a_mixture_equal_pairs_of_its_tasks() -> None:
     moe = {"moe_layers": 2, "experts": 4, "experts_per_token": 1, "gpus": 4, "global_batch": 8}
     model = MoeModel.model_validate({"kind": "moe", "layers": 4, **SHAPE, **moe})
     schedule = moe_schedule(moe_job(model, "small", 2, 2, "all-to-all", model.all_to_alls, 1e12))
-    np.testing.assert_allclose(moe_traffic(model, data_parallel(4, 8, 2)).dense(4), traffic_matrix(schedule))
+    np.testing.assert_allclose(moe_traffic(model, data_parallel(4, 8, 2, 4)).dense(4), traffic_matrix(schedule))
 
 
 def test_hierarchical_gather_32x2_sends_1_of_63_bytes_over_rails() -> None:

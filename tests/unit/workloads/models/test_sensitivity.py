@@ -28,10 +28,10 @@ from railyard.workloads.jobs.gpt import GptSpec
 from railyard.workloads.jobs.moe import MoeSpec
 from railyard.workloads.jobs.trace import TraceSpec
 from railyard.workloads.jobs.transfers import TransfersSpec
-from railyard.workloads.matrix.pair_traffic import gpt_traffic
+from railyard.workloads.matrix.pair_traffic import gpt_traffic, moe_traffic
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.models.catalogue import CATALOGUE, GptModel, MoeModel
-from railyard.workloads.placement.layout import Parallelism
+from railyard.workloads.placement.layout import Parallelism, hierarchical
 from railyard.workloads.schedule import Scale, Schedule
 from railyard.workloads.spec import WORKLOADS, build, parse_workload
 from railyard.workloads.tasks import Transfer
@@ -160,6 +160,12 @@ def moe_bytes(kind: Literal["EP", "DP"]) -> Callable[[Plain], float]:
     return lambda model: moe_volumes(moe(model))[kind]
 
 
+def exchanged_bytes(parallelism: Plain) -> float:
+    """Bytes of all-to-alls on 2 x 8 GPUs."""
+    layout = hierarchical(Parallelism.model_validate(parallelism), 2, 8)
+    return moe_traffic(MoeModel.load("moe-1.3b-128"), layout).volumes["EP"]
+
+
 def platform_s(platform: Plain) -> float:
     """Of GPT-145.6B as published, on a fabric that takes the rest from the platform's file."""
     return published_s({"kind": "gpt"}, {**RAIL_ONLY, "platform": platform_file(platform)})
@@ -199,6 +205,7 @@ MOE: Final = yaml_of("moe-1.3b-128")
 H100: Final[Plain] = PLATFORMS["h100"].model_dump()
 
 GPT_SPEC: Final[Plain] = {"kind": "gpt", "bytes": "1MB"}
+EXPERTS: Final[Plain] = {"tensor": 1, "pipeline": 1, "data": 16, "micro_batch": 1, "global_batch": 64, "expert": 4}
 MOE_SPEC: Final[Plain] = {"kind": "moe", "bytes": "1MB"}
 BUCKETS: Final[Plain] = {"kind": "data-parallel", "bytes": "1MB"}
 GATHER: Final[Plain] = {"kind": "collective", "collective": "all-gather", "bytes": "1MB"}
@@ -310,6 +317,7 @@ ROWS: Final = (
     Row(Parallelism, "micro_batch", 4, "more", trained_s, TRAINING),  # longer bubbles
     Row(Parallelism, "global_batch", 4608, "more", trained_s, TRAINING),
     Row(Parallelism, "virtual_stages", 5, "less", trained_s, TRAINING),  # shorter bubbles
+    Row(Parallelism, "expert", 8, "more", exchanged_bytes, EXPERTS),  # fewer tokens are for the GPU that has them
     Row(Platform, "hb_bps", 7_200_000_000_000, "less", platform_s, H100),
     Row(Platform, "rail_bps", 800_000_000_000, "less", platform_s, H100),
     Row(Platform, "flops", 2e15, "less", platform_s, H100),

@@ -48,7 +48,7 @@ def test_findings_of_layouts(file_regression: FileRegressionFixture) -> None:
         "two swapped ranks": lint(layout_from_ranks(parallel(2, 2, 2), 2, 4, [0, 1, 2, 3, 4, 6, 5, 7])),
         "stages in a row": lint(layout_from_order(parallel(2, 4, 1), 2, 4, MEGATRONS_ORDER)),
         "interleaved pipeline": lint(hierarchical(interleaved, 3, 2)),
-        "experts": lint(data_parallel(8, 8, 4), experts=8),
+        "experts": lint(data_parallel(8, 8, 4, experts=8)),
         "steps of a schedule": lint_schedule(schedule),
     }
     lines: list[str] = []
@@ -58,7 +58,7 @@ def test_findings_of_layouts(file_regression: FileRegressionFixture) -> None:
 
 
 def test_groups_without_traffic_between_rails() -> None:
-    assert lint(data_parallel(8, 8, 4), experts=4) == ()
+    assert lint(data_parallel(8, 8, 4, experts=4)) == ()
     dense = parse_workload({"kind": "gpt", "bytes": "1MB"})
     assert lint_schedule(build(dense, FabricSpec(kind="rail-only"), 10**8, 10**9).schedule) == ()
 

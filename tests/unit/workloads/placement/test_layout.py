@@ -12,6 +12,7 @@ from railyard.workloads.placement.layout import (
     DIMENSIONS,
     Parallelism,
     Split,
+    expert_split,
     grids,
     hierarchical,
     layout_from_order,
@@ -47,6 +48,39 @@ def test_any_sizes_become_grids_that_fill_the_domains(t: int, p: int, d: int, da
         assert [grid.shape for grid in boxed] == [(len(groups), split.network, split.hb)]
     before, after = layout.pipelines[:, :-1], layout.pipelines[:, 1:]
     assert ((before // rails == after // rails) | (before % rails == after % rails)).all()
+
+
+@given(t=SIZES, p=SIZES, e=SIZES, copies=SIZES, data=st.data())
+def test_expert_groups_are_grids_inside_the_data_groups(
+    t: int, p: int, e: int, copies: int, data: st.DataObject
+) -> None:
+    n = t * p * e * copies
+    rails = data.draw(st.sampled_from([k for k in range(1, n + 1) if n % k == 0]))
+    job = parallel(t, p, e * copies, expert=e)
+    layout = hierarchical(job, n // rails, rails)
+    assert sorted(layout.gpus.ravel()) == list(range(n))
+    data_groups = {frozenset(group) for group in layout.data_groups.tolist()}
+    split = expert_split(job, rails)
+    for groups, size in ((layout.expert_groups, e), (layout.expert_copies, copies)):
+        assert groups.shape == (n // size, size)
+        assert sorted(groups.ravel()) == list(range(n))
+        assert all(any(group <= whole for whole in data_groups) for group in map(frozenset, groups.tolist()))
+        boxed, rest = grids(groups, rails)
+        assert not rest.size
+        assert len(boxed) == 1
+    assert grids(layout.expert_groups, rails)[0][0].shape[1:] == (split.network, split.hb)
+    # an expert group and a group of copies share one GPU at most: each copy of an expert is in a group of its own
+    copy_of = np.empty(n, dtype=int)
+    for number, group in enumerate(layout.expert_copies):
+        copy_of[group] = number
+    assert all(len(set(row)) == e for row in copy_of[layout.expert_groups].tolist())
+
+
+def test_64_experts_on_nvl72_take_8_gpus_of_8_domains() -> None:
+    """72 = 8 x 9: nine groups share the domains, each on 8 rails of its own."""
+    layout = hierarchical(parallel(1, 1, 576, expert=64), 8, 72)
+    assert expert_split(layout.parallelism, 72) == Split(8, 8)
+    assert (layout.expert_groups[0].reshape(8, 8) == np.arange(8) + 72 * np.arange(8)[:, None]).all()
 
 
 def test_gh200_of_the_paper_has_data_parallelism_of_32_by_2() -> None:
@@ -142,6 +176,7 @@ def test_messages_of_parallelism_that_does_not_fit(check_messages: CheckMessages
         {"global_batch": 18},
         {"virtual_stages": 2, "global_batch": 12},
         {"pipeline": 1, "data": 4, "virtual_stages": 2},
+        {"expert": 4},
     )
     calls: dict[str, Callable[[], object]] = {}
     for change in changes:
