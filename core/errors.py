@@ -64,6 +64,14 @@ def unknown_name_hint(word: str, allowed: Iterable[str]) -> str:
     return f"is not known: {hint}allowed are {', '.join(shown)}{more}"
 
 
+def nearest_multiples(count: int, step: int) -> str:
+    """Return the multiples of `step` next to a count, for the `allowed` part of a BadInput: `768 or 1,024`."""
+    below = count // step * step
+    if not below:
+        return f"{step:,}"
+    return f"{below:,} or {below + step:,}"
+
+
 def print_error(message: str, status: int) -> int:
     """Print a message on stderr, as `one_line`; return the exit status."""
     print(one_line(f"error: {message}"), file=sys.stderr)

@@ -32,7 +32,7 @@ class Network:
     Each layer has a link down for every GPU, and a transceiver at each of its ends.
     """
 
-    design: Literal["rail-optimized", "rail-only"]
+    design: Literal["rail-optimized", "rail-only", "dual-plane"]
     gpus: int
     radix: int
     layers: tuple[int, ...]
@@ -61,6 +61,48 @@ class Network:
         """Rail-only Eq. 5, at peak."""
         ports = self.switches * self.radix
         return equipment.switch_port_w * ports + equipment.transceiver_w * self.transceivers
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Networks of both designs for the same GPUs, `wide` with spines over all and `narrow` without, and their prices.
+
+    `saved_usd` and the like are what the narrow network saves of the wide one.
+    """
+
+    wide: Network
+    narrow: Network
+    equipment: Equipment = AT_400G
+
+    @property
+    def saved_usd(self) -> float:
+        """Cost saved, USD."""
+        return self.wide.cost_usd(self.equipment) - self.narrow.cost_usd(self.equipment)
+
+    @property
+    def saved_w(self) -> float:
+        """Peak power saved, W."""
+        return self.wide.power_w(self.equipment) - self.narrow.power_w(self.equipment)
+
+    @property
+    def cost_saving_pct(self) -> float:
+        """Cost saved, percent of the wide network's."""
+        return 100 * self.saved_usd / self.wide.cost_usd(self.equipment)
+
+    @property
+    def power_saving_pct(self) -> float:
+        """Power saved, percent of the wide network's."""
+        return 100 * self.saved_w / self.wide.power_w(self.equipment)
+
+    @property
+    def bounds_pct(self) -> tuple[float, float]:
+        """The least and the most percent that can be saved, whatever ports and transceivers cost or draw.
+
+        Eq. 4 and 5 weigh the saving of switch ports and that of transceivers by their prices.
+        """
+        switches_pct = 100 * (1 - self.narrow.switches / self.wide.switches)
+        transceivers_pct = 100 * (1 - self.narrow.transceivers / self.wide.transceivers)
+        return min(switches_pct, transceivers_pct), max(switches_pct, transceivers_pct)
 
 
 def capacity(tiers: int, radix: int) -> int:
@@ -95,6 +137,28 @@ def rail_only(gpus: int, domain_gpus: int, radix: int) -> Network:
     if tiers > 1:
         return Network("rail-only", gpus, radix, _layers(gpus, radix, tiers))
     return Network("rail-only", gpus, radix, (ceil(domain_gpus / (radix // rail)),))
+
+
+def dual_plane(gpus: int, domain_gpus: int, radix: int) -> Network:
+    """Return rail-only with two planes: each GPU has a link of half the rate to a switch of either.
+
+    A switch of `radix` ports then has twice as many of half the rate, as in Alibaba HPN (SIGCOMM 2024, section 5), so a
+    plane needs fewer tiers. A transceiver carries two such links, so a tier has as many transceivers as with one plane.
+    """
+    plane = rail_only(gpus, domain_gpus, 2 * radix)
+    return Network("dual-plane", gpus, radix, tuple(2 * switches for switches in plane.layers))
+
+
+def radix_that_saves(gpus: int, domain_gpus: int, radix: int) -> int | None:
+    """Return the smallest radix, `radix` times a power of two, with which rail-only has fewer tiers; None if none has.
+
+    From the radix on that connects all GPUs in one tier, nothing can be saved.
+    """
+    while tiers_for(gpus, radix) > 1:
+        if tiers_for(gpus // domain_gpus, radix) < tiers_for(gpus, radix):
+            return radix
+        radix *= 2
+    return None
 
 
 def _layers(gpus: int, radix: int, tiers: int) -> tuple[int, ...]:

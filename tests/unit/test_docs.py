@@ -135,7 +135,7 @@ def has_golden_file(line: list[str]) -> bool:
     )
 
 
-NO_PACKETS = examples("list", "describe", "dry-run", "lint", "check", "predict", "search", "report")
+NO_PACKETS = examples("list", "describe", "dry-run", "lint", "check", "predict", "search", "cost", "report")
 
 
 @pytest.fixture

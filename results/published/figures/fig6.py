@@ -17,7 +17,9 @@ def figure() -> Figure:
     rows: list[tuple[Cell, ...]] = []
     claims: list[Claim] = []
     for row in table2.printed():
-        wide, narrow = table2.pair(row)
+        both = table2.pair(row)
+        wide = both.wide
+        narrow = both.narrow
         for network in (wide, narrow):
             networks.append(network)
             rows += _rows(network)

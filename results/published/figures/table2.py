@@ -1,6 +1,6 @@
 """Switches, transceivers and savings (Rail-only Table II)."""
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import matplotlib.figure
 import pandas as pd
@@ -8,7 +8,7 @@ import pandas as pd
 from railyard.core.installation import data_file
 from railyard.results.plots.style import BLUE, ORANGE, quiet
 from railyard.results.published.catalogue import Cell, Claim, Figure
-from railyard.results.theory.clos import Network, rail_only, rail_optimized
+from railyard.results.theory.clos import Comparison, Network, rail_only, rail_optimized
 
 PRINTED: Final = data_file("results/published/figures/table2.csv")
 DOMAIN: Final = 256
@@ -19,42 +19,16 @@ COLUMNS: Final = (
 )  # fmt: skip
 
 
-class Pair(NamedTuple):
-    """Both designs of one row."""
-
-    wide: Network
-    narrow: Network
-
-    @property
-    def saved_usd(self) -> float:
-        """Cost saved by rail-only, USD."""
-        return self.wide.cost_usd() - self.narrow.cost_usd()
-
-    @property
-    def saved_w(self) -> float:
-        """Peak power saved by rail-only, W."""
-        return self.wide.power_w() - self.narrow.power_w()
-
-    @property
-    def cost_saving_pct(self) -> float:
-        """Cost saved, percent of rail-optimized."""
-        return 100 * self.saved_usd / self.wide.cost_usd()
-
-    @property
-    def power_saving_pct(self) -> float:
-        """Power saved, percent of rail-optimized."""
-        return 100 * self.saved_w / self.wide.power_w()
-
-
 def figure() -> Figure:
     """All six rows, for HB domains of 256."""
     rows = list[tuple[Cell, ...]]()
     claims = list[Claim]()
-    pairs = list[Pair]()
+    pairs = list[Comparison]()
     fitting: list[set[int]] = []
     for row in printed():
         both = pair(row)
-        wide, narrow = both
+        wide = both.wide
+        narrow = both.narrow
         fits = fitting_domains(row)
         pairs.append(both)
         fitting.append(set(fits))
@@ -105,9 +79,9 @@ def printed() -> list[Any]:
     return list(pd.read_csv(PRINTED, comment="#").itertuples(index=False))
 
 
-def pair(row: Any, domain: int = DOMAIN) -> Pair:
+def pair(row: Any, domain: int = DOMAIN) -> Comparison:
     """Both networks for a row's GPUs and radix."""
-    return Pair(rail_optimized(row.gpus, row.radix), rail_only(row.gpus, domain, row.radix))
+    return Comparison(rail_optimized(row.gpus, row.radix), rail_only(row.gpus, domain, row.radix))
 
 
 def fitting_domains(row: Any) -> tuple[int, ...]:
@@ -120,7 +94,7 @@ def fitting_domains(row: Any) -> tuple[int, ...]:
     return tuple(fitting)
 
 
-def _draw(drawn: matplotlib.figure.Figure, pairs: list[Pair]) -> None:
+def _draw(drawn: matplotlib.figure.Figure, pairs: list[Comparison]) -> None:
     names = [f"{both.wide.gpus:,}\nradix {both.wide.radix}" for both in pairs]
     for axes, power in zip(drawn.subplots(1, 2), (False, True), strict=True):
         for offset, colour, narrow in ((-0.2, BLUE, False), (0.2, ORANGE, True)):

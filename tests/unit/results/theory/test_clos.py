@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.results.theory.clos import AT_400G, Network, capacity, rail_only, rail_optimized
+from railyard.results.theory.clos import (
+    AT_400G,
+    Comparison,
+    Equipment,
+    Network,
+    capacity,
+    dual_plane,
+    radix_that_saves,
+    rail_only,
+    rail_optimized,
+)
 
 radices = st.integers(2, 256).map(lambda half: 2 * half)
 gpus = st.integers(1, 200_000)
@@ -122,3 +132,28 @@ def test_impossible_clos_is_one_line(n: int, radix: int) -> None:
 def test_a_cluster_is_whole_domains(n: int, k: int) -> None:
     with pytest.raises(ValueError, match=r"^\d+ GPUs must be"):
         rail_only(n, k, 64)
+
+
+@given(domains=st.integers(1, 2000), k=st.integers(1, 300), radix=radices)
+def test_two_planes_have_half_a_port_for_each_gpu(domains: int, k: int, radix: int) -> None:
+    network = dual_plane(domains * k, k, radix)
+    assert all(switches % 2 == 0 for switches in network.layers)
+    assert min(ports_below(network)) >= network.gpus
+    assert network.tiers <= rail_only(domains * k, k, radix).tiers
+
+
+@given(domains=st.integers(1, 500), k=st.integers(1, 100), radix=radices, usd=st.floats(1, 1e4), watts=st.floats(1, 99))
+def test_savings_lie_between_switches_and_transceivers(
+    domains: int, k: int, radix: int, usd: float, watts: float
+) -> None:
+    n = domains * k
+    prices = Equipment(switch_port_usd=usd, transceiver_usd=100, switch_port_w=watts, transceiver_w=9)
+    saving = Comparison(rail_optimized(n, radix), rail_only(n, k, radix), prices)
+    least, most = saving.bounds_pct
+    assert least - 1e-9 <= saving.cost_saving_pct <= most + 1e-9
+    assert least - 1e-9 <= saving.power_saving_pct <= most + 1e-9
+
+
+@pytest.mark.parametrize(("n", "k", "radix", "saves"), [(1024, 8, 64, 128), (65_536, 256, 64, 64), (16, 8, 64, None)])
+def test_radix_that_saves_a_tier(n: int, k: int, radix: int, saves: int | None) -> None:
+    assert radix_that_saves(n, k, radix) == saves
