@@ -7,12 +7,12 @@ with the same keys, given by its path wherever a platform's name is asked for; t
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, field_validator
 
 from railyard.core.config import ConfigModel, is_path, parse_model, read_yaml
-from railyard.core.errors import unknown_name_hint
+from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.input_paths import NameOrPath
 from railyard.core.installation import data_file
 
@@ -24,9 +24,24 @@ _Share = Annotated[float, Field(ge=1e-6, le=1)]
 _NotNegative = Annotated[float, Field(ge=0, le=_MOST)]
 
 
-class Platform(ConfigModel):
-    """C_F (`hb_bps`) and C_S (`rail_bps`) in bit/s per GPU and direction; peak dense 16-bit FLOP/s; a GPU's memory;
+Precision = Literal["bf16", "fp8", "mxfp8", "nvfp4"]
+"""What matmuls compute in: 16 bits; 8 bits, with a scale per tensor (fp8) or per block of 32 values (mxfp8); 4 bits,
+with a scale per block of 16 values (nvfp4)."""
+LOW_PRECISIONS: Final[tuple[Precision, ...]] = ("fp8", "mxfp8", "nvfp4")
 
+
+class LowPrecisionPeaks(ConfigModel):
+    """Peak dense FLOP/s of a GPU below 16 bits, by the data sheet; None for what it can't compute in."""
+
+    fp8: _Positive | None = None
+    mxfp8: _Positive | None = None
+    nvfp4: _Positive | None = None
+
+
+class Platform(ConfigModel):
+    """C_F (`hb_bps`) and C_S (`rail_bps`) in bit/s per GPU and direction; peak dense FLOP/s; a GPU's memory;
+
+    `flops`: in 16 bits; `low_precision_flops`: in fewer.
     `domain_gpus`: GPUs of an HB domain (K).
 
     What only the model of iteration time asks for may be None: then it is the A100's
@@ -39,6 +54,7 @@ class Platform(ConfigModel):
     flops: _Positive
     memory_bytes: Annotated[int, Field(ge=1)]
     domain_gpus: Annotated[int, Field(ge=1)]
+    low_precision_flops: LowPrecisionPeaks = LowPrecisionPeaks()
     memory_bytes_per_s: _Positive | None = None
     matmul_efficiency: _Share | None = None
     memory_efficiency: _Share | None = None
@@ -64,6 +80,21 @@ class Platform(ConfigModel):
         """C_F / C_S."""
         return self.hb_bps / self.rail_bps
 
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """Precisions that its GPUs compute in."""
+        low = (precision for precision in LOW_PRECISIONS if getattr(self.low_precision_flops, precision))
+        return ("bf16", *low)
+
+    def peak_flops(self, precision: Precision, field: str = "precision") -> float:
+        """Return the peak dense FLOP/s of a GPU in a precision. BadInput for one that the platform doesn't have."""
+        peak: float | None = self.flops
+        if precision != "bf16":
+            peak = getattr(self.low_precision_flops, precision)
+        if peak is None:
+            raise BadInput(field, precision, f"is not for {self.name}: it has {', '.join(self.precisions)}")
+        return peak
+
 
 def _read_platform(path: Path) -> Platform:
     """Return a file's platform. BadInput names the file, and the key in it that can't be used."""
@@ -77,11 +108,16 @@ def _built_in() -> dict[str, Platform]:
     return {path.stem: _read_platform(path) for path in sorted(SYSTEMS.glob("*.yaml"))}
 
 
+_SHORT_NAMES: Final = {"gb200": "gb200-nvl72", "gb300": "gb300-nvl72"}
+
+
 class _Platforms(Mapping[str, Platform]):
-    """The built-in platforms, by name; and any other, which is not counted, by the path of its file."""
+    """The built-in platforms, by name; and, not counted, some by a shorter name and any by the path of its file."""
 
     def __getitem__(self, name: str) -> Platform:
-        return _read_platform(Path(name)) if is_path(name) else _built_in()[name]
+        if is_path(name):
+            return _read_platform(Path(name))
+        return _built_in()[_SHORT_NAMES.get(name, name)]
 
     def __iter__(self) -> Iterator[str]:
         return iter(_built_in())

@@ -12,8 +12,9 @@ import pytest
 from railyard.core.config import ConfigModel
 from railyard.failure.faults import FAULTS
 from railyard.failure.faults.support import links, processes
-from railyard.topologies.platforms import Platform
+from railyard.topologies.platforms import LowPrecisionPeaks, Platform
 from railyard.workloads.models.catalogue import KINDS, Layer, load_model
+from railyard.workloads.models.transformer import LatentAttention
 from railyard.workloads.placement.layout import Parallelism
 from railyard.workloads.schedule import Program
 
@@ -44,13 +45,14 @@ def test_row_of_a_fault_kind_has_its_parameters(kind: str) -> None:
     assert set(FAULTS[kind].Parameters.model_fields) <= set(re.findall(r"`(\w+)`", row))
 
 
-@pytest.mark.parametrize("model", [*KINDS.values(), Layer, Parallelism])
+@pytest.mark.parametrize("model", [*KINDS.values(), LatentAttention, Layer, Parallelism])
 def test_page_has_every_key_of_a_model_file(model: type[ConfigModel]) -> None:
     assert model.model_fields.keys() <= names_in_rows(section(WORKLOADS, MODEL_KEYS))
 
 
 def test_page_has_every_key_of_a_platform_file() -> None:
-    assert Platform.model_fields.keys() == names_in_rows(section(WORKLOADS, PLATFORM_KEYS))
+    keys = Platform.model_fields.keys() | LowPrecisionPeaks.model_fields.keys()
+    assert keys == names_in_rows(section(WORKLOADS, PLATFORM_KEYS))
 
 
 def test_model_file_of_the_page_is_a_model() -> None:

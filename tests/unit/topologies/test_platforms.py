@@ -30,10 +30,34 @@ def test_every_platform_names_its_source_on_line_1(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "ratio", "domain_gpus"),
-    [("a100", 12, 8), ("h100", 9, 8), ("gh200", 9, 256), ("gb200-nvl72", 18, 72), ("mi300x", 9, 8)],
+    [
+        ("a100", 12, 8),
+        ("h100", 9, 8),
+        ("h200", 9, 8),
+        ("h800", 4, 8),
+        ("gh200", 9, 256),
+        ("b200", 18, 8),
+        ("b300", 9, 8),
+        ("gb200-nvl72", 18, 72),
+        ("gb300-nvl72", 9, 72),
+        ("mi300x", 9, 8),
+    ],
 )
 def test_the_figures_that_decide_a_result(name: str, ratio: float, domain_gpus: int) -> None:
     assert (PLATFORMS[name].ratio, PLATFORMS[name].domain_gpus) == (ratio, domain_gpus)
+
+
+def test_peaks_by_precision() -> None:
+    """NVIDIA's data sheets, dense: FP8 is twice BF16, FP4 four times on GB200 and six times on GB300."""
+    assert PLATFORMS["a100"].precisions == ("bf16",)
+    assert PLATFORMS["h100"].peak_flops("fp8") == 1979e12
+    for name, times in (("gb200", 4), ("gb300", 6)):
+        platform = PLATFORMS[name]
+        assert platform.name == f"{name}-nvl72"
+        peaks = [platform.peak_flops(precision) / platform.flops for precision in platform.precisions]
+        assert peaks == [1, 2, 2, times]
+    with pytest.raises(BadInput, match=r"^precision: 'nvfp4' is not for h100: it has bf16, fp8$"):
+        PLATFORMS["h100"].peak_flops("nvfp4")
 
 
 def test_a_platform_of_your_own_is_a_file(tmp_path: Path) -> None:
@@ -56,6 +80,7 @@ EDITS = {
     "almost no operations": ("flops: 1.0e+15", "flops: 1.0e-300"),
     "infinite operations": ("flops: 1.0e+15", "flops: .inf"),
     "missing key": ("flops: 1.0e+15\n", ""),
+    "unknown precision": ("domain_gpus", "low_precision_flops: {fp16: 1.0e+15}\ndomain_gpus"),
     "no YAML": ("# mine", "{"),
 }
 

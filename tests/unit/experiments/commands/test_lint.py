@@ -60,7 +60,7 @@ IMPOSSIBLE = {
     "order without pipeline": PLACED + "order: [tensor, data]",
     "order with an unknown dimension": PLACED + "order: [tensor, data, pipe]",
     "ranks beside an order": PLACED + "ranks: [0, 1]\norder: [tensor, data, pipeline]",
-    "unknown platform": PLACED + "platform: h200",
+    "unknown platform": PLACED + "platform: h300",
     "unknown key": PLACED + "rail: 4",
     "model without a placement": "model: alexnet",
     "unknown model": "model: gpt-2",

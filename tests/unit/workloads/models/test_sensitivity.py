@@ -182,6 +182,10 @@ def bytes_on_rails(platform: Plain) -> float:
     return float(traffic.at("DP", "rail").bytes.sum())
 
 
+def precisions(platform: Plain) -> int:
+    return len(PLATFORMS[platform_file(platform)].precisions)
+
+
 def job_on(platform: Plain) -> Job:
     return Job(MODEL, Recipe(128), make_cluster(platform_file(platform), 64, 8))
 
@@ -321,6 +325,7 @@ ROWS: Final = (
     Row(Platform, "hb_bps", 7_200_000_000_000, "less", platform_s, H100),
     Row(Platform, "rail_bps", 800_000_000_000, "less", platform_s, H100),
     Row(Platform, "flops", 2e15, "less", platform_s, H100),
+    Row(Platform, "low_precision_flops", {"fp8": 2e15, "nvfp4": 8e15}, "more", precisions, H100),
     Row(Platform, "memory_bytes", 2_000_000_000, "less", strategies_that_fit, H100),
     Row(Platform, "domain_gpus", 16, "less", bytes_on_rails, H100),
     Row(Platform, "memory_bytes_per_s", 8e12, "less", iteration_s, H100),

@@ -131,7 +131,8 @@ def test_every_platform_of_railyard_s_gives_its_hbm_bandwidth() -> None:
     found = {name: make_cluster(name, 64, 8).constants for name in PLATFORMS}
     assert found["a100"] == A100
     assert {name: round(c.memory_bytes_per_s / 1e9) for name, c in found.items()} == {
-        "a100": 2039, "gb200-nvl72": 8000, "gh200": 3350, "h100": 3350, "mi300x": 5300,
+        "a100": 2039, "b200": 7700, "b300": 7700, "gb200-nvl72": 8000, "gb300-nvl72": 8000, "gh200": 3350,
+        "h100": 3350, "h200": 4800, "h800": 3350, "mi300x": 5300,
     }  # fmt: skip
 
 
