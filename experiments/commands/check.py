@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +25,7 @@ PURPOSE = "Compute and check, without packets"
 def command(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="FILE|FOLDER...", help="NCCL's log or topology XML, nccl-tests' output, or a folder."),
+        typer.Argument(metavar="FILE|FOLDER...", help="A log, XML, a trace, or a folder of such files."),
     ],
     rails: Annotated[
         str,
@@ -34,6 +35,13 @@ def command(
             help="The rail of each NIC, as YAML: {mlx5_0: 0, mlx5_1: 1}. Without it, NIC n is on rail n.",
         ),
     ] = "",
+    ranks_per_host: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", show_default=False, help="Ranks of a host, for a trace that has no hosts."),
+    ] = None,
+    gpus_per_nic: Annotated[
+        int, typer.Option(min=1, metavar="N", help="GPUs that share a NIC, where no file says which NIC a GPU takes.")
+    ] = 1,
     nic_rate: Annotated[
         str,
         typer.Option(metavar="RATE", show_default=False, help="Rate of every NIC, as 400Gbit, for the expected busbw."),
@@ -53,7 +61,8 @@ def command(
     outputs = {"--markdown": (markdown, views.markdown), "--html": (html, views.html)}
     folder.check_outputs({option: path for option, (path, _) in outputs.items()})
     rail_map = read_rail_map(rails, "--rails") if rails else RailMap()
-    check = RailCheck(read(paths), rail_map, _rate(nic_rate))
+    rail_map = replace(rail_map, gpus_per_nic=gpus_per_nic)
+    check = RailCheck(read(paths, ranks_per_host=ranks_per_host), rail_map, _rate(nic_rate))
     for option, (path, render) in outputs.items():
         if path:
             with folder.reporting_path_errors(option, path):

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from railyard.results.format import markdown_cell
+from railyard.results.format import markdown_cell, size
 from railyard.results.views.table import Column, Table, text
 from railyard.workloads.cluster.check import GpuPlace, RailCheck
 from railyard.workloads.cluster.rails import CommunicatorRoutes, Route, RoutedConnection
@@ -16,9 +16,17 @@ MAX_HOSTS: Final = 3
 VERDICTS: Final = {
     "crosses": "Not ready for rails: {crossing} of {all} connections cross rails.",
     "ready": "Ready for rails: none of {all} connections crosses rails.",
-    "unknown": "Not known: the log lacks connections, or one side of them ({unknown} of {all} have one side).",
+    "unknown": "Not known: the files lack connections, or the NIC or rail of a side ({unknown} of {all} connections).",
     "none": "Not known: the files name no connection. NCCL_DEBUG=INFO logs them.",
 }
+
+EXPECTED_VERDICTS: Final = {
+    "crosses": "Not ready for rails: {crossing} of {all} connections that the calls need cross rails, by their places.",
+    "ready": "Ready for rails: none of {all} connections that the calls need crosses rails, by their places.",
+    "unknown": "Not known: of {all} connections that the calls need, {unknown} are between ranks of no known place.",
+    "none": "Not known: the calls need no connection.",
+}
+"""Verdicts on traces, which have no connections: those that follow from their calls."""
 
 
 def headline(check: RailCheck) -> str:
@@ -32,7 +40,8 @@ def headline(check: RailCheck) -> str:
         crossing = len(check.crossing_channels)
         readiness = "Not ready" if crossing else "Ready"
         return f"{readiness} for rails: {crossing} of {len(check.cluster.ring_channels)} ring channels cross rails."
-    return VERDICTS[check.verdict].format(crossing=len(check.crossing), all=total, unknown=unknown)
+    verdicts = EXPECTED_VERDICTS if check.is_expected else VERDICTS
+    return verdicts[check.verdict].format(crossing=len(check.crossing), all=total, unknown=unknown)
 
 
 def tables(check: RailCheck) -> Iterator[Table]:
@@ -64,6 +73,7 @@ def _communicators(check: RailCheck) -> Table:
     columns.append(text("on rail-only", _on_rail_only, key="rail_only"))
     columns.append(text("on rail-optimized", _on_rail_optimized, key="rail_optimized"))
     columns.append(text("collective", _calls, key="calls"))
+    columns.append(Column("bytes", lambda row: row.communicator.call_bytes.total() or None, _bytes, key="bytes"))
     return Table(columns, check.routes, "Communicators: connections by route").without_empty()
 
 
@@ -74,6 +84,10 @@ def _counter(route: Route) -> Any:
 def _calls(row: CommunicatorRoutes) -> str:
     """Return how often each collective was called, by all ranks together."""
     return ", ".join(f"{collective} {count:,}" for collective, count in row.communicator.calls.items())
+
+
+def _bytes(value: int | None) -> str:
+    return "" if value is None else size(value)
 
 
 def _on_rail_only(row: CommunicatorRoutes) -> str:

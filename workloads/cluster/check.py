@@ -130,8 +130,15 @@ class RailCheck:
         nics = self.cluster.host(host).nics
         return tuple((nics[number].name if number in nics else "") or f"NIC {number}" for number in numbers)
 
+    @property
+    def is_expected(self) -> bool:
+        """True if no file has a connection, and all follow from the places of ranks and their calls."""
+        connected = [communicator for communicator in self.cluster.communicators if communicator.connections]
+        return bool(connected) and all(communicator.is_traced for communicator in connected)
+
     def findings(self) -> Iterator[str]:
         """Yield a sentence for everything that a reader should know or change."""
+        yield from self.cluster.reports
         for communicator in self.routes:
             yield from self._crossing_findings(communicator)
             yield from _connection_findings(communicator)
@@ -141,6 +148,7 @@ class RailCheck:
             yield from self._leaf_findings(communicator.communicator)
         yield from self._channel_findings()
         yield from self._sharing_findings()
+        yield from self._unmapped_findings()
         yield from self._nic_findings()
 
     def _crossing_findings(self, routes_of: CommunicatorRoutes) -> Iterator[str]:
@@ -196,6 +204,25 @@ class RailCheck:
                 "rails go by NICs here, and GPUs share NICs or use PXN"
             )
 
+    @cached_property
+    def unmapped_nics(self) -> tuple[str, ...]:
+        """The NICs that connections take and that the map of the cabling doesn't have, with their hosts."""
+        unmapped: dict[str, None] = {}
+        for communicator in self.cluster.communicators:
+            for connection, ends in communicator.connections.items():
+                for rank, end in ((connection.src, ends.sender), (connection.dst, ends.receiver)):
+                    member = communicator.members.get(rank)
+                    if member is None or end is None or end.nic is None:
+                        continue
+                    if self.rails.rail(self.cluster.host(member.host), end.nic) is None:
+                        (nic_name,) = self._nic_names(member.host, (end.nic,))
+                        unmapped[f"{nic_name} of {member.host}"] = None
+        return tuple(sorted(unmapped))
+
+    def _unmapped_findings(self) -> Iterator[str]:
+        if self.unmapped_nics:
+            yield f"--rails has no rail for {_listed(self.unmapped_nics)}: the routes of their connections aren't known"
+
     def _nic_findings(self) -> Iterator[str]:
         """Yield NICs that have different numbers on different hosts: without a map, their rails are taken wrongly."""
         if self.has_map:
@@ -234,7 +261,7 @@ def _order_findings(routes_of: CommunicatorRoutes) -> Iterator[str]:
 
 def _initialization_findings(routes_of: CommunicatorRoutes) -> Iterator[str]:
     communicator = routes_of.communicator
-    if not communicator.connections or not routes_of.missing:
+    if communicator.is_traced or not communicator.connections or not routes_of.missing:
         return
     ranks = [str(rank) for rank in routes_of.missing]
     yield (

@@ -91,6 +91,11 @@ def _communicator(parts: Sequence[CommunicatorPart]) -> Communicator:
             communicator.members[part.rank] = part.member
         communicator.rings.update(part.rings)
         communicator.calls.update(part.calls)
+        communicator.call_bytes.update(part.call_bytes)
+        communicator.sends.update(part.sends)
+        communicator.is_traced = communicator.is_traced or part.is_traced
+        for position, rank in enumerate(part.group):
+            communicator.global_ranks[position] = rank
         if part.last_call:
             communicator.last_calls[part.rank] = part.last_call
         if part.global_rank >= 0:

@@ -4,11 +4,25 @@ A log has lines of several programs, so each line goes to every `LineFormat`. A 
 `DocumentFormat`, which is chosen by its first bytes.
 """
 
+import re
 from abc import ABC, abstractmethod
 from typing import Final
 
+from railyard.core.errors import BadInput
 from railyard.core.registry import Registry
 from railyard.workloads.cluster.records import Cluster, Source
+
+_RANK_IN_NAME: Final = re.compile(
+    r"(?:^|[^A-Za-z])rank[_.-]?(?P<named>\d+)(?!\d)|(?P<last>\d+)(?:\.(?:pt|trace|et|json|pkl|pickle|gz))*$"
+)
+
+
+def rank_in_name(file: str) -> int:
+    """Return the rank in a file's name: after `rank`, or its last number. BadInput if it has none."""
+    match = _RANK_IN_NAME.search(file)
+    if not match:
+        raise BadInput(file, "its name", "must have the rank, as nccl_trace_rank_3 or trace.3.json")
+    return int(match["named"] or match["last"])
 
 
 class LineReader(ABC):

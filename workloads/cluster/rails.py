@@ -18,13 +18,13 @@ from railyard.workloads.cluster.records import Cluster, Communicator, Connection
 
 
 class Route(StrEnum):
-    """Route of a connection. UNKNOWN: the log of one side isn't there, so its NIC isn't known."""
+    """Route of a connection. UNKNOWN: the NIC of one side isn't known, or its rail."""
 
     DOMAIN = "inside the domain"
     RAIL = "on its rail"
     PXN = "on its rail via PXN"
     CROSSING = "crosses rails"
-    UNKNOWN = "far side not in the log"
+    UNKNOWN = "not known"
 
 
 NETWORK: Final = ("NET", "COLLNET")  # transports that take a NIC
@@ -32,10 +32,14 @@ NETWORK: Final = ("NET", "COLLNET")  # transports that take a NIC
 
 @dataclass(frozen=True)
 class RailMap:
-    """Rails of NICs. `by_nic`: rails by the NIC's name or number; `by_host`: the same for single hosts."""
+    """Rails of NICs. `by_nic`: rails by the NIC's name or number; `by_host`: the same for single hosts.
+
+    `gpus_per_nic`: GPUs that share a NIC, one after the other, where no file says which NIC a GPU takes.
+    """
 
     by_nic: Mapping[str, int] = field(default_factory=dict)
     by_host: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    gpus_per_nic: int = 1
 
     def rail(self, host: Host, nic: int) -> int | None:
         """Return the rail of a host's NIC; None if a map was given that doesn't have it."""
@@ -46,6 +50,17 @@ class RailMap:
         if name in rails:
             return rails[name]
         return rails.get(str(nic))
+
+    def rail_of_gpu(self, host: Host, gpu: int) -> int | None:
+        """Return the rail of the NIC that a GPU takes: the nearest of the host's topology, else by its number.
+
+        None for a GPU without a number, and for one with several nearest NICs on different rails.
+        """
+        if gpu < 0:
+            return None
+        nics = host.nics_of_gpu.get(gpu) or (gpu // self.gpus_per_nic,)
+        rails = {self.rail(host, nic) for nic in nics}
+        return rails.pop() if len(rails) == 1 else None
 
 
 def read_rail_map(path: str, field_name: str) -> RailMap:
@@ -95,6 +110,8 @@ def _routed(
     src = communicator.members.get(connection.src)
     dst = communicator.members.get(connection.dst)
     end = ends.sender or ends.receiver
+    if end is not None and end.transport == "by place":
+        return _routed_by_place(cluster, rails, connection, src, dst)
     if end is None or end.transport not in NETWORK:
         return RoutedConnection(connection, Route.DOMAIN, src, dst)
     src_rail = _rail_of(cluster, rails, src, ends.sender)
@@ -109,6 +126,33 @@ def _routed(
     else:
         route = Route.RAIL
     return RoutedConnection(connection, route, src, dst, src_rail, dst_rail, by_number)
+
+
+def _routed_by_place(
+    cluster: Cluster, rails: RailMap, connection: ConnectionId, src: Member | None, dst: Member | None
+) -> RoutedConnection:
+    """Return the route that a connection takes if each GPU uses its own NIC, and sends and receives use PXN."""
+    if src is None or dst is None:
+        return RoutedConnection(connection, Route.UNKNOWN, src, dst)
+    if src.host == dst.host:
+        return RoutedConnection(connection, Route.DOMAIN, src, dst)
+    src_rail = rails.rail_of_gpu(cluster.host(src.host), src.gpu)
+    dst_rail = rails.rail_of_gpu(cluster.host(dst.host), dst.gpu)
+    if src_rail is None or dst_rail is None:
+        route = Route.UNKNOWN
+    elif src_rail == dst_rail:
+        route = Route.RAIL
+    elif connection.is_p2p and has_pxn(cluster):
+        route = Route.PXN
+    else:
+        route = Route.CROSSING
+    return RoutedConnection(connection, route, src, dst, src_rail, dst_rail, src.gpu != dst.gpu)
+
+
+def has_pxn(cluster: Cluster) -> bool:
+    """Return whether NCCL uses PXN for sends and receives: its default, unless a process logged that it is off."""
+    is_off = "1" in cluster.settings.get("NCCL_PXN_DISABLE", ())
+    return not is_off and "0" not in cluster.settings.get("NCCL_P2P_PXN_LEVEL", ())
 
 
 def _rail_of(cluster: Cluster, rails: RailMap, member: Member | None, end: End | None) -> int | None:

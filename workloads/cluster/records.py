@@ -11,7 +11,8 @@ from typing import Final, Literal
 BITS_OF_GB: Final = 8e9  # a GB/s of nccl-tests and of Inspector is 10^9 byte/s
 MAX_SAMPLES: Final = 5  # lines of a sort that are kept to be shown
 
-Transport = Literal["P2P", "SHM", "NET", "COLLNET", "NVLS", "other"]
+Transport = Literal["P2P", "SHM", "NET", "COLLNET", "NVLS", "other", "by place"]
+"""`by place`: not logged, so it follows from the places of the two ranks."""
 Side = Literal["send", "receive"]
 
 
@@ -103,8 +104,9 @@ class Communicator:
     """A group of ranks.
 
     `initialized`: the ranks whose process logged the end of the initialization. `calls`: of each collective, how often
-    its ranks called it, all together. `last_calls`: of each rank, where a dump has it. `global_ranks`: ranks of the
-    job, by rank of the communicator, where they are known.
+    its ranks called it, all together, and `call_bytes` of those calls. `sends`: how often a rank sent to another.
+    `last_calls`: of each rank, where a dump has it. `global_ranks`: ranks of the job, by rank of the communicator,
+    where they are known. `is_traced`: a trace has its calls, and no file can have its connections.
     """
 
     name: str
@@ -114,6 +116,9 @@ class Communicator:
     connections: dict[ConnectionId, Connection] = field(default_factory=lambda: defaultdict(Connection))
     initialized: set[int] = field(default_factory=set)
     calls: Counter[str] = field(default_factory=Counter)
+    call_bytes: Counter[str] = field(default_factory=Counter)
+    sends: Counter[tuple[int, int]] = field(default_factory=Counter)
+    is_traced: bool = False
     last_calls: dict[int, LastCall] = field(default_factory=dict)
     global_ranks: dict[int, int] = field(default_factory=dict)
 
@@ -129,7 +134,9 @@ class CommunicatorPart:
     """The lines of one process on a communicator.
 
     `process`: host and process id. `identity`: NCCL's id of the communicator, the same in all processes; empty if it
-    was not logged. `bus_id`: of the process's GPU. `calls`: of each collective, how often it was called.
+    was not logged. `bus_id`: of the process's GPU. `calls`: of each collective, how often it was called, and
+    `call_bytes` of these calls: of what goes in or of what comes out, whichever is more. `sends`: how often a rank of
+    the communicator sends to another. `group`: all of its ranks of the job, in its order. `is_traced`: as of a trace.
     """
 
     process: str
@@ -143,10 +150,14 @@ class CommunicatorPart:
     sent: dict[ConnectionId, End] = field(default_factory=dict)
     received: dict[ConnectionId, End] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)
+    call_bytes: Counter[str] = field(default_factory=Counter)
+    sends: Counter[tuple[int, int]] = field(default_factory=Counter)
     is_initialized: bool = False
+    is_traced: bool = False
     title: str = ""
     last_call: LastCall | None = None
     global_rank: int = -1
+    group: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +201,10 @@ class Cluster:
     warnings: Counter[str] = field(default_factory=Counter)
     versions: Counter[str] = field(default_factory=Counter)
     sources: list[Source] = field(default_factory=list)
+    ranks_per_host: int | None = None
+    """Ranks of the job on each host, one host after the other, as a trace says it; None if none does."""
+    reports: dict[str, None] = field(default_factory=dict)
+    """What a file itself reports as wrong, a sentence each."""
     gaps: dict[str, None] = field(default_factory=dict)
     """What the files could not say, a sentence each."""
 

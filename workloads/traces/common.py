@@ -107,12 +107,15 @@ class Trace:
     `notes`: what of the file is not in them, or was taken in its place.
 
     `rewrite` makes the trace's own files again (name: content) with what was measured of each operation.
+
+    `ranks_per_node`: of the job, if the trace says it.
     """
 
     name: str
     ranks: tuple[tuple[Node, ...], ...]
     rewrite: Callable[[AllMeasured], dict[str, bytes]]
     notes: tuple[str, ...] = ()
+    ranks_per_node: int | None = None
 
     def node(self, node_id: NodeId) -> Node:
         """An operation by rank and position."""
@@ -150,6 +153,8 @@ class TraceFormat(ABC):
     folder_file: ClassVar[str] = ""
     """Name of the file for all ranks in a folder that is a trace of this format."""
     takes_groups: ClassVar[bool] = False  # whether process groups may be defined in a file of their own
+    is_general: ClassVar[bool] = False
+    """Whether it recognizes files of other formats too, so that these are asked first."""
 
     @abstractmethod
     def recognizes(self, files: Files) -> bool:
@@ -160,7 +165,12 @@ class TraceFormat(ABC):
         """Return the trace. BadInput says where it can't be read."""
 
 
-TRACE_FORMATS: Final = Registry[TraceFormat]("trace format", "railyard.workloads.traces.formats", TraceFormat)
+TRACE_FORMATS: Final = Registry[TraceFormat](
+    "trace format",
+    "railyard.workloads.traces.formats",
+    TraceFormat,
+    order=lambda trace_format: 0 if trace_format.is_general else 1,
+)
 """Every format of trace files by name: `format` of a workload of kind trace."""
 
 

@@ -8,15 +8,18 @@ import io
 import json
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any, Final
 
 from railyard.core.errors import BadInput
-from railyard.workloads.cluster.definition import CLUSTER_FORMATS, DocumentFormat
-from railyard.workloads.cluster.records import Cluster, CommunicatorPart, LastCall, Source
+from railyard.workloads.cluster.calls import TracedRank, element_bytes, operation_of
+from railyard.workloads.cluster.definition import CLUSTER_FORMATS, DocumentFormat, rank_in_name
+from railyard.workloads.cluster.records import Cluster, LastCall, Source
 
+_KEYS: Final = (b'"pg_config"', b'"profiling_name"')
+_SEND: Final = re.compile(r"send \d+->(\d+)")
 _PICKLE: Final = b"\x80"  # the first byte of every protocol since 2
-_RANK_IN_NAME: Final = re.compile(r"(\d+)(?:\.(?:json|pkl|pickle))?$")
 
 
 class _NotPlainError(Exception):
@@ -39,18 +42,25 @@ class FlightRecorder(DocumentFormat):
 
     def recognizes(self, head: bytes) -> bool:
         """Return whether it is a pickle, or JSON with the keys of a dump."""
-        return head.startswith(_PICKLE) or (head.lstrip().startswith(b"{") and b'"pg_config"' in head)
+        if head.startswith(_PICKLE):
+            return True
+        # a profile has the groups' configuration too
+        is_profile = b'"distributedInfo"' in head or b'"traceEvents"' in head
+        return head.lstrip().startswith(b"{") and not is_profile and any(key in head for key in _KEYS)
 
     def read(self, content: bytes, cluster: Cluster, source: Source) -> None:
         """Take the groups of a rank's dump. BadInput for a pickle that holds more than plain data."""
         data = _plain_data(content, source.file)
         try:
             rank = _rank_of(data, source.file)
-            groups = data["pg_config"]
-            last = _last_calls(data["entries"])
-            for identity, group in groups.items():
-                _add_group(cluster, str(identity), group, rank, last)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            traced = TracedRank(cluster, rank)
+            for identity, group in data["pg_config"].items():
+                ranks = group["ranks"]
+                members = [int(member) for member in (json.loads(ranks) if isinstance(ranks, str) else ranks)]
+                name = str(group.get("name", identity))
+                traced.add_group(name, str(group.get("desc") or name), members)
+            _add_calls(traced, data["entries"])
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise BadInput(
                 source.file, "its content", "is no dump of Flight Recorder: a key is missing or wrong"
             ) from error
@@ -80,37 +90,41 @@ def _rank_of(data: Mapping[str, Any], file: str) -> int:
     """Return the rank of a dump: newer ones hold it, else the file's name ends with it."""
     if "rank" in data:
         return int(data["rank"])
-    match = _RANK_IN_NAME.search(file)
-    if not match:
-        raise BadInput(file, "its name", "must end with the rank, as nccl_trace_rank_3")
-    return int(match[1])
+    return rank_in_name(file)
 
 
-def _last_calls(entries: list[dict[str, Any]]) -> dict[str, LastCall]:
-    """Return the last collective of each group, by the group's name. Sends and receives count on their own."""
+def _add_calls(traced: TracedRank, entries: list[dict[str, Any]]) -> None:
+    """Count a rank's calls, and keep the last collective of each group. Sends and receives count on their own."""
     last: dict[str, LastCall] = {}
     for entry in entries:
+        group = str(entry["process_group"][0])
+        name = str(entry["profiling_name"]).removeprefix("nccl:")
+        operation = operation_of(name)
+        if operation and traced.has_group(group):
+            sizes = (_bytes(entry, "input"), _bytes(entry, "output"))
+            traced.add_call(group, operation, max(sizes), _peer(name, traced.group(group)))
         if entry.get("is_p2p"):
             continue
-        group = str(entry["process_group"][0])
         number = int(entry["collective_seq_id"])
-        name = str(entry["profiling_name"]).removeprefix("nccl:")
         if group not in last or number >= last[group].number:
             last[group] = LastCall(number, name, str(entry["state"]) == "completed")
-    return last
+    for group, call in last.items():
+        if traced.has_group(group):
+            traced.set_last_call(group, call)
 
 
-def _add_group(
-    cluster: Cluster, identity: str, group: Mapping[str, Any], rank: int, last: Mapping[str, LastCall]
-) -> None:
-    ranks = group["ranks"]
-    members = [int(member) for member in (json.loads(ranks) if isinstance(ranks, str) else ranks)]
-    if rank not in members:
-        return
-    name = str(group.get("name", identity))
-    # groups of different ranks may have the same name, as each rank's own tensor-parallel group
-    part = CommunicatorPart(f"rank {rank}", f"{name} of ranks {members}", size=len(members), rank=members.index(rank))
-    part.title = str(group.get("desc") or name)
-    part.global_rank = rank
-    part.last_call = last.get(name)
-    cluster.parts.append(part)
+def _bytes(entry: Mapping[str, Any], side: str) -> int:
+    """Return the bytes of a call's inputs or outputs, as far as the entry has shapes and types."""
+    total = 0
+    dtypes = entry.get(f"{side}_dtypes", ())
+    for shape, dtype in zip(entry.get(f"{side}_sizes", ()), dtypes, strict=False):
+        total += prod(int(length) for length in shape) * element_bytes(dtype)
+    return total
+
+
+def _peer(name: str, group: Sequence[int]) -> int | None:
+    """Return the rank that `send 0->1` goes to: its numbers are places in the group."""
+    match = _SEND.fullmatch(name)
+    if not match or int(match[1]) >= len(group):
+        return None
+    return group[int(match[1])]

@@ -153,6 +153,7 @@ class Chakra(common.TraceFormat):
 
     rank_suffixes = ("et", "json")
     takes_groups = True
+    is_general = True
 
     def recognizes(self, files: common.Files) -> bool:
         """Return whether they are protobuf or JSON."""

@@ -63,7 +63,10 @@ class Recorded(common.TraceFormat):
                 raise BadInput(where, rank, "is a rank without a program")
         in_order = tuple(nodes_of_rank[rank] for rank in range(ranks))
         notes = tuple(str(note) for note in data.get("notes", ()))
-        return common.Trace(files.name, in_order, _rewriter(data), notes)
+        per_node = data.get("ranks_per_node")
+        if per_node is not None:
+            per_node = common.parse_whole(where, "ranks_per_node", per_node, 1)
+        return common.Trace(files.name, in_order, _rewriter(data), notes, per_node)
 
 
 def _rewriter(data: Mapping[str, Any]) -> Callable[[common.AllMeasured], dict[str, bytes]]:

@@ -114,6 +114,13 @@ def test_a_map_of_the_cabling_decides_the_rails(tmp_path: Path) -> None:
     assert check_of(tmp_path, LoggedCluster(shift=1).text(), rails=crossed).verdict == "ready"
 
 
+def test_nics_that_the_map_lacks_are_named(tmp_path: Path) -> None:
+    check = check_of(tmp_path, LoggedCluster().text(), rails=RailMap(by_nic={"mlx5_0": 0}))
+    assert check.verdict == "unknown"
+    assert check.unmapped_nics == ("mlx5_1 of node0", "mlx5_1 of node1")
+    assert any("--rails has no rail for mlx5_1 of node0" in finding for finding in check.findings())
+
+
 def test_communicators_without_id_are_separated(tmp_path: Path) -> None:
     """Two groups of tensor parallelism at the same time, before NCCL logged ids: each on one host."""
     groups = [LoggedCluster(hosts=1, is_old=True, prefix="").text() for _ in range(2)]
