@@ -107,10 +107,10 @@ def _disconnected_ranks(impact: Impact, plan: Plan) -> frozenset[tuple[int, int]
 
 
 def affected_pairs(fault: Fault, plan: Plan) -> AffectedPairs:
-    """Return the pairs that a fault affects; all of them for a fault of the control plane."""
+    """Return the pairs that a fault affects; all that have a path for a fault of the control plane."""
     # no pair may notice the loss of a control process
     if fault.definition.is_control_plane:
-        return AffectedPairs(lambda src, dst: True, lambda src, dst: False)
+        return AffectedPairs(lambda src, dst: bool(plan.spec.paths(src, dst)), lambda src, dst: False)
     impact = fault.impact(plan)
     broken = broken_by(impact, plan)
     sources = impact.gpus_impaired_at("rail")
@@ -199,6 +199,8 @@ def _next_domain_pairs(plan: Plan, dead: frozenset[Gpu] = frozenset()) -> list[P
         domain = (src.domain + 1) % plan.spec.domains
         rank = (src.rank + src.domain % 2) % plan.spec.rails
         dst = Gpu(domain, rank)
+        if not plan.spec.paths(src, dst):
+            dst = Gpu(domain, src.rank)
         if dead.isdisjoint((src, dst)):
             pairs.append((src, dst))
     return pairs

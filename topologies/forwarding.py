@@ -119,6 +119,11 @@ class ForwardingPolicy:
 
     by_rank: ClassVar[bool] = False
     """Whether a path depends on the two ranks alone. The rule is then asked once for two ranks, not for each pair."""
+    forwards_in_domains: ClassVar[bool] = True
+    """Whether GPUs forward for others over HB domains: on paths, backup routes and detours.
+
+    If not, the rule may return () for a pair, which then has no path.
+    """
 
     def fits(self, joins_rails: bool) -> bool:
         """Return whether a fabric kind can use this policy. `joins_rails`: its NIC network joins the rails."""
@@ -127,7 +132,7 @@ class ForwardingPolicy:
     def path(self, src: Gpu, dst: Gpu, fabric: Fabric) -> Path | Shares:
         """Return the path between two GPUs that differ in domain and rank, or several paths with weights.
 
-        Pairs of one domain always use their HB domain, and pairs of one rank their rail.
+        () if they have no path. Pairs of one domain always use their HB domain, and pairs of one rank their rail.
         """
         raise NotImplementedError
 
@@ -191,20 +196,31 @@ def rule_problem(policy: ForwardingPolicy, src: Gpu, dst: Gpu, fabric: Fabric) -
         return f"{where} raises {type(error).__name__}: {error}"
     if number is not None and not (isinstance(number, int) and number >= 0):
         return f"uplink({src.rank}, {dst.name}) gives {number!r}: a number of 0 or more is needed, or None"
-    if len(paths) != len(shares) or not shares:
+    if not shares and policy.forwards_in_domains:
+        return f"{where} gives no path: only a policy with forwards_in_domains = False may leave pairs without one"
+    if len(paths) != len(shares):
         return f"{where} gives {shares!r}: one path or more are needed, with weights of 1 or more"
-    allowed = {"dr": [dst.rank], "rd": [src.rank], "spine": [src.rank]}
-    allowed["drd"] = [rail for rail in range(fabric.rails) if rail not in (src.rank, dst.rank)]
     for path in paths:
-        if not isinstance(path, Path):
-            return f"{where} gives {path!r}, which is no Path"
-        if path.kind not in allowed:
-            kinds = f"allowed are {', '.join(allowed)}"
-            return f"{where} gives a path of kind {path.kind!r} between two domains and ranks: {kinds}"
-        if path.rail not in allowed[path.kind]:
-            rails = " or ".join(map(str, allowed[path.kind]))
-            crossed = f"{path.kind} from {src.name} to {dst.name} crosses rail {rails}"
-            return f"{where} gives rail {path.rail}, but {crossed}"
+        problem = _path_problem(path, policy, src, dst, fabric)
+        if problem:
+            return f"{where} gives {problem}"
+    return ""
+
+
+def _path_problem(path: object, policy: ForwardingPolicy, src: Gpu, dst: Gpu, fabric: Fabric) -> str:
+    """Return why a policy can't have a path between two GPUs that differ in domain and rank; "" if it can."""
+    if not isinstance(path, Path):
+        return f"{path!r}, which is no Path"
+    allowed = {"spine": [src.rank]}
+    if policy.forwards_in_domains:
+        further_rails = [rail for rail in range(fabric.rails) if rail not in (src.rank, dst.rank)]
+        allowed = {"dr": [dst.rank], "rd": [src.rank], "spine": [src.rank], "drd": further_rails}
+    if path.kind not in allowed:
+        kinds = f"allowed are {', '.join(allowed)}"
+        return f"a path of kind {path.kind!r} between two domains and ranks: {kinds}"
+    if path.rail not in allowed[path.kind]:
+        rails = " or ".join(map(str, allowed[path.kind]))
+        return f"rail {path.rail}, but {path.kind} from {src.name} to {dst.name} crosses rail {rails}"
     return ""
 
 
@@ -214,7 +230,7 @@ FORWARDING_POLICIES: Final = Registry[ForwardingPolicy](
 
 
 def policy_shares(policy: str, src: Gpu, dst: Gpu, fabric: Fabric) -> Shares:
-    """Return the paths between two different GPUs by a policy's rule, with their weights."""
+    """Return the paths between two different GPUs by a policy's rule, with their weights; () if there is none."""
     if src.domain == dst.domain:
         return (Share(path_of("d", src.rank)),)
     if src.rank == dst.rank:

@@ -122,13 +122,18 @@ def source_routes(plan: Plan, gpu: Gpu) -> list[Route]:
 def _routes_besides(
     usual_hops: tuple[Hop, ...], rank: int, hops_of_domain: Mapping[int, tuple[Hop, ...]]
 ) -> list[Route]:
-    """Return a route to each GPU of a rank whose next hops are not the usual ones."""
-    unusual = {domain: hops for domain, hops in hops_of_domain.items() if hops != usual_hops}
+    """Return a route to each GPU of a rank whose next hops are not the usual ones, and that has a path."""
+    unusual = {domain: hops for domain, hops in hops_of_domain.items() if hops and hops != usual_hops}
     return [Route(host_prefix(Gpu(domain, rank)), hops) for domain, hops in unusual.items()]
 
 
 def _usual_hops(gpu: Gpu, hops_by_domain: Sequence[tuple[Hop, ...]]) -> tuple[Hop, ...]:
-    """Return the next hops that most domains of a rank have in common; () if there are none."""
+    """Return the next hops that most domains of a rank have in common; () if there are none.
+
+    Also () if any domain's GPU of the rank has no path: a route for the whole rank would lead there too.
+    """
+    if not all(hops_by_domain):
+        return ()
     counts = Counter(hops_by_domain)
     common: list[tuple[Hop, ...]] = []
     for hops in counts:
@@ -182,7 +187,9 @@ def next_hop(path: Path, src: Gpu, dst: Gpu) -> tuple[Device, Gpu | None]:
 
 
 def next_hops(shares: Shares, src: Gpu, dst: Gpu) -> tuple[Hop, ...]:
-    """Return the next hops of several paths, each once, with weights that the kernel knows."""
+    """Return the next hops of several paths, each once, with weights that the kernel knows; () without a path."""
+    if not shares:
+        return ()
     if len(shares) == 1:
         return (Hop(*next_hop(shares[0].path, src, dst)),)
     weights: defaultdict[tuple[Device, Gpu | None], int] = defaultdict(int)
@@ -196,6 +203,8 @@ def next_hops(shares: Shares, src: Gpu, dst: Gpu) -> tuple[Hop, ...]:
 
 def transit_routes(plan: Plan, gpu: Gpu) -> list[Route]:
     """Return tables 101 and 102: what this GPU forwards for others."""
+    if not plan.spec.forwards_in_domains:
+        return []
     carried: list[Route] = []
     for domain in range(plan.spec.domains):
         if domain != gpu.domain:
@@ -205,6 +214,8 @@ def transit_routes(plan: Plan, gpu: Gpu) -> list[Route]:
 
 def local_transit_routes(plan: Plan, gpu: Gpu) -> list[Route]:
     """Return the part of tables 101 and 102 that leads to the GPU's rail and to its HB domain."""
+    if not plan.spec.forwards_in_domains:
+        return []
     routes = [Route(prefix, ON_RAIL, FROM_HB) for prefix in rank_prefixes(gpu.rank, plan.spec.domains)]
     for rank in range(plan.spec.rails):
         if rank != gpu.rank:
@@ -214,6 +225,8 @@ def local_transit_routes(plan: Plan, gpu: Gpu) -> list[Route]:
 
 def carried_routes(plan: Plan, rank: int, domain: int) -> list[Route]:
     """Return the part of table 101 that every GPU of a rank has for another domain: through the rail's GPU there."""
+    if not plan.spec.forwards_in_domains:
+        return []
     hops = (Hop("rail0", Gpu(domain, rank)),)
     return [Route(host_prefix(Gpu(domain, g)), hops, FROM_HB) for g in range(plan.spec.rails) if g != rank]
 
@@ -221,9 +234,9 @@ def carried_routes(plan: Plan, rank: int, domain: int) -> list[Route]:
 def backup_routes(plan: Plan, gpu: Gpu) -> list[Route]:
     """Return routes to a neighbour in the domain for all that would leave by rail0 while that has no carrier (drd).
 
-    An empty list for a GPU that is alone in its domain.
+    An empty list for a GPU that is alone in its domain, or where GPUs forward nothing.
     """
-    if plan.spec.rails == 1:
+    if plan.spec.rails == 1 or not plan.spec.forwards_in_domains:
         return []
     # These serve transit too: a packet that finds nothing alive in table 101 is looked up in main next. One dead link
     # makes no loop, since the neighbour's own rail lives; the packet's source may be that neighbour, which then carries

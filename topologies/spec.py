@@ -194,8 +194,13 @@ class FabricSpec(BaseFabricSpec):
         """The forwarding policy: the kind's default unless the specification names one."""
         return self.policy or self.definition.default_policy
 
+    @property
+    def forwards_in_domains(self) -> bool:
+        """Forwarding by GPUs over their HB domains. Without it, some pairs may have no path."""
+        return FORWARDING_POLICIES[self.chosen_policy].forwards_in_domains
+
     def paths(self, src: Gpu, dst: Gpu) -> Shares:
-        """Return the paths between two different GPUs while nothing is broken, with their weights."""
+        """Return the paths between two different GPUs while nothing is broken, with their weights; () without any."""
         return policy_shares(self.chosen_policy, src, dst, fabric_of(self.kind, self.domains, self.rails))
 
     def uplinks(self, rank: int) -> dict[Gpu, int]:

@@ -145,6 +145,8 @@ def choose(fabric: FabricSpec, src: Gpu, dst: Gpu, broken: Broken) -> Shares:
     # Within a domain no alternative to a dead HB port is usable: GPUs don't hand packets of their own domain to the
     # rails (topologies/routing.py).
     for path in alternatives(src, dst, fabric.rails, fabric.kind):
+        if path.kind != "spine" and not fabric.forwards_in_domains:
+            continue
         if usable(path, src, dst, broken, fabric.kind):
             return (Share(path),)
     return ()
@@ -190,7 +192,8 @@ def _narrowed(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, Route]]:
             for rank in range(spec.rails):
                 dst = Gpu(domain, rank)
                 over_rail = (Hop("rail0", None if dst == far else far),)
-                yield src, Route(host_prefix(dst), on_planes(over_rail, planes), FROM_HB, metric=DETOUR_METRIC)
+                if spec.forwards_in_domains:
+                    yield src, Route(host_prefix(dst), on_planes(over_rail, planes), FROM_HB, metric=DETOUR_METRIC)
                 policy_hops = next_hops(spec.paths(src, dst), src, dst)
                 if any(hop.device != "hb0" for hop in policy_hops):
                     yield src, Route(host_prefix(dst), on_planes(policy_hops, planes), metric=DETOUR_METRIC)

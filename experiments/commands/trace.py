@@ -148,26 +148,34 @@ def assemble_path(src: Gpu, dst: Gpu, observations: Iterable[Observation]) -> Tr
 
 
 def follows_policy(traced: Sequence[TracedPath], expected: Collection[Path]) -> bool:
-    """Return whether every packet took a path of the policy."""
+    """Return whether every packet took a path of the policy; without such a path, whether none arrived."""
+    if not expected:
+        return not any(traced_path.delivered for traced_path in traced)
     return all(traced_path.path in expected for traced_path in traced)
 
 
 def verdict(traced: Sequence[TracedPath], expected: Collection[Path]) -> str:
-    """One line: `as the policy says`, or what happened instead. ValueError without a packet or a path."""
-    if not traced or not expected:
-        raise ValueError("a verdict needs packets, and paths to compare theirs with")
+    """One line: `as the policy says`, or what happened instead. ValueError without a packet."""
+    if not traced:
+        raise ValueError("a verdict needs packets")
     if follows_policy(traced, expected):
         return "as the policy says"
     deviations: Counter[str] = Counter()
     for traced_path in traced:
-        if traced_path.path not in expected:
+        # where the policy has no path, a lost packet is no deviation
+        if traced_path.path not in expected and (expected or traced_path.delivered):
             deviations["a detour" if traced_path.delivered else traced_path.name] += 1
     parts: list[str] = []
     for deviation, count in deviations.items():
         if count < len(traced):
             deviation += f" ({count} of {len(traced)})"
         parts.append(deviation)
-    return f"{', '.join(parts)}: the policy says {' or '.join(map(path_name, expected))}"
+    return f"{', '.join(parts)}: the policy says {path_choice(expected)}"
+
+
+def path_choice(paths: Collection[Path]) -> str:
+    """Return `dr by rail 2 or rd by rail 1`; `no path` for none."""
+    return " or ".join(map(path_name, paths)) or "no path"
 
 
 # a packet socket's buffer holds this many, captured twice each, with some room left
@@ -214,7 +222,7 @@ def show(plan: Plan, src: Gpu, dst: Gpu, probes: int, console: Console) -> int:
     if not expected:
         expected = [share.path for share in plan.spec.paths(src, dst)]
     spec = plan.spec
-    names = " or ".join(map(path_name, expected))
+    names = path_choice(expected)
     by = "its agent chose" if chosen else f"policy {spec.chosen_policy}:"
     fabric = f"{spec.kind}, {spec.domains} domains x {spec.rails} rails"
     console.print(f"{src.name} -> {dst.name}  {fabric}, {by} {names}", highlight=False)

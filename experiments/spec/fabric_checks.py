@@ -1,5 +1,8 @@
-"""Checks of fabrics together with the keys of an experiment that depend on them: controller, hosts, underlay."""
+"""Checks of fabrics together with the keys of an experiment that depend on them, such as controller and hosts."""
 
+from collections.abc import Iterable
+
+from railyard.core.config import OnFabrics
 from railyard.core.errors import BadInput
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.hosts import UnderlaySpec
@@ -39,3 +42,15 @@ def _check_hosts(spec: ExperimentSpec) -> None:
         if fabric.domains < spec.machine_count:
             allowed = f"must be {fabric.domains} or less: HB domains are whole on a machine, fabrics.{i} has no more"
             raise BadInput("hosts", spec.machine_count, allowed)
+
+
+def check_joined(spec: ExperimentSpec, key: str, items: Iterable[OnFabrics] | None = None) -> None:
+    """Raise BadInput for a fabric whose policy leaves pairs without a path, for a section that needs paths for all.
+
+    `key`: of the section. `items`: of the section, where each may be on some fabrics only.
+    """
+    for number, fabric in enumerate(spec.gpu_fabrics):
+        is_needed = items is None or any(item.is_on(number) for item in items)
+        if is_needed and not fabric.forwards_in_domains:
+            allowed = f"leaves GPUs of different rails and domains without a path: it can't be given with {key}"
+            raise BadInput(f"fabrics.{number}.policy", fabric.chosen_policy, allowed)

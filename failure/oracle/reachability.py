@@ -73,7 +73,9 @@ class Survivors:
         rail: Matrix = np.logical_or.reduce(on_plane) & two_domains & ~two_ranks
         # A factor `near` crosses an HB domain, or nothing on its diagonal. So the product is r, rd, dr and drd in one.
         is_alive = [gpu.name in self.links_bps for gpu in gpus]
-        near = hb | np.diag(is_alive)
+        near = np.diag(is_alive)
+        if self.plan.spec.forwards_in_domains:
+            near = hb | near
         if kind.is_graph:
             rail = rail & self._joined_by_switches
             joined_rails: Matrix = self._joined_by_switches & kind.joins_rails
@@ -81,7 +83,11 @@ class Survivors:
             joined_rails = self._ranks_joined_by_spines[rank][:, rank]
         across_rails: Matrix = on_plane[0] & two_domains & two_ranks & joined_rails
         reachable = hb | (near @ rail @ near) | across_rails
-        return frozenset((gpus[a], gpus[b]) for a, b in np.argwhere(reachable))
+        pairs = frozenset((gpus[a], gpus[b]) for a, b in np.argwhere(reachable))
+        if self.plan.spec.forwards_in_domains:
+            return pairs
+        # the policy may leave pairs without a path though cables join them
+        return frozenset(pair for pair in pairs if self.plan.spec.paths(*pair))
 
     def _both_join(self, far_ends: Iterable[str]) -> Matrix:
         """Whether the cables of both GPUs to their far ends work; `far_ends`: one for each GPU."""
@@ -126,7 +132,9 @@ class Survivors:
 
     @cached_property
     def connected(self) -> frozenset[Pair]:
-        """The ordered pairs of live GPUs that any path connects, however long."""
+        """The ordered pairs of live GPUs that any path connects, however long, if GPUs forward; else `reachable`."""
+        if not self.plan.spec.forwards_in_domains:
+            return self.reachable
         visited: set[str] = set()
         pairs: set[Pair] = set()
         for start in self.links_bps:

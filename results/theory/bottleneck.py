@@ -17,7 +17,7 @@ from railyard.results.theory.ecmp import Spread, uplink_imbalance
 from railyard.topologies.graph import FabricGraph
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import Sizes
-from railyard.workloads.matrix.traffic_matrix import Way, ways
+from railyard.workloads.matrix.traffic_matrix import Way, ways, without_path
 from railyard.workloads.schedule import Rates
 
 HASH_DRAWS: Final = 256
@@ -50,14 +50,24 @@ def bottleneck_s(
     Every pair takes the path of the fabric's forwarding policy from its first byte to its last.
     Where a rail has several planes, or the policy
     several paths for a pair, each pair is one flow on one of them (planes at the plane's rate): the result is then the
-    mean over random hashes, from a fixed seed.
+    mean over random hashes, from a fixed seed. A pair without a path never ends: the result is infinite.
     """
+    routed = [(sizes, ways(sizes.src, sizes.dst, x, fabric)) for sizes in stages]
+    for _, routes in routed:
+        if without_path(routes).any():
+            return inf
+    return _routed_bound_s(routed, x, y, rates, fabric, spread)
+
+
+def _routed_bound_s(
+    routed: Sequence[RoutedStage], x: int, y: int, rates: Rates, fabric: FabricSpec, spread: Spread
+) -> float:
+    """Return the bound of `bottleneck_s` for stages of which every pair has a path."""
     planes = len(fabric.definition.carrying(fabric.definition.all_planes))
     rate = {"hb": rates.hb, "rail": rates.rail / planes, "uplinks": y * rates.rail / (fabric.oversubscription or 1)}
     if fabric.definition.is_graph:
         # it has no rail switches: `_uplinks_s` counts its cables
         rate["uplinks"] = inf
-    routed = [(sizes, ways(sizes.src, sizes.dst, x, fabric)) for sizes in stages]
     if spread != "even":
         rate["uplinks"] /= uplink_imbalance(routed, x, y, fabric, spread) or 1.0
     has_paths = any(is_multipath(routes) for _, routes in routed)

@@ -5,11 +5,17 @@ from functools import cache
 from railyard.controller.failover.detours import Broken, choose
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
-from railyard.topologies.forwarding import Fabric, Path, hops, policy_shares
+from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, Path, hops, policy_shares
 from railyard.topologies.spec import FabricSpec
 
-POLICIES = {name: kind.policies for name, kind in FABRIC_KINDS.items() if kind.planes == 1 and kind.policies}
-"""Of the kinds whose GPUs have one rail link."""
+JOINING = frozenset(name for name, policy in FORWARDING_POLICIES.items() if policy.forwards_in_domains)
+"""Policies that leave no pair without a path."""
+POLICIES = {
+    name: tuple(policy for policy in kind.policies if policy in JOINING)
+    for name, kind in FABRIC_KINDS.items()
+    if kind.planes == 1 and kind.policies
+}
+"""Of the kinds whose GPUs have one rail link: policies that join all pairs."""
 CHOICES = [(kind, policy) for kind, policies in POLICIES.items() for policy in policies]
 
 

@@ -80,7 +80,7 @@ def _graph_samples(plan: Plan, hb_bps: float, payload: float) -> list[Sample]:
     pairs: list[tuple[LinkClass, Gpu, Gpu]] = [("rail", Gpu(1, 0), Gpu(0, 0))]
     if plan.spec.rails > 1:
         chosen.append(Sample("hb", Gpu(0, 0), Gpu(0, 1), hb_bps))
-        if plan.spec.paths(Gpu(0, 1), Gpu(1, 0))[0].path.kind == "spine":
+        if any(share.path.kind == "spine" for share in plan.spec.paths(Gpu(0, 1), Gpu(1, 0))):
             pairs.append(("uplink", Gpu(0, 1), Gpu(1, 0)))
     graph = plan.graph
     for link_class, src, dst in pairs:

@@ -358,7 +358,8 @@ class Way(NamedTuple):
 def ways(src: Numbers, dst: Numbers, rails: int, fabric: FabricSpec) -> list[Way]:
     """Return the paths of pairs of GPU numbers by the fabric's policy.
 
-    As many ways as the pair with most paths has; a pair with fewer has shares of 0 in the others.
+    As many ways as the pair with most paths has; a pair with fewer has shares of 0 in the others. A pair without a path
+    has shares of 0 in all: `without_path` finds these.
     """
     policy = fabric.chosen_policy
     shape = Fabric(fabric.kind, fabric.domains, rails)
@@ -376,7 +377,9 @@ def ways(src: Numbers, dst: Numbers, rails: int, fabric: FabricSpec) -> list[Way
         far = Gpu(*divmod(int(dst[pair]), rails))
         shares_of_pairs.append(policy_shares(policy, near, far, shape))
     result = []
-    for number in range(max(map(len, shares_of_pairs), default=1)):
+    # one at least: pairs of one domain, or one rank, have a path whatever the policy
+    most_paths = max(1, max(map(len, shares_of_pairs), default=1))
+    for number in range(most_paths):
         # for pairs with fewer paths: none
         weights = np.zeros(len(shares_of_pairs))
         rails_of_pairs = np.zeros(len(shares_of_pairs), dtype=np.int64)
@@ -397,3 +400,9 @@ def ways(src: Numbers, dst: Numbers, rails: int, fabric: FabricSpec) -> list[Way
         leave = np.where(is_spine, dst, d2 * rails + rail)
         result.append(Way(share, enter, leave))
     return result
+
+
+def without_path(routes: Sequence[Way]) -> npt.NDArray[np.bool_]:
+    """Return which pairs have no path. `routes`: of `ways`."""
+    has_path: npt.NDArray[np.bool_] = np.logical_or.reduce([way.share > 0 for way in routes])
+    return ~has_path

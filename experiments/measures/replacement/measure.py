@@ -12,6 +12,7 @@ from railyard.experiments.measures.replacement.records import REPLACEMENTS
 from railyard.experiments.measures.replacement.spec import Replacements, ReplacementSpec, with_spares
 from railyard.experiments.options import plain_table
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
+from railyard.experiments.spec.fabric_checks import check_joined
 from railyard.topologies.fabric_kinds import FabricPlan
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class ReplacementMeasure(Measure[ReplacementSpec]):
 
         if spec.controller is not None:
             raise BadInput("controller", spec.controller, "can't be given with replacements")
+        check_joined(spec, self.key, self.items(spec))
         check_replacements(self.items(spec), spec.gpu_fabrics)
 
     def plans(self, spec: ExperimentSpec, capacity: "Capacity | None") -> "list[tuple[int, Plan]]":

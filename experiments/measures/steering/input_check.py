@@ -4,6 +4,7 @@ from railyard.core.errors import BadInput
 from railyard.experiments.measures.steering.spec import background_of, grid_of
 from railyard.experiments.measures.workloads.spec import workloads_of
 from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.experiments.spec.fabric_checks import check_joined
 from railyard.workloads.background.spec import check_background, check_patterns
 
 
@@ -16,6 +17,7 @@ def check_routing(spec: ExperimentSpec) -> None:
     background = background_of(spec)
     if grid and background:
         raise BadInput("background", len(background), "can't be given together with grid, which makes its own")
+    check_joined(spec, "routing")
     for fabric in spec.gpu_fabrics:
         check_background(background, fabric)
         if grid:

@@ -12,6 +12,7 @@ from railyard.experiments.measures.definition import MEASURES, Counts, Measure, 
 from railyard.experiments.measures.training.spec import Trainings, TrainingSpec, check_trainings
 from railyard.experiments.options import plain_table
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
+from railyard.experiments.spec.fabric_checks import check_joined
 from railyard.topologies.fabric_kinds import FabricPlan
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Training(Measure[TrainingSpec]):
 
     def check(self, spec: ExperimentSpec, plans: Sequence[FabricPlan]) -> None:
         """Check GPUs, targets and programs."""
+        check_joined(spec, self.key, self.items(spec))
         check_trainings(self.items(spec), plans)
 
     def missing_requirements(self, spec: ExperimentSpec, machine: Machine) -> Iterator[RailyardError]:

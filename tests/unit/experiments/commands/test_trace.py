@@ -114,9 +114,15 @@ def test_packets_on_the_policys_paths_pass() -> None:
     assert follows_policy([good, good], expected)
     assert not follows_policy([good, went(A, NEAR, B, lost_after=6)], expected)
     assert verdict([good, good], expected) == verdict([good, went(A, FAR, B)], [*expected, Path("rd", 1)])
-    for ways, paths in (([], expected), ([good], [])):
-        with pytest.raises(ValueError, match="verdict"):
-            verdict(ways, paths)
+    with pytest.raises(ValueError, match="verdict"):
+        verdict([], expected)
+
+
+def test_without_a_path_lost_packets_follow_the_policy() -> None:
+    lost = went(A, NEAR, B, lost_after=1)
+    assert verdict([lost, lost], []) == "as the policy says"
+    assert not follows_policy([lost, went(A, NEAR, B)], [])
+    assert verdict([lost, went(A, NEAR, B)], []) == "a detour (1 of 2): the policy says no path"
 
 
 def test_path_of_a_probe_gets_the_policys_name() -> None:
