@@ -92,7 +92,7 @@ def test_the_conjecture_fails_only_below_its_ratio() -> None:
     assert found[8, 2, Fraction(9)] == Fraction(15, 10)
     assert (8, 8, Fraction(9)) not in found
     assert all(ratio < bound.least_ratio(x, y) for x, y, ratio in found)
-    assert [claim.agrees for claim in FIGURES["allgather"]().claims] == [False, True, True]
+    assert [claim.agrees for claim in FIGURES["allgather"]().claims] == [False, True, True, False, True, False, True]
 
 
 def test_allgather_rows_have_small_grids_and_platforms() -> None:
@@ -102,6 +102,7 @@ def test_allgather_rows_have_small_grids_and_platforms() -> None:
     assert h100["eq12"] == h100["eq13"] == h100["conjectured"] == 7
     assert h100["eq1"] == pytest.approx(7 + 8 * 7 / 9)  # (y-1)/C_S + y(x-1)/C_F
     assert h100["cut"] == "1 / 0 / 8"
+    assert h100["pipelined_over_eq13"] == pytest.approx((7 + 7 / 9 / 4) / 7)  # 4 pieces of each share
     assert {row["platform"] for row in rows} == {"–", *allgather.SHOWN}
 
 
