@@ -111,8 +111,8 @@ def check_numbers(on: tuple[int, ...] | None, fabrics: int, field: str) -> None:
 
 
 def is_path(name: str) -> bool:
-    """Return whether a name is that of a YAML file."""
-    return name.endswith((".yaml", ".yml"))
+    """Return whether a name is that of a YAML or JSON file."""
+    return name.endswith((".yaml", ".yml", ".json"))
 
 
 def read_yaml(path: Path, field: str, written: str = "") -> object:

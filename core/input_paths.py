@@ -18,7 +18,7 @@ from railyard.core.config import is_path
 
 @dataclass(frozen=True)
 class _Mark:
-    """Marks a field that is a path; with `or_name`, only where its text ends as that of a YAML file does."""
+    """Marks a field that is a path; with `or_name`, only where its text ends as that of a YAML or JSON file does."""
 
     or_name: bool = False
 
@@ -33,7 +33,7 @@ _PATH = _Mark()
 _NAME_OR_PATH = _Mark(or_name=True)
 InputPath = Annotated[str, _PATH, AfterValidator(_PATH.absolute)]
 NameOrPath = Annotated[str, _NAME_OR_PATH, AfterValidator(_NAME_OR_PATH.absolute)]
-"""The name of a definition that comes with Railyard, or the path of a YAML file."""
+"""The name of a definition that comes with Railyard, or the path of a YAML or JSON file."""
 Models = Callable[[Mapping[Any, Any]], Iterable[type[BaseModel]]]
 
 

@@ -98,6 +98,8 @@ def command(
             problem = unknown_name_hint(name, [*loading.names(), *model_names()])
             raise BadInput("NAME", name, f"{problem.replace('known', 'an experiment or a model', 1)}; or a file")
         return print_workloads(loading.load_any(name), console)
+    if name.endswith(".json"):
+        return _print_placement(PlacementSpec(model=name), console)
     data = read_yaml(Path(name), "FILE", name)
     keys = frozenset(data) if isinstance(data, dict) else frozenset()
     if keys & ({*experiment_model().ordered_keys()} - {"name"}):

@@ -1,4 +1,7 @@
-"""The catalogue of models: a YAML file each in `workloads/models`, its source on line 1; yours is a path away."""
+"""The catalogue of models: a YAML file each in `workloads/models`, its source on line 1; yours is a path away.
+
+A path that ends in .json is the config.json of a model on Hugging Face.
+"""
 
 from functools import cache
 from pathlib import Path
@@ -6,10 +9,11 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from railyard.core.config import ConfigModel, field_error, is_path, parse_by_kind, parse_yaml, read_yaml
+from railyard.core.config import ConfigModel, field_error, is_path, parse_by_kind, parse_model, parse_yaml, read_yaml
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.installation import data_file
 from railyard.workloads.models import transformer
+from railyard.workloads.models.hugging_face import read_config
 from railyard.workloads.models.transformer import Transformer
 from railyard.workloads.placement.layout import Count, Parallelism
 
@@ -49,21 +53,21 @@ class _Transformer(_Model):
 
     @property
     def transformer(self) -> Transformer:
-        """The same shape as a `Transformer`: a GPT of 2022, with biases, learned positions and unfused attention."""
-        return Transformer(
-            kind="transformer",
-            parameters=self.parameters,
-            layers=self.layers,
-            hidden=self.hidden,
-            heads=self.heads,
-            vocabulary=self.vocabulary,
-            tied_embeddings=True,
-            positions=self.sequence,
-            sequence=self.sequence,
-            biases=True,
-            norm_biases=True,
-            fused_attention=False,
-        )
+        """The same shape as a `Transformer`: a GPT of 2022, with biases, learned positions and unfused attention.
+
+        BadInput for a size beyond a `Transformer`'s limits.
+        """
+        sizes = ("parameters", "layers", "hidden", "heads", "vocabulary", "sequence")
+        shape = {
+            "kind": "transformer",
+            **{size: getattr(self, size) for size in sizes},
+            "tied_embeddings": True,
+            "positions": self.sequence,
+            "biases": True,
+            "norm_biases": True,
+            "fused_attention": False,
+        }
+        return parse_model(Transformer, shape, "model")
 
     @property
     def all_parameters(self) -> int:
@@ -233,10 +237,12 @@ def model_title(name: str) -> str:
 
 
 def load_model(name: str, field: str = "model") -> Model:
-    """Return a model of the catalogue by its name, or any by the path of its file (something that ends in .yaml).
+    """Return a model of the catalogue by its name, or any by the path of its file (.yaml, or Hugging Face's .json).
 
     BadInput unless the heads share out `hidden` evenly, and the published parameters may be those of the shape.
     """
+    if name.endswith(".json"):
+        return read_config(Path(name), field)
     if is_path(name):
         return _checked(read_yaml(Path(name), field), f"{field} {Path(name).name}")
     if name not in model_names():

@@ -13,9 +13,14 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from railyard.core.config import ConfigModel, field_error
-from railyard.workloads.placement.layout import Count
 
-NotNegative = Annotated[int, Field(ge=0)]
+# beyond any model, and products of several still fit in a float
+_MOST: Final = 2**40
+Count = Annotated[int, Field(ge=1, le=_MOST)]
+CountOrZero = Annotated[int, Field(ge=0, le=_MOST)]
+Parameters = Annotated[int, Field(ge=1, le=2**60)]
+# `layer_sequence` names each
+Layers = Annotated[int, Field(ge=1, le=10_000)]
 # How far the stated parameters may be from those that the shape counts to. Published totals are rounded to two or three
 # digits; a forgotten gate, untied embedding or grouped-query attention is further away.
 MAX_PARAMETER_ERROR: Final = 0.02
@@ -136,8 +141,8 @@ class Transformer(ConfigModel):
     text: ClassVar[str] = "a transformer"
 
     kind: Literal["transformer"]
-    parameters: Count
-    layers: Count
+    parameters: Parameters
+    layers: Layers
     hidden: Count
     heads: Count
     kv_heads: Count = Field(default_factory=lambda data: data.get("heads", 1))
@@ -146,16 +151,16 @@ class Transformer(ConfigModel):
     gated: bool = False
     vocabulary: Count
     tied_embeddings: bool = False
-    positions: NotNegative = 0
+    positions: CountOrZero = 0
     sequence: Count
     biases: bool = False
     norm_biases: bool = False
     query_key_norms: bool = False
-    experts: NotNegative = 0
-    experts_per_token: NotNegative = 0
+    experts: CountOrZero = 0
+    experts_per_token: CountOrZero = 0
     expert_ffn: Count = Field(default_factory=lambda data: data.get("ffn", 1))
-    shared_experts: NotNegative = 0
-    dense_layers: NotNegative = 0
+    shared_experts: CountOrZero = 0
+    dense_layers: CountOrZero = 0
     moe_every: Count = 1
     latent_attention: LatentAttention | None = None
     window: Count | None = None
@@ -164,12 +169,16 @@ class Transformer(ConfigModel):
 
     @model_validator(mode="after")
     def _check_shape(self) -> Self:
+        if "head_size" not in self.model_fields_set and self.hidden % self.heads:
+            raise field_error("heads", self.heads, f"must divide hidden = {self.hidden}, or head_size be given")
         if self.heads % self.kv_heads:
             raise field_error("kv_heads", self.kv_heads, f"must divide the {self.heads} heads")
         if self.dense_layers > self.layers:
             raise field_error("dense_layers", self.dense_layers, f"must be at most the {self.layers} layers")
         if self.experts and not 1 <= self.experts_per_token <= self.experts:
-            raise field_error("experts_per_token", self.experts_per_token, f"must be from 1 to {self.experts}, experts")
+            raise field_error(
+                "experts_per_token", self.experts_per_token, f"must be from 1 to the {self.experts} experts"
+            )
         for field in ("experts_per_token", "shared_experts", "dense_layers"):
             if getattr(self, field) and not self.experts:
                 raise field_error(field, getattr(self, field), "must be 0 without experts")
