@@ -261,7 +261,7 @@ def _order_findings(routes_of: CommunicatorRoutes) -> Iterator[str]:
 
 def _initialization_findings(routes_of: CommunicatorRoutes) -> Iterator[str]:
     communicator = routes_of.communicator
-    if communicator.is_traced or not communicator.connections or not routes_of.missing:
+    if not communicator.has_begun or not communicator.connections or not routes_of.missing:
         return
     ranks = [str(rank) for rank in routes_of.missing]
     yield (

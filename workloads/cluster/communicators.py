@@ -2,8 +2,18 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
-from railyard.workloads.cluster.records import Cluster, Communicator, CommunicatorPart, Member, Nic
+from railyard.workloads.cluster.records import (
+    Cluster,
+    Communicator,
+    CommunicatorPart,
+    Connection,
+    ConnectionId,
+    End,
+    Member,
+    Nic,
+)
 
 
 def join(cluster: Cluster) -> None:
@@ -39,15 +49,19 @@ def _without_identity(cluster: Cluster, parts: Iterable[CommunicatorPart]) -> li
     for part in parts:
         if part.identity:
             continue
-        size = part.size or _size_of(part)
-        turn = turns[part.process, size]
-        turns[part.process, size] += 1
-        by_turn[size, turn].append(part)
+        if not part.size:
+            # an excerpt without any line of the initialization
+            by_turn[0, 0].append(part)
+            continue
+        turn = turns[part.process, part.size]
+        turns[part.process, part.size] += 1
+        by_turn[part.size, turn].append(part)
     groups: list[list[CommunicatorPart]] = []
     for (size, _), candidates in by_turn.items():
         separated = _separated(candidates)
         if len(separated) > 1:
-            text = f"{len(separated)} communicators of {size} ranks have no id in the log: separated by host and order"
+            ranks = f"{size} ranks" if size else "unknown size"
+            text = f"{len(separated)} communicators of {ranks} have no id in the log: separated by host and order"
             cluster.gaps[text] = None
         groups += separated
     return groups
@@ -101,13 +115,26 @@ def _communicator(parts: Sequence[CommunicatorPart]) -> Communicator:
         if part.global_rank >= 0:
             communicator.global_ranks[part.rank] = part.global_rank
         communicator.name = communicator.name or part.title
+        communicator.has_begun = communicator.has_begun or bool(part.pointer or part.rings)
         if part.is_initialized:
             communicator.initialized.add(part.rank)
         for connection, end in part.sent.items():
             communicator.connections[connection].sender = end
         for connection, end in part.received.items():
             communicator.connections[connection].receiver = end
+    _add_trees(communicator, parts)
     return communicator
+
+
+def _add_trees(communicator: Communicator, parts: Sequence[CommunicatorPart]) -> None:
+    """Add a connection between each two neighbouring heads of a CollNet tree, which must be on one rail to reach it."""
+    heads_of: defaultdict[int, dict[int, End]] = defaultdict(dict)
+    for part in parts:
+        for channel, end in part.heads.items():
+            heads_of[channel][part.rank] = end
+    for channel, heads in heads_of.items():
+        for src, dst in pairwise(sorted(heads)):
+            communicator.connections.setdefault(ConnectionId(channel, src, dst), Connection(heads[src], heads[dst]))
 
 
 def _add_nics(cluster: Cluster, communicator: Communicator) -> None:

@@ -12,6 +12,7 @@ from railyard.core.errors import BadInput
 from railyard.core.registry import Registry
 from railyard.workloads.cluster.records import Cluster, Source
 
+MAX_RANKS: Final = 2**20
 _RANK_IN_NAME: Final = re.compile(
     r"(?:^|[^A-Za-z])rank[_.-]?(?P<named>\d+)(?!\d)|(?P<last>\d+)(?:\.(?:pt|trace|et|json|pkl|pickle|gz))*$"
 )
@@ -20,7 +21,8 @@ _RANK_IN_NAME: Final = re.compile(
 def rank_in_name(file: str) -> int:
     """Return the rank in a file's name: after `rank`, or its last number. BadInput if it has none."""
     match = _RANK_IN_NAME.search(file)
-    if not match:
+    # a larger number is a process or a time
+    if not match or int(match["named"] or match["last"]) >= MAX_RANKS:
         raise BadInput(file, "its name", "must have the rank, as nccl_trace_rank_3 or trace.3.json")
     return int(match["named"] or match["last"])
 

@@ -103,10 +103,11 @@ class LastCall:
 class Communicator:
     """A group of ranks.
 
-    `initialized`: the ranks whose process logged the end of the initialization. `calls`: of each collective, how often
-    its ranks called it, all together, and `call_bytes` of those calls. `sends`: how often a rank sent to another.
-    `last_calls`: of each rank, where a dump has it. `global_ranks`: ranks of the job, by rank of the communicator,
-    where they are known. `is_traced`: a trace has its calls, and no file can have its connections.
+    `has_begun`: whether a process logged its initialization; `initialized`: the ranks whose process logged its end.
+    `calls`: of each collective, how often its ranks called it, all together, and `call_bytes` of those calls. `sends`:
+    how often a rank sent to another. `last_calls`: of each rank, where a dump has it. `global_ranks`: ranks of the job,
+    by rank of the communicator, where they are known. `is_traced`: a trace has its calls, and no file can have its
+    connections.
     """
 
     name: str
@@ -114,6 +115,7 @@ class Communicator:
     members: dict[int, Member] = field(default_factory=dict)
     rings: dict[int, tuple[int, ...]] = field(default_factory=dict)
     connections: dict[ConnectionId, Connection] = field(default_factory=lambda: defaultdict(Connection))
+    has_begun: bool = False
     initialized: set[int] = field(default_factory=set)
     calls: Counter[str] = field(default_factory=Counter)
     call_bytes: Counter[str] = field(default_factory=Counter)
@@ -137,6 +139,7 @@ class CommunicatorPart:
     was not logged. `bus_id`: of the process's GPU. `calls`: of each collective, how often it was called, and
     `call_bytes` of these calls: of what goes in or of what comes out, whichever is more. `sends`: how often a rank of
     the communicator sends to another. `group`: all of its ranks of the job, in its order. `is_traced`: as of a trace.
+    `heads`: its NIC in each channel's tree of CollNet, if it is one of those that join the tree.
     """
 
     process: str
@@ -149,6 +152,7 @@ class CommunicatorPart:
     rings: dict[int, tuple[int, ...]] = field(default_factory=dict)
     sent: dict[ConnectionId, End] = field(default_factory=dict)
     received: dict[ConnectionId, End] = field(default_factory=dict)
+    heads: dict[int, End] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)
     call_bytes: Counter[str] = field(default_factory=Counter)
     sends: Counter[tuple[int, int]] = field(default_factory=Counter)

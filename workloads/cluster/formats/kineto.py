@@ -1,10 +1,10 @@
 """PyTorch's profile (Kineto), as `torch.profiler` exports it: JSON, a file for each rank.
 
-`distributedInfo` has the rank and the process groups. Each call of torch.distributed is an event `record_param_comms`,
-and the arguments of such an event are those of torch/csrc/distributed/c10d/ParamCommsUtils.hpp.
+`distributedInfo` has the rank and the process groups. Each call of torch.distributed is an event `record_param_comms`
+of the CPU, with arguments as in torch/csrc/distributed/c10d/ParamCommsUtils.hpp.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from railyard.core.errors import BadInput
@@ -19,7 +19,6 @@ from railyard.workloads.cluster.definition import CLUSTER_FORMATS, DocumentForma
 from railyard.workloads.cluster.records import Cluster, Source
 from railyard.workloads.traces.common import parse_json
 
-CALL: Final = "record_param_comms"
 NAME: Final = "Collective name"
 _KEYS: Final = (b'"distributedInfo"', b'"traceEvents"', b'"deviceProperties"')
 
@@ -41,7 +40,8 @@ class Kineto(DocumentFormat):
         information = data.get("distributedInfo") or {}
         if not isinstance(events, list) or not isinstance(information, dict):
             raise BadInput(source.file, "traceEvents", "is no list of events: a profile has one")
-        calls = list(_calls(events))
+        # a profile of the GPU alone has the calls' kernels, with the same arguments
+        calls = _calls(events, "cpu_op") or _calls(events, "kernel")
         if not information and not calls:
             raise BadInput(source.file, "distributedInfo", "is missing: the profiled program was not distributed")
         rank = information.get("rank")
@@ -58,14 +58,16 @@ class Kineto(DocumentFormat):
             cluster.gaps[f"{source.file}: {unplaced:,} calls are of groups whose ranks it doesn't list"] = None
 
 
-def _calls(events: list[Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the arguments of each call of a collective, send or receive."""
+def _calls(events: list[Any], category: str) -> list[Mapping[str, Any]]:
+    """Return the arguments of each call of a collective, send or receive: of the CPU's events, or of the kernels."""
+    calls: list[Mapping[str, Any]] = []
     for event in events:
-        if not isinstance(event, dict) or event.get("name") != CALL:
+        if not isinstance(event, dict) or event.get("cat") != category:
             continue
         arguments = event.get("args")
         if isinstance(arguments, dict) and operation_of(str(arguments.get(NAME, ""))):
-            yield arguments
+            calls.append(arguments)
+    return calls
 
 
 def _add_call(traced: TracedRank, arguments: Mapping[str, Any]) -> bool:

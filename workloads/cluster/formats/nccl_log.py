@@ -5,6 +5,7 @@ versions have in common, and a line that none of them fits is counted and shown.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -21,7 +22,7 @@ from railyard.workloads.cluster.records import (
 )
 
 _LINE: Final = re.compile(
-    r"(?:(?P<host>[^\s:<>\[\]]+):(?P<pid>\d+):(?P<thread>\d+) )?\[(?P<device>-?\d+)\] (?:\S+:\d+ )?"
+    r"(?:(?P<host>[^\s:<>\[\]]+):(?P<pid>\d+)(?::(?P<thread>\d+))? )?\[(?P<device>-?\d+)\] (?:\S+:\d+ )?"
     r"R?NCCL (?P<level>INFO|WARN) ?(?P<text>.*)"
 )
 _VERSION: Final = re.compile(r"\b(?P<library>R?CCL|NCCL) version ?:? ?(?P<version>\d+\.\d+[.\d]*\S*)")
@@ -32,11 +33,18 @@ _CONNECTION: Final = re.compile(
     r"(?P<src>\d+)(?:\[(?P<src_device>[0-9a-f]+)\])? -> (?P<dst>\d+)(?:\[(?P<dst_device>[0-9a-f]+)\])? "
     r"(?:\[(?P<side>send|receive)\] )?via (?P<via>.+)"
 )
+_COLLNET: Final = re.compile(
+    r"CollNet (?P<channel>\d+)/\d+ : (?P<rank>\d+) \[(?:send|receive)\] via (?P<via>COLLNET/.+)"
+)
+_POINTER: Final = re.compile(r" comm (?P<pointer>0x[0-9a-f]+) nRanks \d+$")
+"""What RCCL adds to a connection."""
 _NETWORK: Final = re.compile(
     r"(?P<transport>NET|COLLNET)/(?P<network>[^/]+)/(?P<nic>\d+)(?:\((?P<proxy>\d+)\))?(?P<flags>.*)"
 )
 _SETTING: Final = re.compile(r"(?P<name>(?:NCCL|RCCL)_\w+) set (?:by environment )?to (?P<value>.*?)\.?$")
-_IB_NIC: Final = re.compile(r"\[(?P<number>\d+)\](?:=\{(?P<merged>[^}]*)\}|(?P<name>[^\s:\[\]]+):\d+/(?P<kind>\w+))")
+_IB_NIC: Final = re.compile(
+    r"\[(?P<number>\d+)\](?:=\{(?P<merged>[^}]*)\}|(?P<name>[^\s:\[\]]+):(?P<port>\d+)/(?P<kind>\w+))"
+)
 _PORT_OF_MERGED: Final = re.compile(r"(?P<name>[^\s:\[\]]+):\d+/(?P<kind>\w+)")
 _SOCKET_NIC: Final = re.compile(r"\[(?P<number>\d+)\](?P<name>[^\s:\[\]]+):")
 _OFI_NICS: Final = re.compile(r"Selected [Pp]rovider is (?P<provider>[^ ,]+).*?\(found (?P<count>\d+) nics\)")
@@ -52,10 +60,17 @@ _WITHOUT_FACTS: Final = (
     "=== System", "==========", "Pattern", "Topology detection", "CPU/", "GPU/", "NIC/", "PCI/", "NUMA", "+ ", "- ",
     "Max NThreads", "Latency/AlgBw", "Algorithm", "Could not enable P2P", "MSCCL", "transport", "init.cc", "group.cc",
     "enqueue", "include/", "misc/", "channel.cc", "graph/", "net.cc", "proxy.cc", "Flush : ", "isAllDirectP2p",
+    "SHARP ", "ncclTopo", "ncclP2pSchedule", "ncclPollProxyResponse", "rocm_smi_lib", "PXN Disabled", "Dmabuf",
+    "proxy listening socket", "ENV/Plugin", "register comm", "MMAP allocated", "Received and initiated", "resp.opId",
+    "MemManager", "Assigned ", "Initialized ", "CollNet ",
 )  # fmt: skip
 """Beginnings of lines that are known, and of which nothing is needed here."""
-_GRAPH_LINE: Final = re.compile(r"\d+ (?:coll channels|: )|[A-Za-z0-9]+ *\|(?: +[\d./]+)+")
-"""Lines of the graph search: `16 coll channels, ...`, `0 : NET/1 GPU/0 ...`, `AllReduce | 0.0/ 0.0 | ...`."""
+_OTHER_LINES: Final = re.compile(
+    r"\d+ (?:coll channels|: )|[A-Za-z0-9]+ *\|(?: +[\d./]+)+|\S+\.\w+:\d+ -> \d+|\w+: \d+ Bytes -> Algo "
+)
+"""Of the graph search `16 coll channels, ...`, `0 : NET/1 GPU/0 ...` and `AllReduce | 0.0/ 0.0 | ...`, of an error
+`net.cc:829 -> 2`, of tuning `AllReduce: 4096 Bytes -> Algo RING ...`.
+"""
 
 
 @CLUSTER_FORMATS.register("nccl-log")
@@ -83,6 +98,7 @@ class _Reader(LineReader):
         self._parts_of_process: dict[str, list[CommunicatorPart]] = {}
         self._sorts: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], None]], ...] = (
             (_CONNECTION, self._connection),
+            (_COLLNET, self._collnet),
             (_RING, self._ring),
             (_COMMUNICATOR, self._communicator),
             (_SETTING, self._setting),
@@ -130,7 +146,7 @@ class _Reader(LineReader):
 
     def _is_without_facts(self) -> bool:
         text = self._text.lstrip()
-        return not text or text.startswith(_WITHOUT_FACTS) or bool(_GRAPH_LINE.match(text))
+        return not text or text.startswith(_WITHOUT_FACTS) or bool(_OTHER_LINES.match(text))
 
     def _current_part(self) -> CommunicatorPart:
         """Return the part that this line's thread works on; a new one if there is none."""
@@ -194,10 +210,18 @@ class _Reader(LineReader):
         connection = ConnectionId(int(match["channel"]), src, dst, is_p2p=match["index"] == "1")
         is_receiver = match["side"] == "receive"
         rank = dst if is_receiver else src
-        part = self._part_of(rank)
+        pointer = _POINTER.search(match["via"])
+        named = self._part_with(pointer["pointer"]) if pointer else None
+        part = named or self._part_of(rank)
         part.rank = rank
         ends = part.received if is_receiver else part.sent
         ends[connection] = end_of(match["via"])
+
+    def _collnet(self, match: re.Match[str]) -> None:
+        """`CollNet 00/0 : 4 [receive] via COLLNET/SHARP/0/GDRDMA`: rank 4 is a head of channel 0's tree, by NIC 0."""
+        part = self._part_of(int(match["rank"]))
+        part.rank = int(match["rank"])
+        part.heads[int(match["channel"])] = end_of(match["via"])
 
     def _part_of(self, rank: int) -> CommunicatorPart:
         current = self._part_of_thread.get((self._process, self._thread))
@@ -220,9 +244,14 @@ class _Reader(LineReader):
     def _nics(self) -> None:
         """`NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>`."""
         nics = self._cluster.host(self._host).nics
+        # a plugin that found NICs without names was given up for this one
+        for number in [number for number, nic in nics.items() if not nic.name]:
+            del nics[number]
         is_socket = self._text.startswith("NET/Socket")
         pattern = _SOCKET_NIC if is_socket else _IB_NIC
-        for match in pattern.finditer(self._text.partition("; OOB")[0]):
+        matches = list(pattern.finditer(self._text.partition("; OOB")[0]))
+        devices = Counter(match["name"] for match in matches)
+        for match in matches:
             number = int(match["number"])
             name = match["name"] or ""
             kind = "Socket" if is_socket else match["kind"] or ""
@@ -230,6 +259,9 @@ class _Reader(LineReader):
                 ports = list(_PORT_OF_MERGED.finditer(match["merged"]))
                 name = "+".join(dict.fromkeys(port["name"] for port in ports))
                 kind = ports[0]["kind"] if ports else ""
+            elif devices[name] > 1:
+                # the ports of one device, each of which may be plugged in elsewhere
+                name = f"{name}:{match['port']}"
             nics[number] = Nic(number, name, kind)
 
     def _ofi_nics(self, match: re.Match[str]) -> None:

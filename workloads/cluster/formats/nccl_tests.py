@@ -11,7 +11,8 @@ _RANK: Final = re.compile(
     r"(?: \[(?P<bus_id>[0-9a-fx:.]+)\])?"
 )
 _ROW: Final = re.compile(
-    r"^\s*(?P<bytes>\d+)\s+\d+\s+\w+\s+\w+\s+-?\d+\s+[\d.]+\s+[\d.]+\s+(?P<bus>[\d.]+)\s+(?P<wrong>\d+|N/A)\b"
+    r"^\s*(?P<bytes>\d+)\s+\d+\s+\w+\s+\w+\s+(?:-?\d+\s+)?[\d.]+\s+[\d.]+\s+(?P<bus>[\d.]+)\s+"
+    r"(?:(?P<wrong>\d+)|N/A|\d[\d.]*e[+-]\d+)(?:\s|$)"
 )
 _NAMES: Final = re.compile(r"\b(?P<program>\w+)_perf\b")
 _COLLECTIVES: Final = {
@@ -43,7 +44,8 @@ class _Reader(LineReader):
     def read(self, line: str) -> bool:
         """Take a rank's place, or a row of bandwidths."""
         if row := _ROW.match(line):
-            wrong = 0 if row["wrong"] == "N/A" else int(row["wrong"])
+            # older versions have the largest error in its place
+            wrong = int(row["wrong"] or 0)
             bus_bps = float(row["bus"]) * BITS_OF_GB
             self._cluster.bandwidths.append(Bandwidth(self._collective, int(row["bytes"]), bus_bps, wrong))
             return True
