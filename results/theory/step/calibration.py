@@ -1,0 +1,69 @@
+"""Choose the shares of efficiency.yaml again, on the rows of Megatron-Bridge's releases 25.09 and 25.11.
+
+`python -m railyard.results.theory.step.calibration` prints them. Dense rows choose the share of each platform's low
+precision (fp8 and mxfp8 together, as most platforms have only one of them); MoE rows then choose what experts reach,
+and what a MoE layer takes beside its size. nvfp4 has no row, and takes the share of the formats of 8 bits.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import product
+from statistics import fmean
+from typing import Final
+
+from railyard.results.theory.step.holdout.rows import MeasuredStep, measured_steps, predicted_on_s
+
+SHARES: Final = tuple(percent / 100 for percent in range(40, 81))
+EXPERT_SHARES: Final = (0.35, 0.5, 0.7, 1.0)
+MOE_LAYER_S: Final = (0.0, 0.001, 0.002, 0.003, 0.004, 0.005)
+
+
+def rows_to_fit(is_moe: bool) -> list[MeasuredStep]:
+    """Return the rows that may choose constants, dense or MoE."""
+    return [row for row in measured_steps() if row["table"] == "bridge" and row.fitted and row.is_moe == is_moe]
+
+
+def matmul_share(platform: str) -> float:
+    """Return the share of a platform's 8-bit peak that leaves the smallest sum of squared errors of its dense rows."""
+    rows = [row for row in rows_to_fit(is_moe=False) if row["platform"] == platform]
+
+    def squared_error(share: float) -> float:
+        errors = (_error(row, matmul_share=share) for row in rows)
+        return sum(error**2 for error in errors)
+
+    return min(SHARES, key=squared_error)
+
+
+def expert_constants() -> tuple[float, float]:
+    """Return the share that experts reach and the time of a MoE layer, s, with the smallest mean error of MoE rows."""
+    rows = rows_to_fit(is_moe=True)
+
+    def mean_error(constants: Sequence[float]) -> float:
+        expert_share, moe_layer_s = constants
+        return fmean(abs(_error(row, expert_share=expert_share, moe_layer_s=moe_layer_s)) for row in rows)
+
+    expert_share, moe_layer_s = min(product(EXPERT_SHARES, MOE_LAYER_S), key=mean_error)
+    return expert_share, moe_layer_s
+
+
+def platforms_to_fit() -> Iterable[str]:
+    """Return the platforms that have dense rows to choose a share on."""
+    return sorted({row["platform"] for row in rows_to_fit(is_moe=False)})
+
+
+def _error(row: MeasuredStep, **constants: float) -> float:
+    """Return predicted over measured time, less 1, with other constants."""
+    hardware = replace(row.hardware, **constants)  # type: ignore[arg-type]
+    return predicted_on_s(row, hardware) / row.seconds - 1
+
+
+def main() -> None:
+    """Print the constants."""
+    for platform in platforms_to_fit():
+        print(f"{platform}: {matmul_share(platform):.2f}")
+    expert_share, moe_layer_s = expert_constants()
+    print(f"experts: {expert_share}, moe_layer_s: {moe_layer_s}")
+
+
+if __name__ == "__main__":
+    main()

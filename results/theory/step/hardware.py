@@ -1,0 +1,113 @@
+"""The rates that GPUs and links reach in training, by platform and number format.
+
+`matmul_share`: share of the format's peak that large matmuls with parameters reach. bf16 takes the A100's, fitted on
+nine published times (results/theory/iteration). The low-precision shares of efficiency.yaml were chosen on the
+releases 25.09 and 25.11 of Megatron-Bridge alone (calibration.py does it again).
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+import yaml
+
+from railyard.core.errors import BadInput, unknown_name_hint
+from railyard.core.installation import data_file
+from railyard.results.theory.iteration.iteration_time import A100
+from railyard.topologies.platforms import PLATFORMS, Precision
+
+EFFICIENCY: Final = data_file("results/theory/step/efficiency.yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """GPUs in HB domains. Rates per GPU and direction, in bytes/s; peaks in FLOP/s; latencies and times in s.
+
+    bf16_flops, precise_flops: peaks in bf16 and in the number format of matmuls with parameters
+    matmul_share, bf16_share: shares that matmuls with parameters in that format, and bf16 matmuls, reach of their peaks
+    attention_share: share of the bf16 peak that fused attention reaches
+    expert_share: share of `matmul_share` that matmuls of routed experts reach, being many and small
+    pass_s: time of a layer's pass that doesn't depend on its size (launches, ramps and tails of kernels)
+    moe_layer_s: the same of routing and permuting, for a MoE layer and micro-batch, all passes together
+    memory_share: share of the HBM's rate that all other kernels reach
+    """
+
+    gpus: int
+    domain_gpus: int
+    precision: Precision
+    bf16_flops: float
+    precise_flops: float
+    hb_bytes_per_s: float
+    rail_bytes_per_s: float
+    memory_bytes: float
+    memory_bytes_per_s: float
+    matmul_share: float
+    bf16_share: float
+    attention_share: float
+    expert_share: float
+    memory_share: float
+    pass_s: float
+    moe_layer_s: float
+    hb_latency_s: float
+    rail_latency_s: float
+
+
+@cache
+def efficiency() -> dict[str, dict[str, float]]:
+    """Return the shares by platform, and those of every platform under `all`."""
+    shares: dict[str, dict[str, float]] = yaml.safe_load(EFFICIENCY.read_text("utf-8"))
+    return shares
+
+
+def make_hardware(platform: str, gpus: int, domain_gpus: int | None = None, precision: Precision = "bf16") -> Hardware:
+    """Return the cluster. BadInput for an unknown platform, a part of an HB domain, or a format without a peak.
+
+    platform: its name, or its file's path
+    domain_gpus: GPUs of an HB domain; the platform's, or the largest number below it that divides `gpus`
+    """
+    if platform not in PLATFORMS:
+        raise BadInput("platform", platform, f"{unknown_name_hint(platform, PLATFORMS)}, or the path of a .yaml file")
+    p = PLATFORMS[platform]
+    size = domain_gpus or largest_domain(gpus, p.domain_gpus)
+    if gpus % size:
+        # the nearest numbers that work are what the user needs next
+        lower = gpus // size * size
+        nearest = f"{lower:,} or {lower + size:,}" if lower else f"{size:,}"
+        raise BadInput("gpus", gpus, f"must be a multiple of the {size:,} GPUs of an HB domain: {nearest}")
+    shares = efficiency()["all"] | efficiency().get(p.name, {})
+    bf16_share = p.matmul_efficiency or A100.matmul_efficiency
+    overhead_flops = A100.overhead_flops if p.overhead_flops is None else p.overhead_flops
+    return Hardware(
+        gpus=gpus,
+        domain_gpus=size,
+        precision=precision,
+        bf16_flops=p.flops,
+        precise_flops=p.peak_flops(precision),
+        hb_bytes_per_s=p.hb_bps / 8,
+        rail_bytes_per_s=p.rail_bps / 8,
+        memory_bytes=float(p.memory_bytes),
+        memory_bytes_per_s=p.memory_bytes_per_s or A100.memory_bytes_per_s,
+        matmul_share=bf16_share if precision == "bf16" else shares[precision],
+        bf16_share=bf16_share,
+        attention_share=shares["attention"],
+        expert_share=shares["experts"],
+        memory_share=p.memory_efficiency or A100.memory_efficiency,
+        pass_s=overhead_flops / bf16_share / p.flops,
+        moe_layer_s=shares["moe_layer_s"],
+        hb_latency_s=A100.hb_latency_s if p.hb_latency_s is None else p.hb_latency_s,
+        rail_latency_s=A100.rail_latency_s if p.rail_latency_s is None else p.rail_latency_s,
+    )
+
+
+def largest_domain(gpus: int, domain_gpus: int) -> int:
+    """Return how many GPUs of each HB domain a job of `gpus` uses: as many of its `domain_gpus` as divide `gpus`.
+
+    A job of 256 GPUs takes 64 of the 72 of an NVL72. Fewer than half of a domain are never chosen: then the domain's
+    own size is returned, which `make_hardware` refuses.
+    """
+    if gpus <= domain_gpus:
+        return gpus
+    for size in range(domain_gpus, domain_gpus // 2, -1):
+        if gpus % size == 0:
+            return size
+    return domain_gpus

@@ -1,0 +1,122 @@
+"""Intervals of predicted times, from the errors of measured steps that nothing was fitted on.
+
+An interval holds four of five measured steps of the job's class: the same generation of GPUs, number format, and dense
+or MoE. A class with too few rows takes those of its generation, and then all.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+import numpy as np
+
+from railyard.results.theory.step.holdout.rows import MeasuredStep, measured_steps, predicted_s
+
+COVERAGE: Final = 0.8
+MIN_ROWS: Final = 8
+GENERATIONS: Final = {
+    "a100": "A100",
+    "h100": "H100",
+    "h200": "H100",
+    "h800": "H100",
+    "gh200": "H100",
+    "b200": "Blackwell",
+    "b300": "Blackwell",
+    "gb200-nvl72": "Blackwell",
+    "gb300-nvl72": "Blackwell",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JobClass:
+    """Properties that a job shares with measured steps. generation: of GPUs; empty for those never measured."""
+
+    generation: str
+    precision: str
+    is_moe: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Factors on a predicted time, and the measured steps that they are from: how many, and of which class."""
+
+    low: float
+    high: float
+    rows: int
+    of: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Residual:
+    """The logarithm of measured over predicted time of a step that was held out."""
+
+    model: str
+    job_class: JobClass
+    value: float
+
+
+def job_class(platform: str, precision: str, is_moe: bool) -> JobClass:
+    """Return the class of a job on a platform."""
+    return JobClass(GENERATIONS.get(platform, ""), precision, is_moe)
+
+
+def class_of_row(row: MeasuredStep) -> JobClass:
+    """Return the class of a measured step."""
+    return job_class(row["platform"], row["precision"], row.is_moe)
+
+
+@cache
+def _residuals() -> tuple[_Residual, ...]:
+    """Return those of all rows that were held out and can be predicted."""
+    residuals: list[_Residual] = []
+    for row in measured_steps():
+        if row.can_be_predicted and not row.fitted:
+            value = math.log(row.seconds / predicted_s(row))
+            residuals.append(_Residual(row["model"], class_of_row(row), value))
+    return tuple(residuals)
+
+
+def interval_of(wanted: JobClass, without_model: str = "") -> Interval:
+    """Return the interval of a class. `without_model`: a model whose rows are left out, to judge its own rows."""
+    # rows of the same model are alike, so they would make their own interval too narrow
+    residuals = [residual for residual in _residuals() if residual.model != without_model]
+    same_generation = [r for r in residuals if r.job_class.generation == wanted.generation]
+    groups = (
+        ("same GPUs, number format and kind of model", [r for r in same_generation if r.job_class == wanted]),
+        ("same GPUs and kind of model", [r for r in same_generation if r.job_class.is_moe == wanted.is_moe]),
+        ("same kind of model on any GPUs", [r for r in residuals if r.job_class.is_moe == wanted.is_moe]),
+        ("any model on any GPUs", residuals),
+    )
+    for name, rows in groups:
+        if len(rows) >= MIN_ROWS:
+            low, high = _quantiles([row.value for row in rows])
+            return Interval(math.exp(low), math.exp(high), len(rows), name)
+    raise ValueError("too few measured steps")
+
+
+def _quantiles(values: Sequence[float]) -> tuple[float, float]:
+    """Return the bounds between which a new value lies with `COVERAGE`: order statistics, a rank outwards for each."""
+    ordered = np.sort(values)
+    rank = math.floor((1 - COVERAGE) / 2 * (len(ordered) + 1))
+    outer = max(0, rank - 1)
+    return float(ordered[outer]), float(ordered[len(ordered) - 1 - outer])
+
+
+def outside_of_measured(platform: str, precision: str, sequence: int, gpus: int) -> list[str]:
+    """Return in which respects no measured step is like a job, a sentence each."""
+    rows = [row for row in measured_steps() if row.can_be_predicted]
+    on_platform = [row for row in rows if row["platform"] == platform]
+    reasons: list[str] = []
+    if not on_platform:
+        reasons.append(f"no step on {platform} was measured")
+    elif precision not in {row["precision"] for row in on_platform}:
+        reasons.append(f"no step in {precision} on {platform} was measured")
+    longest = max(int(row["sequence"]) for row in rows)
+    if sequence > longest:
+        reasons.append(f"the longest measured sequence is {longest:,}")
+    most = max(int(row["gpus"]) for row in rows)
+    if gpus > most:
+        reasons.append(f"the most measured GPUs are {most:,}")
+    return reasons

@@ -1,0 +1,67 @@
+"""The measured steps: which are fitted, how near predictions come, and how often intervals hold them."""
+
+from collections import Counter
+
+import pytest
+
+from railyard.results.published.catalogue import FIGURES
+from railyard.results.theory.step.calibration import expert_constants, matmul_share, platforms_to_fit
+from railyard.results.theory.step.hardware import efficiency
+from railyard.results.theory.step.holdout.report import predicted_steps
+from railyard.results.theory.step.holdout.rows import measured_steps
+from railyard.results.theory.step.interval import interval_of, job_class, outside_of_measured
+
+
+def test_fitted_rows_are_the_allowed_rows() -> None:
+    fitted = Counter((row["table"], row["release"]) for row in measured_steps() if row.fitted)
+    assert fitted == {
+        ("korthikanti", ""): 4,
+        ("megatron", ""): 5,
+        ("bridge", "25.09"): 17,
+        ("bridge", "25.11"): 28,
+    }
+    assert Counter(row["table"] for row in measured_steps()) == {
+        "korthikanti": 8, "megatron": 10, "vtrain": 109, "dgxc": 36, "mpt": 139, "bridge": 205,
+    }  # fmt: skip
+
+
+def test_bars_are_met_or_explained() -> None:
+    claims = FIGURES["holdout"]().claims
+    missed = {claim.what: claim.ours for claim in claims if not claim.agrees}
+    assert missed == {
+        "mean error, A100, GPT of 2021/22, 109 rows": pytest.approx(6.5, abs=0.1),
+        "mean error, Megatron-Bridge 26.02, MoE, 38 rows": pytest.approx(18.6, abs=0.1),
+        "mean error, Megatron-Bridge 25.11, MoE, 17 rows": pytest.approx(24.6, abs=0.1),
+    }
+    assert all(claim.note for claim in claims if not claim.agrees)
+
+
+def test_calibration_finds_the_stored_constants() -> None:
+    shares = efficiency()
+    for platform in platforms_to_fit():
+        platform_shares = shares["all"] | shares.get(platform, {})
+        assert platform_shares["fp8"] == platform_shares["mxfp8"] == matmul_share(platform)
+    assert expert_constants() == (shares["all"]["experts"], shares["all"]["moe_layer_s"])
+
+
+def test_intervals_hold_most_rows_held_out() -> None:
+    held_out = [step for step in predicted_steps() if not step.row.fitted]
+    inside = sum(step.is_inside for step in held_out)
+    assert 0.65 < inside / len(held_out) < 0.95
+
+
+def test_unmeasured_gpus_have_a_wide_interval() -> None:
+    known = interval_of(job_class("a100", "bf16", is_moe=False))
+    unknown = interval_of(job_class("mi300x", "fp8", is_moe=False))
+    assert known.high / known.low < unknown.high / unknown.low
+    assert unknown.of == "same kind of model on any GPUs"
+
+
+def test_jobs_beyond_all_measured_steps_are_named() -> None:
+    assert outside_of_measured("h100", "fp8", 4096, 1024) == []
+    assert outside_of_measured("mi300x", "bf16", 131072, 16384) == [
+        "no step on mi300x was measured",
+        "the longest measured sequence is 65,536",
+        "the most measured GPUs are 3,072",
+    ]
+    assert outside_of_measured("b200", "nvfp4", 4096, 64) == ["no step in nvfp4 on b200 was measured"]

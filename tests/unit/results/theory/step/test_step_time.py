@@ -1,0 +1,128 @@
+"""The time of a step: against Rail-only's model on the jobs of the papers, and term by term."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from railyard.results.theory.iteration.fit import Measured, measured
+from railyard.results.theory.iteration.fit import predicted_s as by_equations_s
+from railyard.results.theory.step.communication import inside_domain, ring_s
+from railyard.results.theory.step.compute import stored_bytes
+from railyard.results.theory.step.hardware import make_hardware
+from railyard.results.theory.step.step_time import step_time
+from railyard.results.theory.step.strategy import Recipe, one_strategy
+from railyard.workloads.models.catalogue import GptModel, load_transformer
+
+
+def published_job_s(row: Measured) -> float:
+    """Time of a job of the papers by this model, s."""
+    model = GptModel.load(row.model)
+    training = model.training
+    recipe = Recipe(
+        training.global_batch,
+        recompute=row.recipe.recompute,
+        sequence_parallel=row.recipe.sequence_parallel,
+        zero=0,
+        overlap_data=False,
+        equal_stages=True,
+    )
+    strategy = one_strategy(
+        tensor=training.tensor,
+        pipeline=training.pipeline,
+        data=training.data,
+        virtual_stages=training.virtual_stages,
+        micro_batch=training.micro_batch,
+    )
+    hardware = make_hardware("a100", training.gpus, min(model.domain_gpus, training.gpus))
+    return float(step_time(model.transformer, recipe, hardware, strategy).total_s[0])
+
+
+@pytest.mark.parametrize("row", measured(), ids=lambda row: f"{row.table} {row.model} {row.mode}")
+def test_jobs_of_the_papers_are_near_the_equations(row: Measured) -> None:
+    assert published_job_s(row) == pytest.approx(by_equations_s(row), rel=0.012)
+
+
+def test_gpt_stores_what_korthikanti_counts() -> None:
+    model = load_transformer("gpt-22b")
+    (kind,) = model.layer_kinds
+    stored = stored_bytes(model, kind, Recipe(4), one_strategy())
+    assert stored.other[0] == 34 * model.hidden
+    assert stored.scores[0] == 5 * model.heads * model.sequence
+    split = stored_bytes(model, kind, Recipe(4, sequence_parallel=False), one_strategy(tensor=8))
+    assert split.other[0] == (10 + 24 / 8) * model.hidden
+
+
+@given(
+    inside=st.sampled_from([1, 2, 4, 8]),
+    across=st.sampled_from([1, 2, 16, 128]),
+    data_bytes=st.floats(1e6, 1e11),
+)
+def test_ring_is_never_faster_than_its_rails(inside: int, across: int, data_bytes: float) -> None:
+    hardware = replace(make_hardware("h100", 1024), hb_latency_s=0.0, rail_latency_s=0.0)
+    x, y = np.array([float(inside)]), np.array([float(across)])
+    ring = ring_s(np.array([data_bytes]), x, x * y, hardware)[0]
+    if across == 1:
+        assert ring == pytest.approx((inside - 1) / inside * data_bytes / hardware.hb_bytes_per_s)
+    else:
+        over_rails = (across - 1) / (inside * across) * data_bytes / hardware.rail_bytes_per_s
+        assert ring >= over_rails * (1 - 1e-9)
+
+
+def test_groups_fill_hb_domains_evenly() -> None:
+    group = np.array([8.0, 16.0, 12.0, 64.0])
+    stride = np.array([1.0, 4.0, 2.0, 1.0])
+    assert inside_domain(group, stride, 8).tolist() == [8, 2, 4, 8]
+    assert inside_domain(group, stride, 72).tolist() == [8, 16, 12, 64]
+
+
+def test_output_layer_is_the_last_stage_s() -> None:
+    model = load_transformer("nemotron4-340b")
+    hardware = make_hardware("h100", 128)
+    strategy = one_strategy(tensor=8, pipeline=8, data=2, virtual_stages=12)
+    apart = step_time(model, Recipe(32), hardware, strategy)
+    spread = step_time(model, Recipe(32, equal_stages=True), hardware, strategy)
+    # 7/8 of the output layer is beyond what each stage would have of it
+    assert apart.imbalance_s[0] == pytest.approx(7 * apart.output_s[0])
+    assert spread.imbalance_s[0] == 0
+
+
+def test_free_chunks_take_the_output_layer() -> None:
+    """126 layers in 16 x 8 chunks leave two chunks free, and the output layer is shorter than a layer."""
+    model = load_transformer("llama3-405b")
+    strategy = one_strategy(tensor=8, pipeline=16, data=64, virtual_stages=8)
+    times = step_time(model, Recipe(2048), make_hardware("h100", 8192), strategy)
+    layers_s = (times.matmul_s + times.attention_s + times.memory_s + times.launch_s)[0]
+    assert (layers_s + times.output_s + times.imbalance_s)[0] == pytest.approx(layers_s * 128 / 126)
+
+
+def test_terms_add_up() -> None:
+    model = load_transformer("deepseek-v3")
+    strategy = one_strategy(pipeline=8, data=32, expert=32, virtual_stages=2)
+    times = step_time(model, Recipe(4096, "mxfp8"), make_hardware("b200", 256, precision="mxfp8"), strategy)
+    terms = [getattr(times, field.name)[0] for field in fields(times)]
+    assert min(terms) >= 0
+    assert sum(terms) == pytest.approx(times.total_s[0])
+    assert times.expert_s[0] > 0
+
+
+def test_low_precision_is_faster_but_not_by_its_peak() -> None:
+    model = load_transformer("llama3-70b")
+    strategy = one_strategy(tensor=4, pipeline=8, data=2, virtual_stages=5)
+    bf16_s, fp8_s = (
+        step_time(model, Recipe(128, precision), make_hardware("h100", 64, precision=precision), strategy).total_s[0]
+        for precision in ("bf16", "fp8")
+    )
+    assert 1.2 < bf16_s / fp8_s < 1.7
+
+
+def test_overlap_hides_communication() -> None:
+    model = load_transformer("qwen3-235b-a22b")
+    strategy = one_strategy(tensor=2, pipeline=8, data=16, expert=32, virtual_stages=4)
+    hardware = make_hardware("h100", 256)
+    beside = step_time(model, Recipe(2048, overlap_experts=True), hardware, strategy)
+    apart = step_time(model, Recipe(2048, overlap_data=False), hardware, strategy)
+    assert beside.expert_s[0] < apart.expert_s[0] / 2
+    assert beside.data_s[0] < apart.data_s[0] / 2
