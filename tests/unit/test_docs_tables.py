@@ -69,7 +69,7 @@ PLAIN_WORDS = {
     *("at", "cores", "ended", "figure", "for", "kernel", "kind", "longest", "max", "measured", "metric", "min"),
     *("operation", "reason", "repeat", "repeats", "run", "runs", "size", "steps", "switches", "times", "to", "took"),
     *("training", "value", "what", "workload", "faults", "gpus", "source"),
-    *("collective", "file", "formats", "from", "hosts", "lines", "meaning", "setting"),
+    *("file", "formats", "from", "hosts", "lines", "meaning", "setting"),
 }
 """Headings that mean what a dictionary, or the page of the experiment's YAML, says."""
 

@@ -18,9 +18,9 @@ from railyard.workloads.models.transformer import Transformer
 from railyard.workloads.placement.layout import Count, Parallelism
 
 CATALOGUE: Final = data_file("workloads/models")
-# How far published parameters may be from what the shape counts to: gated MLPs and untied embeddings fit in (Mixtral
-# 8x7B is 28% above, Llama 3 8B 15%), a digit too few or layers in place of heads don't.
-MAX_PARAMETER_ERROR: Final = 0.3
+# How far published parameters may be from what a GPT's shape counts to: the rounding of two digits. A model with
+# grouped-query attention, gated MLPs or untied embeddings is further away, and would get FLOPs that it doesn't have.
+MAX_PARAMETER_ERROR: Final = 0.03
 FP16_BYTES: Final = 2  # bytes of a parameter, an activation or a gradient: 16 bits throughout (Rail-only appendix)
 
 
@@ -276,9 +276,13 @@ def _checked(data: object, where: str) -> Model:
     if not isinstance(model, Transformer) and model.hidden % model.heads:
         raise BadInput(f"{where}.heads", model.heads, f"must divide hidden = {model.hidden}")
     computed = model.all_parameters
-    tolerance = transformer.MAX_PARAMETER_ERROR if isinstance(model, Transformer) else MAX_PARAMETER_ERROR
+    tolerance = MAX_PARAMETER_ERROR
+    hint = "; a model with grouped-query attention, gates or untied embeddings is of kind transformer"
+    if isinstance(model, Transformer):
+        tolerance = transformer.MAX_PARAMETER_ERROR
+        hint = ""
     if abs(model.parameters / computed - 1) > tolerance:
-        allowed = f"must be within {tolerance:.0%} of what layers, hidden and the rest count to: {computed}"
+        allowed = f"must be within {tolerance:.0%} of what layers, hidden and the rest count to: {computed:,}{hint}"
         raise BadInput(f"{where}.parameters", model.parameters, allowed)
     return model
 

@@ -7,7 +7,7 @@ traffic count from these. Units: parameters and values are counts, FLOPs count a
 
 from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
@@ -239,26 +239,24 @@ class Transformer(ConfigModel):
             layers += kind.layers * (sequence * kind.matmul_flops + kind.attention_flops(sequence, causal))
         return layers + sequence * self.output_flops
 
-    @cached_property
+    @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
         """Each kind of layer once, with its number of layers, in the order of their first layers."""
-        counts = Counter(map(self._kind_of, range(self.layers)))
-        return tuple(self._layer_kind(moe, window, layers) for (moe, window), layers in counts.items())
+        return _count_layers(self)[0]
 
-    @cached_property
+    @property
     def layer_sequence(self) -> tuple[int, ...]:
         """For each layer from the input on, the index of its kind in `layer_kinds`: for stages that aren't equal."""
-        order = list(dict.fromkeys(map(self._kind_of, range(self.layers))))
-        return tuple(order.index(self._kind_of(layer)) for layer in range(self.layers))
+        return _count_layers(self)[1]
 
-    def _kind_of(self, layer: int) -> tuple[bool, int | None]:
+    def kind_of(self, layer: int) -> tuple[bool, int | None]:
         """Return whether a layer (counted from 0) has experts, and its window."""
         moe_number = layer - self.dense_layers + 1
         moe = self.experts > 0 and moe_number > 0 and moe_number % self.moe_every == 0
         attends_to_all = self.full_attention_every is not None and (layer + 1) % self.full_attention_every == 0
         return moe, None if attends_to_all else self.window
 
-    def _layer_kind(self, moe: bool, window: int | None, layers: int) -> LayerKind:
+    def count_layer(self, moe: bool, window: int | None, layers: int) -> LayerKind:
         """Count a layer of a kind."""
         latent = self.latent_attention
         score_size = self.head_size + (latent.rope_size if latent else 0)
@@ -346,3 +344,14 @@ class Transformer(ConfigModel):
     def _norm_parameters(self, values: int) -> int:
         """Return the parameters of a norm of `values` values."""
         return 2 * values if self.norm_biases else values
+
+
+# not a cached property: `model_copy` would take its value along
+@lru_cache(maxsize=64)
+def _count_layers(model: Transformer) -> tuple[tuple[LayerKind, ...], tuple[int, ...]]:
+    """Return the kinds of a model's layers, and the index of each layer's kind."""
+    kinds = list(map(model.kind_of, range(model.layers)))
+    counts = Counter(kinds)
+    order = list(counts)
+    layer_kinds = tuple(model.count_layer(moe, window, layers) for (moe, window), layers in counts.items())
+    return layer_kinds, tuple(map(order.index, kinds))

@@ -31,6 +31,7 @@ from railyard.workloads.jobs.transfers import TransfersSpec
 from railyard.workloads.matrix.pair_traffic import gpt_traffic, moe_traffic
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.models.catalogue import CATALOGUE, GptModel, MoeModel
+from railyard.workloads.models.transformer import Transformer
 from railyard.workloads.placement.layout import Parallelism, hierarchical
 from railyard.workloads.schedule import Scale, Schedule
 from railyard.workloads.spec import WORKLOADS, build, parse_workload
@@ -148,6 +149,15 @@ def moe(model: Plain) -> MoeModel:
     return MoeModel.model_validate(MOE).model_copy(update=model)
 
 
+def counted(model: Plain) -> int:
+    return Transformer.model_validate(model).all_parameters
+
+
+def token_flops(model: Plain) -> float:
+    shape = Transformer.model_validate(model)
+    return shape.forward_flops(shape.sequence) / shape.sequence
+
+
 def small_job(model: Plain) -> Job:
     return Job(gpt(model), job().recipe, job().cluster)
 
@@ -206,6 +216,10 @@ def yaml_of(name: str) -> Plain:
 
 GPT: Final = yaml_of("gpt-145.6b")
 MOE: Final = yaml_of("moe-1.3b-128")
+DEEPER_MOE: Final[Plain] = {**MOE, "layers": 48, "parameters": 53_700_000_000}
+DEEPSEEK: Final = yaml_of("deepseek-v3")
+LLAMA: Final = yaml_of("llama3-70b")
+WINDOWED: Final = yaml_of("gpt-oss-120b")
 H100: Final[Plain] = PLATFORMS["h100"].model_dump()
 
 GPT_SPEC: Final[Plain] = {"kind": "gpt", "bytes": "1MB"}
@@ -254,7 +268,14 @@ ROWS: Final = (
     Row(MoeSpec, "duration", "4s", "more", predicted_s, wished(MOE_SPEC)),
     Row(MoeSpec, "efficiency", 0.9, "less", predicted_s, MOE_SPEC),
     Row(MoeSpec, "compute", 0.5, "less", predicted_s, MOE_SPEC),
-    Row(MoeSpec, "model", {**MOE, "layers": 48}, "more", mixture_s, {**MOE_SPEC, "model": MOE}),
+    Row(
+        MoeSpec,
+        "model",
+        {**MOE, "layers": 48, "parameters": 53_700_000_000},
+        "more",
+        mixture_s,
+        {**MOE_SPEC, "model": MOE},
+    ),
     # forwarding takes place while packets go on, and no second phase waits for a first
     Row(MoeSpec, "algorithm", "direct", "less", predicted_s, MOE_SPEC),
     Row(MoeSpec, "all_to_alls", 8, "more", predicted_s, MOE_SPEC),
@@ -315,6 +336,29 @@ ROWS: Final = (
     Row(MoeModel, "experts_per_token", 2, "more", moe_bytes("EP"), MOE),
     Row(MoeModel, "gpus", 256, "less", model_s, MOE),
     Row(MoeModel, "global_batch", 1024, "more", moe_bytes("EP"), MOE),
+    Row(Transformer, "layers", 70, "more", counted, DEEPSEEK),
+    Row(Transformer, "hidden", 8192, "more", counted, DEEPSEEK),
+    Row(Transformer, "heads", 256, "more", counted, DEEPSEEK),
+    Row(Transformer, "kv_heads", 64, "more", counted, LLAMA),
+    Row(Transformer, "head_size", 256, "more", counted, LLAMA),
+    Row(Transformer, "ffn", 32_768, "more", counted, LLAMA),
+    Row(Transformer, "gated", False, "less", counted, LLAMA),
+    Row(Transformer, "vocabulary", 256_000, "more", counted, LLAMA),
+    Row(Transformer, "tied_embeddings", True, "less", counted, LLAMA),
+    Row(Transformer, "positions", 8192, "more", counted, LLAMA),
+    Row(Transformer, "biases", True, "more", counted, LLAMA),
+    Row(Transformer, "norm_biases", True, "more", counted, LLAMA),
+    Row(Transformer, "query_key_norms", True, "more", counted, LLAMA),
+    Row(Transformer, "sequence", 8192, "more", token_flops, DEEPSEEK),
+    Row(Transformer, "experts", 512, "more", counted, DEEPSEEK),
+    Row(Transformer, "experts_per_token", 16, "more", token_flops, DEEPSEEK),
+    Row(Transformer, "expert_ffn", 4096, "more", token_flops, DEEPSEEK),
+    Row(Transformer, "shared_experts", 2, "more", token_flops, DEEPSEEK),
+    Row(Transformer, "dense_layers", 10, "less", counted, DEEPSEEK),
+    Row(Transformer, "moe_every", 2, "less", counted, DEEPSEEK),
+    Row(Transformer, "latent_attention", None, "differs", counted, DEEPSEEK),
+    Row(Transformer, "window", 64, "less", token_flops, WINDOWED),
+    Row(Transformer, "full_attention_every", 4, "less", token_flops, WINDOWED),
     Row(Parallelism, "tensor", 4, "more", trained_s, TRAINING),
     Row(Parallelism, "pipeline", 4, "more", trained_s, TRAINING),
     Row(Parallelism, "data", 48, "less", trained_s, TRAINING),
@@ -336,10 +380,15 @@ ROWS: Final = (
     Row(Platform, "rail_latency_s", 1e-5, "more", iteration_s, H100),
 )
 ONLY_LABELS: Final[dict[tuple[type, str], str]] = {
-    **{(of, "kind"): "says which class reads the rest" for of in (*KINDS, GptModel, MoeModel)},
+    **{(of, "kind"): "says which class reads the rest" for of in (*KINDS, GptModel, MoeModel, Transformer)},
     **{(of, "name"): "the label of its results" for of in KINDS},
     (GptModel, "parameters"): "as published: at most a check of the layers' sizes, from which every formula counts",
     (MoeModel, "parameters"): "as published: at most a check of the layers' sizes, from which every formula counts",
+    (Transformer, "parameters"): "as published: a check of the shape, from which every formula counts",
+    (
+        Transformer,
+        "fused_attention",
+    ): "says how kernels compute, not how much: for iteration time",
     (MoeModel, "heads"): "attention's FLOPs don't depend on them, and no tensor parallelism shares them out here",
 }
 
@@ -350,7 +399,7 @@ def fields_of(of: Any) -> set[str]:
 
 @pytest.mark.parametrize(
     "of",
-    [*KINDS, FabricSpec, GptModel, MoeModel, Parallelism, Platform],
+    [*KINDS, FabricSpec, GptModel, MoeModel, Transformer, Parallelism, Platform],
     ids=lambda of: of.__name__,
 )
 def test_every_field_has_a_row_or_a_reason_to_be_only_a_label(of: type) -> None:

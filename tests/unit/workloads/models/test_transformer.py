@@ -98,3 +98,9 @@ def test_latent_attention_widths_are_at_full_size() -> None:
     assert (moe.query_width, moe.key_width, moe.value_width) == (128 * 192, 128 * 192, 128 * 128)
     assert moe.latent_width == 576
     assert (dense.mlp_width, moe.mlp_width) == (18432, 9 * 2048)
+
+
+def test_copy_with_another_value_is_counted_anew() -> None:
+    model = load_transformer("deepseek-v3")
+    assert [kind.layers for kind in model.layer_kinds] == [3, 58]
+    assert [kind.layers for kind in model.model_copy(update={"layers": 31}).layer_kinds] == [3, 28]
