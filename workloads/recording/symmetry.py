@@ -54,7 +54,7 @@ def _new_name(index: int, description: str, used: Mapping[str, object]) -> str:
     if index == 0:
         return WORLD
     base = description.removeprefix("mesh_") if description not in UNNAMED else "group"
-    base = "".join(character if character.isalnum() or character in "_-." else "-" for character in base)[:40]
+    base = "".join(character if character.isalnum() or character in "_-." else "-" for character in base)[:60]
     name = base
     number = 2
     while name in used:

@@ -186,6 +186,9 @@ def script_line(error: BaseException, job: dict[str, Any]) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     folder = str(Path.cwd()) if job["is_module"] else str(Path(job["script"]).resolve().parent)
     for frame in reversed(frames):
+        # Python's own start of a module is in no file
+        if frame.filename.startswith("<"):
+            continue
         path = str(Path(frame.filename).resolve())
         if path.startswith(folder) and "site-packages" not in path and "/workloads/recording/" not in path:
             return f"{Path(frame.filename).name}:{frame.lineno}"

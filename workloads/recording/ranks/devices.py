@@ -1,6 +1,6 @@
 """GPUs that aren't there: calls of torch.cuda are answered, and tensors of device "cuda" live on the CPU.
 
-`SHIMS` names everything that is replaced, as docs/recording.md lists it.
+docs/recording.md lists everything that is replaced.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.overrides import TorchFunctionMode
 
-from railyard.workloads.recording.ranks import streams
+from railyard.workloads.recording.ranks import attention, streams
 from railyard.workloads.recording.ranks.recorder import Recorder
 
 GPU_NAME: Final = "NVIDIA H100 80GB HBM3"
@@ -27,6 +27,7 @@ def install(stack: ExitStack, recorder: Recorder, gpus: int, local_rank: int) ->
     _replace_cuda(recorder, gpus, local_rank)
     _replace_accelerator(local_rank)
     _replace_elsewhere()
+    attention.install()
     stack.enter_context(CpuTensors())
 
 
@@ -50,10 +51,29 @@ class CpuTensors(TorchFunctionMode):
         if name in ("cuda", "pin_memory"):
             return args[0]
         # a CPU has no index: torch.device("cuda", 1)
-        if function is torch.device and args and cpu_device(args[0]) is not args[0]:
+        if function is torch.device and args and _is_gpu(args[0]):
             return CPU
+        arguments = [cpu_device(argument) for argument in args]
         options = {key: cpu_device(value) for key, value in (kwargs or {}).items() if key != "pin_memory"}
-        return function(*[cpu_device(argument) for argument in args], **options)
+        if name == "type" and isinstance(args[0], torch.Tensor):
+            return _type(function, arguments, options)
+        if name == "to" and len(args) > 1 and _is_gpu(args[1]):
+            arguments[1] = CPU
+        if _is_gpu(options.get("device")):
+            options["device"] = CPU
+        return function(*arguments, **options)
+
+
+def _is_gpu(device: Any) -> bool:
+    """Return whether a device is a GPU's; a number is the index of one."""
+    return type(device) is int or cpu_device(device) is not device
+
+
+def _type(function: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    """Return the type of a tensor by the name that it has on a GPU, or the tensor converted to such a type."""
+    arguments = [argument.replace(".cuda.", ".") if isinstance(argument, str) else argument for argument in args]
+    result = function(*arguments, **options)
+    return result.replace("torch.", "torch.cuda.", 1) if isinstance(result, str) else result
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -89,7 +109,8 @@ def _replace_cuda(recorder: Recorder, gpus: int, local_rank: int) -> None:
         "get_device_capability": _constant(CAPABILITY),
         "mem_get_info": _constant((GPU_MEMORY, GPU_MEMORY)),
         "memory_stats": lambda *_: {},
-        "get_rng_state": lambda *_: torch.get_rng_state(),
+        "get_rng_state": lambda *_, **__: torch.get_rng_state(),
+        "default_generators": tuple(torch.Generator() for _ in range(gpus)),
     }
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
         replaced[name] = _constant(0)
@@ -101,6 +122,10 @@ def _replace_cuda(recorder: Recorder, gpus: int, local_rank: int) -> None:
     of_streams = streams.replacements(recorder)
     for name, value in {**replaced, **of_streams}.items():
         setattr(torch.cuda, name, value)
+        # some scripts look into the modules that torch.cuda has its functions from
+        for module in (torch.cuda.random, torch.cuda.memory):
+            if hasattr(module, name):
+                setattr(module, name, value)
     # FSDP looks its streams up by the device of its parameters, which is the CPU here
     for name in ("Event", "Stream", "current_stream", "stream", "synchronize"):
         setattr(torch.cpu, name, of_streams[name])
@@ -149,17 +174,3 @@ def _replace_elsewhere() -> None:
         make_mesh(self, cpu_device(device_type), *arguments, **options)
 
     DeviceMesh.__init__ = init_mesh
-
-
-SHIMS: Final = (
-    "torch.cuda: device counts and properties of 80 GB H100s; memory and random-number calls do nothing",
-    "torch.cuda.Stream and Event, torch.cpu's too: order operations in the recording, and do nothing else",
-    'device "cuda" of any call of PyTorch: the CPU; Tensor.cuda, Module.cuda and pin_memory: as they are',
-    "torch.accelerator: answers with CUDA",
-    "torch.autocast of cuda: that of the CPU",
-    "torch.compile: returns the model as it is",
-    "DistributedDataParallel: device_ids and output_device are left out",
-    "DeviceMesh of cuda: one of the CPU",
-    "torch.distributed: init_process_group, new_group, split_group and get_backend",
-)
-"""Everything that is replaced, in words."""

@@ -55,6 +55,9 @@ class Initialization:
             for module in [*sys.modules.values()]:
                 if getattr(module, "__name__", "").startswith("torch.") and vars(module).get(name) is original:
                     setattr(module, name, function)
+        # nothing waits here, so no time runs out; PyTorch before 2.14 has no set_timeout
+        dist.set_timeout = _nothing
+        distributed_c10d._set_pg_timeout = _nothing
 
     def init_process_group(self, backend: Any = None, *_: Any, **options: Any) -> None:
         """Make the communicator of all ranks. BadWorldSize if the script names another number of ranks."""
@@ -123,6 +126,10 @@ class WorldSizeError(Exception):
     def __init__(self, wanted: int, count: int) -> None:
         super().__init__(f"the script asks for {wanted} ranks, and has {count}")
         self.wanted = wanted
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
 
 
 def _place() -> str:
