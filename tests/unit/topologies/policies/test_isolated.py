@@ -48,7 +48,7 @@ def test_route_tables_join_domains_and_rails_alone(size: tuple[int, int], kind: 
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_no_detour_joins_what_a_fault_cuts_off(size: tuple[int, int]) -> None:
+def test_no_detour_joins_gpus_that_a_fault_cut_off(size: tuple[int, int]) -> None:
     plan = isolated(*size)
     for fault in single_faults(plan):
         assert detours(plan, as_reported(plan, fault)) == {}

@@ -20,7 +20,7 @@ PIECE = st.integers(1, 4)
 
 @pytest.mark.parametrize("name", NAMES)
 @given(domains=SIDE, rails=SIDE, pieces=PIECE, ratio=st.sampled_from((1, 2, 3, 9, 12)))
-def test_line_rate_takes_what_the_formula_says(name: str, domains: int, rails: int, pieces: int, ratio: int) -> None:
+def test_line_rate_takes_the_time_of_the_formula(name: str, domains: int, rails: int, pieces: int, ratio: int) -> None:
     """Whichever is slower, the rails or the domains."""
     share = pieces * SLICE_BYTES
     data_bytes = share * domains * rails
@@ -45,7 +45,7 @@ def test_each_gpu_receives_each_part_once(name: str, domains: int, rails: int) -
 
 
 @given(domains=st.integers(2, 4), rails=st.integers(2, 4))
-def test_a_domain_gathers_only_what_has_arrived(domains: int, rails: int) -> None:
+def test_a_domain_gathers_only_arrived_parts(domains: int, rails: int) -> None:
     """A GPU sends no more into its domain than it has: its own share, and what others sent to it before."""
     schedule = collective_schedule("all-gather-pipelined", domains, rails, 2 * SLICE_BYTES * domains * rails)
     before: list[set[int]] = []

@@ -45,7 +45,7 @@ def test_jobs_of_the_papers_are_near_the_equations(row: Measured) -> None:
     assert published_job_s(row) == pytest.approx(by_equations_s(row), rel=0.012)
 
 
-def test_gpt_stores_what_korthikanti_counts() -> None:
+def test_gpt_stores_the_bytes_of_korthikanti() -> None:
     model = load_transformer("gpt-22b")
     (kind,) = model.layer_kinds
     stored = stored_bytes(model, kind, Recipe(4), one_strategy())
