@@ -24,6 +24,7 @@ from railyard.core.errors import BadInput
 from railyard.core.safe_files import write_file
 from railyard.workloads.matrix.pair_traffic import SCOPES, Traffic, gpt_traffic, moe_traffic
 from railyard.workloads.models.catalogue import GptModel, MoeModel
+from railyard.workloads.models.mixture import mixture_of
 from railyard.workloads.placement.layout import Parallelism, data_parallel, hierarchical
 
 SIZES: Final = (1024, 4096, 16_384)
@@ -50,13 +51,13 @@ def dense(gpus: int) -> Traffic:
 def mixture(gpus: int) -> Traffic:
     """MoE-1.3B, its 128 experts replicated."""
     model = MoeModel.load("moe-1.3b-128")
-    return moe_traffic(model, data_parallel(gpus, 4 * gpus, RAILS, model.experts))
+    return moe_traffic(mixture_of(model), data_parallel(gpus, 4 * gpus, RAILS, model.experts))
 
 
 def wide_mixture(gpus: int) -> Traffic:
     """MoE-1.3B with as many experts as GPUs: every GPU sends to every other."""
     model = MoeModel.load("moe-1.3b-128").model_copy(update={"experts": gpus, "gpus": gpus, "global_batch": 4 * gpus})
-    return moe_traffic(model, data_parallel(gpus, model.global_batch, RAILS, model.experts))
+    return moe_traffic(mixture_of(model), data_parallel(gpus, model.global_batch, RAILS, model.experts))
 
 
 MODELS: Final[dict[str, Callable[[int], Traffic]]] = {

@@ -186,6 +186,7 @@ class Iteration:
     each_micro_batch: tuple[Phase, ...]
     boundary: Phase | None
     sync: tuple[Phase, ...]
+    bubble_has_collectives: bool = False
 
 
 @dataclass(frozen=True)

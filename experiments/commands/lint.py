@@ -28,12 +28,13 @@ from railyard.workloads.models.catalogue import (
     GptModel,
     LayersModel,
     MoeModel,
-    check_experts,
+    check_dense,
     check_heads,
     check_layers,
     load_model,
     model_names,
 )
+from railyard.workloads.models.mixture import check_experts, mixture_of
 from railyard.workloads.models.transformer import Transformer
 from railyard.workloads.placement.cross_rail import Finding, lint, lint_schedule
 from railyard.workloads.placement.layout import (
@@ -118,15 +119,15 @@ def _print_placement(spec: PlacementSpec, console: Console) -> int:
     if isinstance(model, LayersModel):
         allowed = "is only data-parallel, layer by layer: all its GPUs are one group"
         raise BadInput("placement.model", spec.model, allowed)
-    if isinstance(model, Transformer):
-        allowed = "has no published parallelism; lint takes models of kind gpt or moe"
+    if isinstance(model, Transformer) and not model.experts:
+        allowed = "has no published parallelism; lint takes models of kind gpt or moe, and mixtures of experts"
         raise BadInput("placement.model", spec.model, allowed)
     layout, best = layouts(spec, model)
     p = layout.parallelism
-    if isinstance(model, MoeModel):
-        traffic = moe_traffic(model, layout)
-    else:
+    if isinstance(model, GptModel):
         traffic = gpt_traffic(model, layout)
+    else:
+        traffic = moe_traffic(mixture_of(model), layout)
     if layout is best:
         kind = "in HB domains x across them"
         parts = [f"{name} {s.hb} x {s.network}" for name, s in splits(p, layout.rails).items()]
@@ -155,28 +156,20 @@ def _print_placement(spec: PlacementSpec, console: Console) -> int:
     return int(bool(findings))
 
 
-def layouts(spec: PlacementSpec, model: GptModel | MoeModel) -> tuple[Layout, Layout]:
+def layouts(spec: PlacementSpec, model: GptModel | MoeModel | Transformer) -> tuple[Layout, Layout]:
     """Return the file's layout and the hierarchical one: the same object if the file has no order and no ranks."""
     field = "placement.parallelism"
-    rails = spec.rails
-    if not rails:
-        rails = model.domain_gpus
-        if spec.platform:
-            rails = PLATFORMS[spec.platform].domain_gpus
+    rails = _domain_gpus(spec, model)
     if isinstance(model, GptModel):
         parallelism = spec.parallelism or model.training
         check_heads(model, parallelism, field)
         check_layers(model, parallelism, field)
-        check_experts(model, parallelism, field)
+        check_dense(parallelism, field)
     elif spec.parallelism is not None:
         parallelism = spec.parallelism
-        check_experts(model, parallelism, field)
+        check_experts(mixture_of(model), parallelism, field)
     else:
-        gpus = model.gpus
-        if spec.domains:
-            gpus = spec.domains * rails
-        _check_gpus(spec, gpus)
-        parallelism = data_parallel(gpus, gpus * model.global_batch // model.gpus, rails, model.experts).parallelism
+        parallelism = _all_data_parallel(spec, model, rails)
     _check_gpus(spec, parallelism.gpus)
     domains = spec.domains or max(1, parallelism.gpus // rails)
     best = hierarchical(parallelism, domains, rails, field)
@@ -185,6 +178,31 @@ def layouts(spec: PlacementSpec, model: GptModel | MoeModel) -> tuple[Layout, La
     if spec.ranks is not None:
         return layout_from_ranks(parallelism, domains, rails, spec.ranks), best
     return best, best
+
+
+def _domain_gpus(spec: PlacementSpec, model: GptModel | MoeModel | Transformer) -> int:
+    """Return the GPUs of an HB domain. BadInput if neither the file nor the model has them."""
+    if spec.rails:
+        return spec.rails
+    if spec.platform:
+        return PLATFORMS[spec.platform].domain_gpus
+    if isinstance(model, Transformer):
+        raise BadInput("placement.model", spec.model, "has no cluster: give rails or platform")
+    return model.domain_gpus
+
+
+def _all_data_parallel(spec: PlacementSpec, model: MoeModel | Transformer, rails: int) -> Parallelism:
+    """Return the parallelism of a mixture of experts on all GPUs, as in its published job, or a sequence a GPU."""
+    if isinstance(model, Transformer):
+        if not spec.domains:
+            raise BadInput("placement.model", spec.model, "has no published job: give parallelism or domains")
+        gpus = spec.domains * rails
+        batch = gpus
+    else:
+        gpus = spec.domains * rails if spec.domains else model.gpus
+        batch = gpus * model.global_batch // model.gpus
+    _check_gpus(spec, gpus)
+    return data_parallel(gpus, batch, rails, model.experts).parallelism
 
 
 def _check_gpus(spec: PlacementSpec, gpus: int) -> None:

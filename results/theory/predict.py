@@ -109,7 +109,8 @@ def iteration_terms(
     Stages are in HB domains of their own (p_h = 1).
 
     Eq. 7-8 count computing and pipeline traffic of the bubble, but not the collectives that a micro-batch waits for at
-    every other stage as well: (p - 1)/v micro-batches' worth, which vanishes with many micro-batches.
+    every other stage as well: (p - 1)/v micro-batches' worth, which vanishes with many micro-batches. They are counted
+    where the iteration says so (`bubble_has_collectives`).
     `own_s`: seconds of one run of phases, by name, in place of their bound.
     """
 
@@ -129,6 +130,8 @@ def iteration_terms(
     v = iteration.virtual_stages
     bubble_s = equations.bubble_compute_s(p, v, iteration.compute_s)
     bubble_s += equations.bubble_network_s(boundary, p, 1, rates.hb, rates.rail)
+    if iteration.bubble_has_collectives:
+        bubble_s += (p - 1) / v * collectives_s
     compute_s = equations.last_stage_compute_s(m, iteration.compute_s)
     network_s = equations.last_stage_network_s(m, collectives_s, v, boundary, rates.rail)
     return bubble_s, compute_s + network_s, phases_s(iteration.sync)
@@ -377,8 +380,11 @@ def _whole_s(iteration: Iteration, run_s: Callable[[Phase], float]) -> float:
     if iteration.boundary:
         boundary_s = run_s(iteration.boundary)
     # seconds take the place of bytes, so rates are 1
-    network_s = equations.last_stage_network_s(m, all_runs_s(iteration.each_micro_batch), v, boundary_s, 1.0)
+    collectives_s = all_runs_s(iteration.each_micro_batch)
+    network_s = equations.last_stage_network_s(m, collectives_s, v, boundary_s, 1.0)
     bubble_s = equations.bubble_network_s(boundary_s, p, 1, 1.0, 1.0)
+    if iteration.bubble_has_collectives:
+        bubble_s += (p - 1) / v * collectives_s
     return bubble_s + network_s + all_runs_s(iteration.sync)
 
 

@@ -7,9 +7,8 @@ gradients at the end. A pass (a micro-batch through a stage's layers, one way) m
 Fig. 4: each group of p through one of v model chunks after the other).
 """
 
-from collections import deque
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from pydantic import ValidationInfo, field_validator
 
@@ -18,67 +17,13 @@ from railyard.core.input_paths import NameOrPath
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import run, whole_phase
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
-from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, check_heads
+from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, check_dense, check_heads
+from railyard.workloads.pipeline import Pass, emit_pipeline
 from railyard.workloads.placement.layout import Layout, Parallelism, place
 from railyard.workloads.schedule import Factor, Iteration, Phase, Program, Scale, Schedule
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Job, Setting, TrafficKind, Training
 
-
-class Pass(NamedTuple):
-    """One micro-batch through one model chunk of a stage, forward or backward."""
-
-    forward: bool
-    chunk: int
-    micro_batch: int
-
-    @property
-    def name(self) -> str:
-        """What people call it."""
-        direction = "forward" if self.forward else "backward"
-        name = f"{direction} {self.micro_batch}"
-        if self.chunk:
-            name += f", chunk {self.chunk}"
-        return name
-
-
-def one_forward_one_backward(stage: int, stages: int, micro_batches: int, virtual_stages: int = 1) -> list[Pass]:
-    """Return all passes of a stage (from 0) in order: fill the pipeline, forward and backward by turns, drain."""
-    total = micro_batches * virtual_stages
-    stages_after = stages - stage - 1
-    warm_up = stages_after
-    if virtual_stages > 1:
-        warm_up = 2 * stages_after + (virtual_stages - 1) * stages
-    warm_up = min(total, warm_up)
-
-    def step(forward: bool, k: int) -> Pass:
-        """The k-th forward (or backward) pass: chunks go up on the way forward, and down on the way back."""
-        group, place = divmod(k, stages * virtual_stages)
-        chunk, within = divmod(place, stages)
-        if not forward:
-            chunk = virtual_stages - 1 - chunk
-        return Pass(forward, chunk, group * stages + within)
-
-    passes = [step(True, k) for k in range(warm_up)]
-    for k in range(total):
-        if warm_up + k < total:
-            passes.append(step(True, warm_up + k))
-        passes.append(step(False, k))
-    return passes
-
-
-def next_pass(stage: int, stages: int, virtual_stages: int, step: Pass) -> tuple[int, Pass] | None:
-    """The stage that takes the output of this pass, and its pass; None at the model's own ends (or with one stage)."""
-    direction = 1 if step.forward else -1
-    position = step.chunk * stages + stage + direction
-    if stages == 1 or not 0 <= position < stages * virtual_stages:
-        return None
-    chunk, target = divmod(position, stages)
-    return target, step._replace(chunk=chunk)
-
-
 MICRO_BATCHES: Final = 4
-# Share of the forward pass in t(b): a backward pass takes two times as long (Narayanan et al., section 2.2).
-FORWARD: Final = 1 / 3
 TENSOR_COLLECTIVES: Final = ("all-gather", "reduce-scatter")
 # AllGather and ReduceScatter pairs of a layer in one pass: one around attention, one around the MLP.
 PAIRS_PER_LAYER: Final = 2
@@ -197,48 +142,21 @@ def gpt_schedule(job: GptJob) -> Schedule:
 
 
 def _emit_replica(program: Program, iteration: Iteration, job: GptJob, replica: int) -> None:
-    """Emit a replica's passes, stage by stage in turn, as soon as the input of each was sent: in order of time."""
-    stages = iteration.stages
-    m = iteration.micro_batches
-    v = iteration.virtual_stages
+    """Emit a replica's passes: in each, its AllGather and ReduceScatter by turns, with computing between them."""
     all_gather, reduce_scatter = [replace(phase, repeats=1) for phase in iteration.each_micro_batch]
     groups = job.placement.gpus[:, replica].tolist()
-    grids = [job.placement.tensor_grid(stage, replica) for stage in range(stages)]
-    # for a (stage, pass), the transfers that bring its input, one for each GPU; the model's own input is there
-    inputs: dict[tuple[int, Pass], list[int]] = {}
-    for n in range(m):
-        inputs[0, Pass(True, 0, n)] = inputs[stages - 1, Pass(False, v - 1, n)] = []
+    grids = [job.placement.tensor_grid(stage, replica) for stage in range(iteration.stages)]
 
-    def emit(stage: int, step: Pass) -> None:
-        """Compute and communicate; each GPU sends its part to its rank's GPU in the next stage, and waits for that."""
-        for gpu, transfer in zip(groups[stage], inputs[stage, step], strict=False):
-            program.wait_for(gpu, (*program.last(gpu), transfer))
-        share = FORWARD if step.forward else 1 - FORWARD
-        seconds = iteration.compute_s / v * share
+    def run_pass(stage: int, step: Pass, compute_s: float) -> None:
         where = f"stage {stage}, replica {replica}"
         gather = replace(all_gather, stage=where, step=step.name)
         scatter = replace(reduce_scatter, stage=where, step=step.name)
         for _ in range(job.pairs_per_pass):
             run(program, gather, grids[stage])
             # the computing counts to the phase of the ReduceScatter
-            run(program, scatter, grids[stage], compute_s=seconds / job.pairs_per_pass)
-        target = next_pass(stage, stages, v, step)
-        if target is not None and iteration.boundary is not None:
-            number = program.phase(replace(iteration.boundary, step=step.name))
-            size = int(iteration.boundary.data_bytes)
-            ends = list(zip(groups[stage], groups[target[0]], strict=True))
-            inputs[target] = [program.send(src, dst, size, number, program.last(src)) for src, dst in ends]
-            for (src, _), transfer in zip(ends, inputs[target], strict=True):
-                program.wait_for(src, (transfer,))
+            run(program, scatter, grids[stage], compute_s=compute_s / job.pairs_per_pass)
 
-    orders = [deque(one_forward_one_backward(stage, stages, m, v)) for stage in range(stages)]
-    while any(orders):
-        remaining = sum(map(len, orders))
-        for stage, order in enumerate(orders):
-            if order and (stage, order[0]) in inputs:
-                emit(stage, order.popleft())
-        if sum(map(len, orders)) == remaining:
-            raise ValueError(f"1F1B of {stages} stages, {m} micro-batches and {v} chunks stands still")
+    emit_pipeline(program, iteration, groups, run_pass, backward=2.0)
 
 
 @WORKLOADS.register("gpt")
@@ -286,6 +204,7 @@ class GptSpec(Training):
         placement_field = f"{field}.parallelism" if self.global_batch is None else field
         placement = place(chosen, fabric.domains, fabric.rails, placement_field)
         check_heads(model, chosen, f"{field}.parallelism")
+        check_dense(chosen, f"{field}.parallelism")
         published_layers = model.layers // model.training.pipeline
         layers = self.layers_per_stage or published_layers
         if layers % chosen.virtual_stages:

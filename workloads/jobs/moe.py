@@ -1,80 +1,97 @@
-"""One training step of a mixture of experts: all-to-alls between the experts' GPUs, AllReduce of the static part.
+"""One training iteration of a mixture of experts: all-to-alls between experts' GPUs, AllReduce of what has copies.
 
-Source: Rail-only section III-C, DeepSpeed-MoE (Rajbhandari et al. 2022). One expert a GPU, tokens spread uniformly
-unless the job has `shares`. With fewer experts than GPUs, all-to-alls stay in groups that have each expert once, and
-the gradients of an expert are summed over its copies. Each MoE layer has two all-to-alls forward and two backward: one
-to the experts, dispatch, and one back, combine; they differ only where the spread is uneven. What isn't an expert is
-replicated on every GPU, and its gradients are summed at the end, hierarchically. A GPU's computing is spread evenly
-before the all-to-alls, whatever its expert's share.
+Source: Rail-only section III-C, DeepSpeed-MoE (Rajbhandari et al. 2022). The GPUs of an expert-parallel group share out
+the experts evenly, one or several each, and exchange tokens, spread uniformly unless the job has `shares`. Each MoE
+layer has two all-to-alls forward and two backward: one to the experts, dispatch, and one back, combine; they differ
+only where the spread is uneven. Routed experts have a copy in each group, everything else has one on every GPU of a
+stage; the gradients of both are summed at the end, hierarchically. A GPU's computing is spread evenly before the
+all-to-alls, whatever its experts' share. With several stages or micro-batches these are taken in 1F1B order.
 """
 
 import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle, islice
+from math import ceil, gcd
 from typing import Annotated, Final
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from railyard.core.errors import BadInput
 from railyard.core.input_paths import NameOrPath
-from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives import algorithm as algorithms
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
-from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel
-from railyard.workloads.placement.layout import Layout, Numbers, data_parallel, grids
-from railyard.workloads.schedule import Factor, Grid, Iteration, Program, Schedule
+from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel, load_model
+from railyard.workloads.models.mixture import Mixture, check_experts, load_mixture
+from railyard.workloads.pipeline import Pass, emit_pipeline
+from railyard.workloads.placement.layout import (
+    Layout,
+    Numbers,
+    Parallelism,
+    data_parallel,
+    grids,
+    hierarchical,
+    place,
+)
+from railyard.workloads.schedule import Factor, Grid, Iteration, Phase, Program, Schedule
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Job, Setting, TrafficKind, Training
 
 ALL_TO_ALL: Final = "all-to-all"
+REDUCING: Final = "all-reduce-hierarchical"
 TRAFFIC_KINDS.add("EP", TrafficKind())
 
 
 @dataclass(frozen=True)
 class MoeJob(Job):
-    """A step on `domains` x `rails` GPUs, in bytes and seconds.
+    """An iteration, in bytes and seconds.
 
     `algorithm`: the full name of the all-to-alls'.
+    `micro_batches`: of each pipeline.
+    `all_to_alls`: of a micro-batch at each stage.
     `pair_bytes`: D of an all-to-all.
-    `static_bytes`: D of the AllReduce.
-    `shares`: the part of all tokens that goes to each GPU's expert; empty if they are spread uniformly.
-    `experts`: GPUs of a group that exchanges tokens.
-    `expert_bytes`: D of the AllReduce over an expert's copies.
+    `boundary_bytes`: a GPU's part of a stage's output.
+    `static_bytes`: D of the AllReduce of what every GPU of a stage has.
+    `expert_bytes`: D of the AllReduce over the copies of a GPU's experts.
+    `shares`: the part of all tokens that goes to each GPU's experts; empty if they are spread uniformly.
     """
 
     name: str
-    domains: int
-    rails: int
+    placement: Layout
     algorithm: str
+    micro_batches: int
     all_to_alls: int
-    experts: int
     pair_bytes: float
+    boundary_bytes: float
     static_bytes: float
     expert_bytes: float
     shares: tuple[float, ...] = ()
 
     @property
-    def exchange_grids(self) -> tuple[Grid, ...]:
-        """The GPUs of each group that exchanges tokens."""
-        return self._grids(self._layout.expert_groups)
+    def stages(self) -> int:
+        """Stages of the pipeline."""
+        return self.placement.parallelism.pipeline
 
-    @property
-    def copy_grids(self) -> tuple[Grid, ...]:
-        """The GPUs that have copies of the same expert, for each expert; none if there is one of each."""
-        copies = self._layout.expert_copies
-        return self._grids(copies) if copies.shape[1] > 1 else ()
+    def exchange_grids(self, stage: int) -> tuple[Grid, ...]:
+        """The GPUs of each group of a stage that exchanges tokens."""
+        return self._grids(self.placement.expert_groups, stage)
 
-    @property
-    def _layout(self) -> Layout:
-        gpus = self.domains * self.rails
-        return data_parallel(gpus, gpus, self.rails, self.experts)
+    def copy_grids(self, stage: int) -> tuple[Grid, ...]:
+        """The GPUs of a stage that have copies of the same experts; none if there is one of each."""
+        copies = self.placement.expert_copies
+        return self._grids(copies, stage) if copies.shape[1] > 1 else ()
 
-    def _grids(self, groups: Numbers) -> tuple[Grid, ...]:
-        regular, irregular = grids(groups, self.rails)
+    def replica_grid(self, stage: int) -> Grid:
+        """All GPUs of a stage."""
+        return self.placement.data_grid(stage, 0)
+
+    def _grids(self, groups: Numbers, stage: int) -> tuple[Grid, ...]:
+        """Return a stage's part of the groups of all stages."""
+        of_stage = groups.reshape(self.stages, -1, groups.shape[1])[stage]
+        regular, irregular = grids(of_stage, self.placement.rails)
         if len(irregular):
-            allowed = f"must divide the {self.rails} GPUs of an HB domain, or be a multiple of them"
-            raise BadInput("experts", self.experts, allowed)
+            raise ValueError("a placement has its expert groups on grids")
         result: list[Grid] = []
         for array in regular:
             result += [tuple(map(tuple, grid)) for grid in array.tolist()]
@@ -82,36 +99,48 @@ class MoeJob(Job):
 
 
 def moe_job(
-    model: MoeModel, name: str, domains: int, rails: int, algorithm: str, all_to_alls: int, flops_per_s: float
+    mixture: Mixture,
+    name: str,
+    placement: Layout,
+    all_to_alls: int,
+    tokens: int,
+    gpu_experts: int,
+    flops_per_s: float,
+    algorithm: str = "",
+    real_all_to_alls: int | None = None,
 ) -> MoeJob:
-    """Return the step in real bytes and seconds, with the model's own tokens for each GPU.
+    """Return the iteration in real bytes and seconds.
 
-    With fewer all-to-alls than the model's the whole step is shorter by the same share, as if it had fewer layers.
+    all_to_alls: of a micro-batch at each stage; a stage has the same share of the model's layers, so that AllReduce
+        and computing keep their proportion to an all-to-all
+    tokens: of a micro-batch at each GPU
+    gpu_experts: experts of a layer on each GPU
+    algorithm: the full name of the all-to-alls'; left out, the one by which a duration becomes bytes
+    real_all_to_alls: of a micro-batch at each stage of the real job, to which a stage's output keeps its proportion
     """
-    # of the AllReduce and the computing too, which so keep their proportion to an all-to-all
-    share = all_to_alls / model.all_to_alls
-    # at most one on each GPU
-    experts = min(model.experts, domains * rails)
-    pair_bytes = model.all_to_all_bytes / experts
-    static_bytes = share * FP16_BYTES * model.static_parameters
-    compute_s = share * model.gpu_flops / flops_per_s
+    p = placement.parallelism
+    share = all_to_alls / mixture.all_to_alls
+    boundary_bytes = 0.0
+    if p.pipeline > 1:
+        boundary_bytes = FP16_BYTES * tokens * mixture.hidden * all_to_alls / (real_all_to_alls or all_to_alls)
     return MoeJob(
         name=name,
-        domains=domains,
-        rails=rails,
-        algorithm=algorithm,
+        placement=placement,
+        # the same on every fabric, so that all fabrics carry the same bytes
+        algorithm=algorithm or algorithms.sizing_algorithm(ALL_TO_ALL),
+        micro_batches=p.micro_batches,
         all_to_alls=all_to_alls,
-        experts=experts,
-        pair_bytes=pair_bytes,
-        static_bytes=static_bytes,
-        expert_bytes=share * FP16_BYTES * model.expert_parameters,
-        compute_s=compute_s,
+        pair_bytes=mixture.exchanged_bytes(tokens) / p.expert,
+        boundary_bytes=boundary_bytes,
+        static_bytes=share * FP16_BYTES * mixture.static_parameters,
+        expert_bytes=share * FP16_BYTES * gpu_experts * mixture.expert_parameters,
+        compute_s=share * tokens * mixture.token_flops / flops_per_s,
     )
 
 
 def moe_iteration(job: MoeJob) -> Iteration:
-    """The step as Eq. 6-11 see it: one stage, one micro-batch; the all-to-alls take turns."""
-    x, y = _size(job.exchange_grids)
+    """The iteration as Eq. 6-11 see it; the all-to-alls of a micro-batch take turns, in the bubble too."""
+    x, y = _size(job.exchange_grids(0))
     if job.shares:
         named = zip(("moe-dispatch", "moe-combine"), algorithms.ALGORITHMS[job.algorithm].uneven, strict=True)
     else:
@@ -120,11 +149,24 @@ def moe_iteration(job: MoeJob) -> Iteration:
     # dispatch and combine take turns, and with an odd number of all-to-alls there is one more dispatch
     runs = Counter(islice(cycle(range(len(exchanges))), job.all_to_alls))
     each_micro_batch = tuple(replace(exchanges[number], repeats=count) for number, count in runs.items())
-    reducing = "all-reduce-hierarchical"
-    sync = [algorithms.whole_phase("dp-all-reduce", "DP", reducing, job.rails, job.domains, job.static_bytes)]
-    if job.copy_grids:
-        sync.append(algorithms.whole_phase("dp-experts", "DP", reducing, *_size(job.copy_grids), job.expert_bytes))
-    return Iteration(1, 1, 1, job.compute_s, each_micro_batch, None, tuple(sync))
+    boundary = None
+    if job.stages > 1:
+        boundary = algorithms.whole_phase("pp", "PP", "point-to-point", 1, 2, job.boundary_bytes)
+    static = algorithms.whole_phase("dp-all-reduce", "DP", REDUCING, *_size((job.replica_grid(0),)), job.static_bytes)
+    sync = [static]
+    copies = job.copy_grids(0)
+    if copies:
+        sync.append(algorithms.whole_phase("dp-experts", "DP", REDUCING, *_size(copies), job.expert_bytes))
+    return Iteration(
+        stages=job.stages,
+        micro_batches=job.micro_batches,
+        virtual_stages=1,
+        compute_s=job.compute_s,
+        each_micro_batch=each_micro_batch,
+        boundary=boundary,
+        sync=tuple(sync),
+        bubble_has_collectives=True,
+    )
 
 
 def _size(groups: Sequence[Grid]) -> tuple[int, int]:
@@ -133,15 +175,40 @@ def _size(groups: Sequence[Grid]) -> tuple[int, int]:
 
 
 def moe_schedule(job: MoeJob) -> Schedule:
-    """The step as tasks."""
-    program = Program(job.domains, job.rails)
+    """The iteration as tasks."""
+    program = Program(job.placement.domains, job.placement.rails)
     iteration = moe_iteration(job)
-    for number, exchange in enumerate(islice(cycle(iteration.each_micro_batch), job.all_to_alls)):
-        named = replace(exchange, repeats=1, stage="stage 0", step=f"all-to-all {number}")
-        algorithms.run(program, named, *job.exchange_grids, compute_s=job.compute_s / job.all_to_alls)
-    for reduction, groups in zip(iteration.sync, ((program.grid,), job.copy_grids), strict=False):
-        algorithms.run(program, replace(reduction, stage="stage 0", step="gradients"), *groups)
+    exchange_grids = [job.exchange_grids(stage) for stage in range(job.stages)]
+    exchange = partial(_emit_exchanges, program, iteration.each_micro_batch)
+    if job.stages * job.micro_batches > 1:
+        count = job.all_to_alls // 2
+
+        def run_pass(stage: int, step: Pass, compute_s: float) -> None:
+            exchange(exchange_grids[stage], count, compute_s, f"stage {stage}", f"{step.name}, ")
+
+        emit_pipeline(program, iteration, job.placement.gpus[:, :, 0].tolist(), run_pass, backward=1.0)
+    else:
+        exchange(exchange_grids[0], job.all_to_alls, job.compute_s, "stage 0", "")
+    for stage in range(job.stages):
+        groups = ((job.replica_grid(stage),), job.copy_grids(stage))
+        for reduction, grids_of_stage in zip(iteration.sync, groups, strict=False):
+            algorithms.run(program, replace(reduction, stage=f"stage {stage}", step="gradients"), *grids_of_stage)
     return program.schedule(job.name, iteration)
+
+
+def _emit_exchanges(
+    program: Program,
+    phases: Sequence[Phase],
+    groups: Sequence[Grid],
+    count: int,
+    compute_s: float,
+    stage: str,
+    step: str,
+) -> None:
+    """Append `count` all-to-alls of all groups of a stage, the phases by turns, with computing before each."""
+    for number, phase in enumerate(islice(cycle(phases), count)):
+        named = replace(phase, repeats=1, stage=stage, step=f"{step}all-to-all {number}")
+        algorithms.run(program, named, *groups, compute_s=compute_s / count)
 
 
 def zipf_shares(experts: int, skew: float, seed: int) -> tuple[float, ...]:
@@ -157,15 +224,6 @@ def zipf_shares(experts: int, skew: float, seed: int) -> tuple[float, ...]:
     return tuple(weight / total for weight in weights)
 
 
-def _check_experts(model: MoeModel, fabric: FabricSpec, field: str, name: str) -> None:
-    """Raise BadInput if the fabric can't have whole groups of this many experts, each of them a grid."""
-    experts = model.experts
-    if fabric.gpus % experts or (fabric.rails % experts and experts % fabric.rails):
-        shape = f"{fabric.domains} domains x {fabric.rails} rails"
-        allowed = f"has {experts} experts, which must divide the GPUs of {shape}, and those of a domain or a multiple"
-        raise BadInput(field, name, allowed)
-
-
 def _uneven_algorithms() -> dict[str, str]:
     """Return the full name of each all-to-all that has an uneven form, by its short name."""
     names = algorithms.algorithms_of(ALL_TO_ALL).items()
@@ -174,8 +232,12 @@ def _uneven_algorithms() -> dict[str, str]:
 
 @WORKLOADS.register("moe")
 class MoeSpec(Training):
-    """A step of a mixture of experts, `all_to_alls` of the model's own number long. `bytes` is D of an all-to-all.
+    """An iteration of a mixture of experts with `all_to_alls` of those that the model has in a micro-batch.
 
+    `bytes` is D of an all-to-all. `parallelism`: left out, there is one stage and one micro-batch, of the published
+    job's tokens or of one sequence a GPU, and a group has a GPU for each expert if there are as many. `real`: the job
+    that this is in place of, on the platform's HB domains; left out, that of the model's file. `sequence`: tokens, in
+    place of the model's.
     `skew`: the exponent of a Zipf law by which experts get tokens, 0 for as many each; who is popular is drawn from the
     seed. Uneven ones go straight. They have as many bytes in all as even ones, so they take longer than `duration`.
     """
@@ -184,6 +246,9 @@ class MoeSpec(Training):
     algorithm: algorithms.AllToAllAlgorithm = "auto"
     all_to_alls: Count = 4
     skew: Annotated[float, Field(ge=0, le=2)] = 0.0
+    parallelism: Parallelism | None = None
+    real: Parallelism | None = None
+    sequence: Count | None = None
 
     @field_validator("skew")
     @classmethod
@@ -200,48 +265,133 @@ class MoeSpec(Training):
 
     def build(self, setting: Setting) -> Built:
         fabric = setting.fabric
-        model = MoeModel.load(self.model, f"{setting.field}.model")
-        if self.all_to_alls > model.all_to_alls:
-            allowed = f"must be {model.all_to_alls} or less: the model has no more in a step"
-            raise BadInput(f"{setting.field}.all_to_alls", self.all_to_alls, allowed)
         chosen = algorithms.chosen_algorithm(ALL_TO_ALL, self.algorithm, fabric)
         if self.skew and not algorithms.ALGORITHMS[chosen].uneven:
             # `auto` on a fabric without spines is two-phase, in which all pairs are alike
             chosen = next(iter(_uneven_algorithms().values()))
-        flops = setting.platform.flops * self.efficiency
-
-        if model.experts < fabric.gpus:
-            _check_experts(model, fabric, f"{setting.field}.model", self.model)
-
-        def job(domains: int, rails: int, all_to_alls: int) -> MoeJob:
-            """Return the step for sizing; `with_algorithm` sets what really runs."""
-            # the same on every fabric, so that all fabrics carry the same bytes
-            sizing = algorithms.sizing_algorithm(ALL_TO_ALL)
-            whole_job = moe_job(model, self.label(), domains, rails, sizing, all_to_alls, flops)
-            return replace(whole_job, compute_s=whole_job.compute_s * self.compute)
+        real = self._real_job(setting)
+        job = self._emulated_job(setting, real)
 
         def with_algorithm(job: MoeJob) -> MoeJob:
-            shares = zipf_shares(job.experts, self.skew, setting.seed) if self.skew else ()
+            expert = job.placement.parallelism.expert
+            shares = zipf_shares(expert, self.skew, setting.seed) if self.skew else ()
             return replace(job, algorithm=chosen, shares=shares)
 
-        emulated_job = job(fabric.domains, fabric.rails, self.all_to_alls)
-        published_job = job(model.gpus // model.domain_gpus, model.domain_gpus, model.all_to_alls)
+        kept_job = replace(job, compute_s=job.compute_s * self.compute)
         factor = self.bytes_factor(
-            setting, emulated_job.pair_bytes, lambda rates: line_rate_duration_s(moe_schedule(emulated_job), rates)
+            setting, job.pair_bytes, lambda rates: line_rate_duration_s(moe_schedule(kept_job), rates)
         )
-        shape = {
-            "gpus": Factor(model.gpus, fabric.gpus),
-            "experts": Factor(model.experts, min(model.experts, fabric.gpus)),
-            "domain_gpus": Factor(model.domain_gpus, fabric.rails),
-            "all_to_alls": Factor(model.all_to_alls, self.all_to_alls),
-        }
-        real = moe_iteration(with_algorithm(published_job))
+        kept_real = None
+        full_compute_s = None
+        if real is not None:
+            full_compute_s = real.compute_s
+            kept_real = moe_iteration(replace(with_algorithm(real), compute_s=real.compute_s * self.compute))
         scale = setting.scale(
             self.label(),
             factor,
-            shape=shape,
+            shape=self._shape(setting, job, real),
             compute_kept=self.compute,
-            real=real,
-            full_compute_s=model.gpu_flops / flops,
+            real=kept_real,
+            full_compute_s=full_compute_s,
         )
-        return Built(moe_schedule(with_algorithm(emulated_job).scaled(factor, scale.time_factor)), scale)
+        return Built(moe_schedule(with_algorithm(kept_job).scaled(factor, scale.time_factor)), scale)
+
+    def _mixture(self, setting: Setting) -> Mixture:
+        return load_mixture(self.model, f"{setting.field}.model", self.sequence)
+
+    def _flops(self, setting: Setting) -> float:
+        return setting.platform.flops * self.efficiency
+
+    def _real_job(self, setting: Setting) -> MoeJob | None:
+        """Return the job that the emulation is in place of: `real`, or that of the model's file; None without one."""
+        mixture = self._mixture(setting)
+        if self.real is not None:
+            rails = setting.platform.domain_gpus
+            field = f"{setting.field}.real"
+            check_experts(mixture, self.real, field)
+            layout = hierarchical(self.real, self.real.gpus // rails, rails, field)
+            # the stage with most layers decides the pace
+            all_to_alls = 4 * ceil(mixture.moe_layers / self.real.pipeline)
+            tokens = self.real.micro_batch * mixture.sequence
+        else:
+            model = load_model(self.model)
+            if not isinstance(model, MoeModel):
+                return None
+            rails = model.domain_gpus
+            expert = self._whole_groups(model, model.gpus // rails, rails, setting.field)
+            layout = data_parallel(model.gpus, model.gpus, rails, expert)
+            all_to_alls = model.all_to_alls
+            tokens = model.tokens_per_gpu
+        gpu_experts = max(1, mixture.experts // layout.parallelism.expert)
+        return moe_job(mixture, self.label(), layout, all_to_alls, tokens, gpu_experts, self._flops(setting))
+
+    def _emulated_job(self, setting: Setting, real: MoeJob | None) -> MoeJob:
+        """Return the job on the fabric. A GPU has as many experts as in the real job, so that there may be fewer."""
+        mixture = self._mixture(setting)
+        fabric = setting.fabric
+        if self.all_to_alls > mixture.all_to_alls:
+            allowed = f"must be {mixture.all_to_alls} or less: the model has no more in a step"
+            raise BadInput(f"{setting.field}.all_to_alls", self.all_to_alls, allowed)
+        if self.parallelism is not None:
+            layout = place(self.parallelism, fabric.domains, fabric.rails, f"{setting.field}.parallelism")
+            check_experts(mixture, self.parallelism, f"{setting.field}.parallelism")
+            tokens = self.parallelism.micro_batch * mixture.sequence
+        else:
+            model = load_model(self.model)
+            if isinstance(model, MoeModel):
+                expert = self._whole_groups(model, fabric.domains, fabric.rails, setting.field)
+                tokens = model.tokens_per_gpu
+            else:
+                expert = gcd(mixture.experts, fabric.gpus)
+                tokens = mixture.sequence
+            layout = data_parallel(fabric.gpus, fabric.gpus, fabric.rails, expert)
+        p = layout.parallelism
+        gpu_experts = max(1, mixture.experts // p.expert)
+        real_all_to_alls = ceil(mixture.all_to_alls / p.pipeline)
+        if real is not None:
+            gpu_experts = max(1, mixture.experts // real.placement.parallelism.expert)
+            real_all_to_alls = real.all_to_alls
+        if p.pipeline * p.micro_batches > 1 and self.all_to_alls % (2 * p.pipeline):
+            allowed = f"must be a multiple of {2 * p.pipeline}: as many forward as backward at each stage"
+            raise BadInput(f"{setting.field}.all_to_alls", self.all_to_alls, allowed)
+        all_to_alls = self.all_to_alls // p.pipeline
+        return moe_job(
+            mixture,
+            self.label(),
+            layout,
+            all_to_alls,
+            tokens,
+            gpu_experts,
+            self._flops(setting),
+            real_all_to_alls=real_all_to_alls,
+        )
+
+    def _whole_groups(self, model: MoeModel, domains: int, rails: int, field: str) -> int:
+        """Return the GPUs of a group: one for each expert, or all. BadInput if groups would be unequal."""
+        gpus = domains * rails
+        expert = min(model.experts, gpus)
+        if gpus % expert:
+            allowed = (
+                f"has {model.experts} experts, which must divide the {gpus} GPUs of {domains} domains x {rails} rails"
+            )
+            raise BadInput(f"{field}.model", self.model, allowed)
+        return expert
+
+    def _shape(self, setting: Setting, job: MoeJob, real: MoeJob | None) -> dict[str, Factor]:
+        """Return the counts in which the job differs from the real one; none without a real one."""
+        if real is None:
+            return {}
+        mixture = self._mixture(setting)
+        emulated = job.placement.parallelism
+        published = real.placement.parallelism
+        gpu_experts = max(1, mixture.experts // published.expert)
+        shape = {
+            "gpus": Factor(published.gpus, emulated.gpus),
+            "experts": Factor(mixture.experts, emulated.expert * gpu_experts),
+            "domain_gpus": Factor(real.placement.rails, job.placement.rails),
+            "all_to_alls": Factor(mixture.all_to_alls, self.all_to_alls),
+        }
+        if self.parallelism is not None:
+            for name in ("expert", "pipeline", "data", "micro_batches"):
+                shape[name] = Factor(getattr(published, name), getattr(emulated, name))
+        return shape

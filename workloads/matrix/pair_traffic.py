@@ -14,7 +14,8 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, MoeModel, check_experts
+from railyard.workloads.models.catalogue import FP16_BYTES, GptModel
+from railyard.workloads.models.mixture import Mixture, check_experts
 from railyard.workloads.placement.layout import Layout, Numbers, grids
 
 Bytes = NDArray[np.float64]
@@ -204,7 +205,7 @@ def gpt_traffic(model: GptModel, layout: Layout) -> Traffic:
     return Traffic(layout.domains, layout.rails, pairs_by_kind)
 
 
-def moe_traffic(model: MoeModel, layout: Layout) -> Traffic:
+def moe_traffic(model: Mixture, layout: Layout) -> Traffic:
     """A step of a mixture of experts: all-to-all in the layout's expert groups, AllReduce of what is replicated.
 
     A GPU of a group has `experts` / `expert` of the experts, and each stage of a pipeline as many layers.

@@ -97,7 +97,7 @@ class GptModel(_Transformer):
         try:
             check_layers(self, self.training, "training")
             check_heads(self, self.training, "training")
-            check_experts(self, self.training, "training")
+            check_dense(self.training, "training")
         except BadInput as error:
             raise field_error(error.field, error.value, error.allowed) from error
         return self
@@ -302,20 +302,7 @@ def check_heads(model: GptModel, parallelism: Parallelism, field: str = "paralle
         raise BadInput(f"{field}.tensor", parallelism.tensor, allowed)
 
 
-def check_experts(model: GptModel | MoeModel, parallelism: Parallelism, field: str = "parallelism") -> None:
-    """BadInput unless every GPU of an expert-parallel group gets as many experts, in every stage and replica."""
-    expert = parallelism.expert
-    if isinstance(model, GptModel):
-        if expert > 1:
-            raise BadInput(f"{field}.expert", expert, "must be 1 for a model without experts")
-        return
-    if model.experts % expert:
-        raise BadInput(f"{field}.expert", expert, f"must divide the {model.experts} experts of the model")
-    if parallelism.tensor > 1:
-        allowed = "must be 1 for a mixture of experts, whose groups of experts take its place"
-        raise BadInput(f"{field}.tensor", parallelism.tensor, allowed)
-    # a stage without MoE layers would wait for nothing, and one with more of them would hold the others up
-    for count in (model.layers, model.moe_layers):
-        if count % (parallelism.pipeline * parallelism.virtual_stages):
-            allowed = f"must be such that pipeline * virtual_stages divides {count} layers"
-            raise BadInput(f"{field}.pipeline", parallelism.pipeline, allowed)
+def check_dense(parallelism: Parallelism, field: str = "parallelism") -> None:
+    """BadInput if a model without experts should share out experts."""
+    if parallelism.expert > 1:
+        raise BadInput(f"{field}.expert", parallelism.expert, "must be 1 for a model without experts")

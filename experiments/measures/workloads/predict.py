@@ -86,7 +86,10 @@ def _equations(
     for phase in schedule.phases:
         equations[phase.name] = equation(phase, rates, fabric, hash_choices(phase, schedule, fabric))
     if schedule.iteration is not None:
-        return {WHOLE: "Eq. 6" if is_iteration else "all rounds", **equations}
+        whole = "Eq. 6" if is_iteration else "all rounds"
+        if schedule.iteration.bubble_has_collectives and schedule.iteration.stages > 1:
+            whole = "Eq. 6, all-to-alls in the bubble too"
+        return {WHOLE: whole, **equations}
     if is_whole_stated and len(equations) > 1:
         return {WHOLE: "", **equations}
     return equations

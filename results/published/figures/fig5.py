@@ -10,6 +10,7 @@ from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.published.pairs import COLUMNS, heatmap, legend, rows, volume_bars
 from railyard.workloads.matrix.pair_traffic import Traffic, moe_traffic
 from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel
+from railyard.workloads.models.mixture import mixture_of
 from railyard.workloads.placement.layout import data_parallel
 
 MODEL: Final = "moe-1.3b-128"
@@ -21,7 +22,7 @@ def figure() -> Figure:
     """Compute the volumes as counted, and by other ways to count the static part."""
     model = MoeModel.load(MODEL)
     layout = data_parallel(model.gpus, model.global_batch, model.domain_gpus, model.experts)
-    traffic = moe_traffic(model, layout)
+    traffic = moe_traffic(mixture_of(model), layout)
     static = model.static_parameters
 
     def counted(parameters: float, bytes_each: float = FP16_BYTES) -> dict[str, float]:

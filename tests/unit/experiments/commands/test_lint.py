@@ -53,6 +53,28 @@ def test_a_model_as_published_or_an_experiment(name: str, status: int, capsys: p
     assert ("between rails; DP" in wording(capsys)) == (name != "moe-slowdown")
 
 
+@pytest.mark.parametrize(
+    ("keys", "status", "volume"),
+    [
+        ("model: mixtral-8x7b\ndomains: 8", 0, "EP 3.848 TB, none between rails"),
+        (
+            "model: deepseek-v3\nparallelism: "
+            "{tensor: 1, pipeline: 2, data: 32, expert: 32, micro_batch: 1, global_batch: 64}",
+            1,
+            "EP 6.757 TB, 67.7% between rails; PP 7.516 GB, none between rails",
+        ),
+    ],
+    ids=["8 experts stay in domains of 8", "groups of 32 need 4 domains"],
+)
+def test_mixture_of_experts_as_a_placement(
+    keys: str, status: int, volume: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["lint", write(tmp_path, f"{keys}\nrails: 8")]) == status
+    text = wording(capsys)
+    assert volume in text
+    assert ("no spines are needed" in text) == (status == 0)
+
+
 IMPOSSIBLE = {
     "tensor that doesn't divide the heads": PLACED.replace("tensor: 2", "tensor: 5"),
     "pipeline that doesn't divide the layers": PLACED.replace("pipeline: 2", "pipeline: 3"),
@@ -65,6 +87,8 @@ IMPOSSIBLE = {
     "model without a placement": "model: alexnet",
     "unknown model": "model: gpt-2",
     "mixture of experts with parallelism": PLACED.replace("gpt-145.6b", "moe-1.3b-128"),
+    "mixture of experts without a cluster": "model: mixtral-8x7b\ndomains: 8",
+    "mixture of experts without a job": "model: mixtral-8x7b\nrails: 8",
     "too many GPUs by data": PLACED.replace("data: 2", "data: 40000000").replace("64}", "40000000}"),
     "too many GPUs by domains": "model: moe-1.3b-128\ndomains: 8193",
     "published model with fewer heads": (CATALOGUE / "gpt-145.6b.yaml").read_text().replace("heads: 96", "heads: 12"),

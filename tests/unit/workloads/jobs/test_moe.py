@@ -1,30 +1,50 @@
 """A mixture-of-experts step: the same bytes for both fabrics, in proportion to the real step."""
 
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from itertools import permutations
 from pathlib import Path
 
 import pytest
 
 from railyard.core.errors import BadInput
 from railyard.results.theory.predict import predict_phase, predict_schedule
+from railyard.topologies.prediction import WHOLE
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import chosen_algorithm
-from railyard.workloads.jobs.moe import MoeSpec, moe_iteration, moe_job, moe_schedule
+from railyard.workloads.jobs.moe import MoeJob, MoeSpec, moe_iteration, moe_job, moe_schedule
 from railyard.workloads.matrix.pair_traffic import moe_traffic
-from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes, traffic_matrix
+from railyard.workloads.matrix.traffic_matrix import (
+    bytes_by_kind,
+    cross_rail_bytes,
+    line_rate_duration_s,
+    traffic_matrix,
+)
 from railyard.workloads.models import catalogue
 from railyard.workloads.models.catalogue import MoeModel
+from railyard.workloads.models.mixture import load_mixture, mixture_of
 from railyard.workloads.placement.cross_rail import lint
 from railyard.workloads.placement.layout import data_parallel
-from railyard.workloads.schedule import payload_rates
+from railyard.workloads.schedule import Factor, payload_rates
 from railyard.workloads.spec import build, parse_workload
 from railyard.workloads.tasks import Compute
+from tests.unit.workloads.messages import CheckMessages
 
 MODEL = MoeModel.load("moe-1.3b-128")
+ONLY = FabricSpec(kind="rail-only", domains=4, rails=4)
+
+
+def job_of(domains: int, rails: int, all_to_alls: int, algorithm: str = "all-to-all-two-phase") -> MoeJob:
+    """A step of the paper's model, an expert a GPU."""
+    gpus = domains * rails
+    layout = data_parallel(gpus, gpus, rails, gpus)
+    return moe_job(mixture_of(MODEL), "j", layout, all_to_alls, MODEL.tokens_per_gpu, 1, 156e12, algorithm)
 
 
 @pytest.mark.parametrize("algorithm", ["all-to-all-two-phase", "all-to-all"])
 def test_a_step_has_its_all_to_alls_and_one_all_reduce(algorithm: str) -> None:
-    job = moe_job(MODEL, "j", 4, 4, algorithm, 3, 156e12).scaled(1e-4, 1.0)
+    job = job_of(4, 4, 3, algorithm).scaled(1e-4, 1.0)
     schedule = moe_schedule(job)
     assert [p.name for p in schedule.phases] == ["moe-a2a"] * 3 + ["dp-all-reduce"]
     exchange, reduction = schedule.phases[0], schedule.phases[-1]
@@ -42,14 +62,14 @@ def test_a_step_has_its_all_to_alls_and_one_all_reduce(algorithm: str) -> None:
 
 def test_the_full_step_has_the_published_sizes() -> None:
     """262,144 bytes a pair, 48 all-to-alls, 16-bit gradients of the static part."""
-    iteration = moe_iteration(moe_job(MODEL, "j", 16, 8, "all-to-all-two-phase", 48, 156e12))
+    iteration = moe_iteration(job_of(16, 8, 48))
     (exchange,), (reduction,) = iteration.each_micro_batch, iteration.sync
     assert (exchange.data_bytes, exchange.repeats, exchange.x, exchange.y) == (262_144, 48, 8, 16)
     assert reduction.data_bytes == pytest.approx(2 * MODEL.static_parameters, rel=1e-6)
 
 
 def test_a_shorter_step_keeps_its_proportions() -> None:
-    whole, short = (moe_job(MODEL, "j", 4, 4, "all-to-all-two-phase", count, 156e12) for count in (48, 4))
+    whole, short = (job_of(4, 4, count) for count in (48, 4))
     assert short.pair_bytes == whole.pair_bytes
     assert short.static_bytes * 12 == pytest.approx(whole.static_bytes)
     assert short.compute_s * 12 == pytest.approx(whole.compute_s)
@@ -118,7 +138,7 @@ def test_run_predict_dry_run_and_lint_agree(experts: int, needs_spines: bool, tm
     assert (crossing[0] == 0, crossing[1] > 0) == (True, needs_spines)
     layout = data_parallel(64, 64, 8, experts)
     assert bool(lint(layout)) == needs_spines
-    crossing_volume = moe_traffic(MoeModel.load(spec.model), layout).at("EP", "across rails").total
+    crossing_volume = moe_traffic(load_mixture(spec.model), layout).at("EP", "across rails").total
     assert bool(crossing_volume) == needs_spines
 
 
@@ -126,3 +146,74 @@ def test_experts_that_make_no_whole_groups_are_refused(tmp_path: Path) -> None:
     spec = moe_of(6, tmp_path)
     with pytest.raises(BadInput, match=r"workload\.model: .* 6 experts"):
         build(spec, FabricSpec(kind="rail-only", domains=4, rails=4), 20_000_000, 240_000_000)
+
+
+PIPELINED = {"tensor": 1, "pipeline": 2, "data": 8, "micro_batch": 1, "global_batch": 24, "expert": 4}
+
+
+def test_stages_exchange_tokens_in_their_own_groups() -> None:
+    """Two stages of 2 x 4 GPUs, each with two groups of four: three micro-batches, forward and backward."""
+    data = {"kind": "moe", "model": "deepseek-v3", "parallelism": PIPELINED, "bytes": "1MB", "compute": 0.0}
+    schedule = build(parse_workload({**data, "all_to_alls": 4}), ONLY, 20_000_000, 240_000_000).schedule
+    exchanged: Counter[tuple[int, int]] = Counter()
+    for _, transfer in schedule.transfers:
+        if schedule.phases[transfer.phase].kind == "EP":
+            exchanged[transfer.src, transfer.dst] += transfer.bytes
+    groups = [range(start, start + 4) for start in (0, 4, 8, 12)]
+    assert set(exchanged) == {pair for group in groups for pair in permutations(group, 2)}
+    # 2 all-to-alls of a micro-batch at each stage, 3 micro-batches
+    assert set(exchanged.values()) == {6 * 1_000_000}
+    names = Counter((phase.name, phase.kind) for phase in schedule.phases)
+    assert names == {("moe-a2a", "EP"): 12, ("pp", "PP"): 6, ("dp-all-reduce", "DP"): 2, ("dp-experts", "DP"): 2}
+    boundary = {(t.src, t.dst) for _, t in schedule.transfers if schedule.phases[t.phase].name == "pp"}
+    assert boundary == {(a, b) for low in range(8) for a, b in ((low, low + 8), (low + 8, low))}
+
+
+@pytest.mark.parametrize(("pipeline", "micro_batches"), [(1, 1), (1, 3), (2, 4), (4, 6)])
+def test_tasks_of_a_pipeline_take_the_predicted_time(pipeline: int, micro_batches: int) -> None:
+    """The bubble has all-to-alls too. Groups over two or more domains, so that transfers between stages are short."""
+    data = 16 // pipeline
+    batch = micro_batches * data
+    parallelism = {**PIPELINED, "pipeline": pipeline, "data": data, "global_batch": batch, "expert": data}
+    fabric = FabricSpec(kind="rail-only", domains=8, rails=2)
+    spec = {"kind": "moe", "model": "deepseek-v3", "parallelism": parallelism, "all_to_alls": 2 * pipeline}
+    built = build(parse_workload({**spec, "bytes": "1MB", "compute": 0.05}), fabric, 100_000_000, 900_000_000)
+    predicted = predict_schedule(built.schedule, built.scale.emulated_rates, fabric)[WHOLE]
+    at_line_rate = line_rate_duration_s(built.schedule, built.scale.emulated_rates, ONLY)
+    assert at_line_rate == pytest.approx(predicted, rel=0.02)
+
+
+def test_real_job_is_its_longest_stage() -> None:
+    """DeepSeek-V3 on 2,048 GPUs: 58 MoE layers on 16 stages, so 4 at most; 256 experts on 64 GPUs."""
+    real = {"tensor": 1, "pipeline": 16, "data": 128, "micro_batch": 1, "global_batch": 15_360, "expert": 64}
+    spec = {"kind": "moe", "model": "deepseek-v3", "parallelism": PIPELINED, "real": real, "bytes": "1MB"}
+    fabric = FabricSpec(kind="rail-only", domains=4, rails=4, platform="h100")
+    scale = build(parse_workload(spec), fabric, 100_000_000, 900_000_000).scale
+    assert scale.real is not None
+    (exchange,) = scale.real.each_micro_batch
+    assert (exchange.x, exchange.y, exchange.repeats) == (8, 8, 16)
+    # 4,096 tokens to 8 experts each, of 7,168 values, spread over 64 GPUs
+    assert exchange.data_bytes == 4096 * 8 * 7168 * 2 / 64
+    copies = scale.real.sync[1]
+    # 4 experts a GPU in 4 layers, each of three matrices
+    assert copies.data_bytes == pytest.approx(2 * 4 * 4 * 3 * 7168 * 2048, rel=1e-6)
+    assert (copies.x, copies.y) == (1, 2)
+    assert scale.shape["experts"] == Factor(256, 16)
+
+
+def test_messages_of_impossible_mixtures(check_messages: CheckMessages) -> None:
+    changes: dict[str, dict[str, object]] = {
+        "dense model": {"model": "llama3-8b"},
+        "experts that a group does not divide": {"parallelism": {**PIPELINED, "data": 3, "expert": 3}},
+        "group that the replicas do not hold": {"parallelism": {**PIPELINED, "expert": 16}},
+        "tensor parallelism": {"parallelism": {**PIPELINED, "tensor": 2, "data": 4}},
+        "interleaving": {"parallelism": {**PIPELINED, "virtual_stages": 2, "global_batch": 32}},
+        "real job that fills no domains": {"real": {**PIPELINED, "data": 6, "expert": 2}},
+        "all-to-alls without a way back": {"parallelism": PIPELINED, "all_to_alls": 2},
+        "more all-to-alls than the model has": {"all_to_alls": 233},
+    }
+    calls: dict[str, Callable[[], object]] = {}
+    for case, change in changes.items():
+        spec = parse_workload({"kind": "moe", "model": "deepseek-v3", "bytes": "1MB", **change})
+        calls[case] = partial(build, spec, ONLY, 20_000_000, 240_000_000)
+    check_messages(calls)

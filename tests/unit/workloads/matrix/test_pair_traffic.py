@@ -11,6 +11,7 @@ from railyard.workloads.jobs.moe import moe_job, moe_schedule
 from railyard.workloads.matrix.pair_traffic import SCOPES, Scope, Traffic, Uniform, gpt_traffic, moe_traffic
 from railyard.workloads.matrix.traffic_matrix import traffic_matrix
 from railyard.workloads.models.catalogue import GptModel, MoeModel
+from railyard.workloads.models.mixture import mixture_of
 from railyard.workloads.placement.layout import (
     Layout,
     Parallelism,
@@ -107,7 +108,7 @@ def test_16384_experts_are_counted_without_a_list() -> None:
     """268 million pairs: 255 each in its HB domain, 63 on its rail, the rest across rails."""
     n, rails = 16_384, 256
     model = MoeModel.load("moe-1.3b-128").model_copy(update={"experts": n, "gpus": n, "global_batch": 4 * n})
-    traffic = moe_traffic(model, data_parallel(n, 4 * n, rails, n))
+    traffic = moe_traffic(mixture_of(model), data_parallel(n, 4 * n, rails, n))
     assert traffic.volumes == pytest.approx(moe_volumes(model))
     counts = [traffic.at("EP", scope).count for scope in SCOPES]
     assert counts == [n * 255, n * 63, n * (n - 1 - 255 - 63)]
@@ -122,7 +123,7 @@ def test_mixture_sends_the_bytes_of_the_formulas(groups: int, experts: int, data
     rails = data.draw(st.sampled_from([k for k in range(1, n + 1) if n % k == 0]))
     moe = {"moe_layers": 2, "experts": experts, "experts_per_token": 1, "gpus": n, "global_batch": 2 * n}
     model = MoeModel.model_validate({"kind": "moe", "layers": 4, **SHAPE, **moe})
-    traffic = moe_traffic(model, data_parallel(n, model.global_batch, rails, experts))
+    traffic = moe_traffic(mixture_of(model), data_parallel(n, model.global_batch, rails, experts))
     check_pairs(traffic)
     assert traffic.volumes == pytest.approx(moe_volumes(model, n))
     assert len(set(traffic.pairs["EP"].bytes)) == 1  # uniform
@@ -130,7 +131,7 @@ def test_mixture_sends_the_bytes_of_the_formulas(groups: int, experts: int, data
 
 def test_gpus_hold_several_experts_or_the_count_is_refused() -> None:
     model = MoeModel.load("moe-1.3b-128")
-    traffic = moe_traffic(model, data_parallel(64, 256, 8, 128))
+    traffic = moe_traffic(mixture_of(model), data_parallel(64, 256, 8, 128))
     assert traffic.volumes == pytest.approx(moe_volumes(model, 64))
     with pytest.raises(BadInput, match=r"experts: 128 .* 192 GPUs"):
         data_parallel(192, 768, 8, model.experts)
@@ -150,8 +151,10 @@ def test_pairs_equal_the_pairs_of_the_tasks() -> None:
 def test_pairs_of_a_mixture_equal_pairs_of_its_tasks() -> None:
     moe = {"moe_layers": 2, "experts": 4, "experts_per_token": 1, "gpus": 4, "global_batch": 8}
     model = MoeModel.model_validate({"kind": "moe", "layers": 4, **SHAPE, **moe})
-    schedule = moe_schedule(moe_job(model, "small", 2, 2, "all-to-all", model.all_to_alls, 1e12))
-    np.testing.assert_allclose(moe_traffic(model, data_parallel(4, 8, 2, 4)).dense(4), traffic_matrix(schedule))
+    layout = data_parallel(4, 4, 2, 4)
+    job = moe_job(mixture_of(model), "small", layout, model.all_to_alls, model.tokens_per_gpu, 1, 1e12, "all-to-all")
+    traffic = moe_traffic(mixture_of(model), data_parallel(4, 8, 2, 4))
+    np.testing.assert_allclose(traffic.dense(4), traffic_matrix(moe_schedule(job)))
 
 
 def test_hierarchical_gather_32x2_sends_1_of_63_bytes_over_rails() -> None:

@@ -31,6 +31,7 @@ from railyard.workloads.jobs.transfers import TransfersSpec
 from railyard.workloads.matrix.pair_traffic import gpt_traffic, moe_traffic
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.models.catalogue import CATALOGUE, GptModel, MoeModel
+from railyard.workloads.models.mixture import load_mixture
 from railyard.workloads.models.transformer import Transformer
 from railyard.workloads.placement.layout import Parallelism, hierarchical
 from railyard.workloads.schedule import Scale, Schedule
@@ -173,7 +174,7 @@ def moe_bytes(kind: Literal["EP", "DP"]) -> Callable[[Plain], float]:
 def exchanged_bytes(parallelism: Plain) -> float:
     """Bytes of all-to-alls on 2 x 8 GPUs."""
     layout = hierarchical(Parallelism.model_validate(parallelism), 2, 8)
-    return moe_traffic(MoeModel.load("moe-1.3b-128"), layout).volumes["EP"]
+    return moe_traffic(load_mixture("moe-1.3b-128"), layout).volumes["EP"]
 
 
 def platform_s(platform: Plain) -> float:
@@ -224,6 +225,7 @@ H100: Final[Plain] = PLATFORMS["h100"].model_dump()
 
 GPT_SPEC: Final[Plain] = {"kind": "gpt", "bytes": "1MB"}
 EXPERTS: Final[Plain] = {"tensor": 1, "pipeline": 1, "data": 16, "micro_batch": 1, "global_batch": 64, "expert": 4}
+DEEPSEEK_SPEC: Final[Plain] = {"kind": "moe", "model": "deepseek-v3", "bytes": "1MB", "real": {**EXPERTS, "expert": 16}}
 MOE_SPEC: Final[Plain] = {"kind": "moe", "bytes": "1MB"}
 BUCKETS: Final[Plain] = {"kind": "data-parallel", "bytes": "1MB"}
 GATHER: Final[Plain] = {"kind": "collective", "collective": "all-gather", "bytes": "1MB"}
@@ -280,6 +282,9 @@ ROWS: Final = (
     Row(MoeSpec, "algorithm", "direct", "less", predicted_s, MOE_SPEC),
     Row(MoeSpec, "all_to_alls", 8, "more", predicted_s, MOE_SPEC),
     Row(MoeSpec, "skew", 1.0, "more", predicted_s, MOE_SPEC),
+    Row(MoeSpec, "parallelism", EXPERTS, "differs", predicted_s, MOE_SPEC),
+    Row(MoeSpec, "real", {**EXPERTS, "micro_batch": 4}, "differs", published_s, MOE_SPEC),
+    Row(MoeSpec, "sequence", 8192, "more", published_s, DEEPSEEK_SPEC),
     Row(TransfersSpec, "bytes", "2MB", "more", predicted_s, TRANSFERS),
     Row(TransfersSpec, "duration", "4s", "more", predicted_s, wished(TRANSFERS)),
     Row(TransfersSpec, "domains", [1], "differs", tasks, TRANSFERS),
