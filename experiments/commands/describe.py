@@ -1,18 +1,31 @@
-"""`describe`: print what an experiment shows, and its YAML."""
+"""`describe`: print what an experiment shows, and its YAML; or what a model or a platform is."""
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
-from railyard.core.config import dump_yaml
+from railyard.core.config import dump_yaml, is_path
 from railyard.core.installation import IS_CHECKOUT, RUN, file_in_project
 from railyard.experiments.measures.definition import MEASURES, measures_of
-from railyard.experiments.options import Name, PluginFiles, console, plain_table, shows_progress
+from railyard.experiments.options import (
+    PluginFiles,
+    catalogue_names,
+    completion,
+    console,
+    experiment_names,
+    plain_table,
+    platform_names,
+    shows_progress,
+)
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.duration import about, duration_s
 from railyard.experiments.spec.loading import load_any
+from railyard.results.views import models
+from railyard.topologies.platforms import PLATFORMS
+from railyard.workloads.models.catalogue import model_title
 
 PURPOSE = "Compute and check, without packets"
 
@@ -20,16 +33,36 @@ if TYPE_CHECKING:
     from railyard.experiments.spec.experiment import ExperimentSpec
 
 
+def _names() -> list[str]:
+    return [*experiment_names(), *catalogue_names(), *platform_names()]
+
+
 @shows_progress
 def command(
-    name: Name,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE",
+            help="An experiment, model or platform of `list`; your own YAML file, or a model's config.json.",
+            autocompletion=completion(_names),
+        ),
+    ],
     keys: Annotated[bool, typer.Option("--keys", help="List every key as `-o` takes it, with its value.")] = False,
     *,
     plugin_files: PluginFiles,
 ) -> None:
-    """Print what an experiment shows, by which equations, and its YAML to start your own from."""
-    spec = load_any(name)
+    """Print what an experiment shows, by which equations, and its YAML to start your own from.
+
+    Of a model or a platform, print its sizes.
+    """
     out = console()
+    if not is_path(name) and name in PLATFORMS:
+        _print_facts(name, models.facts_of_platform(name), out)
+        return
+    if models.is_model(name):
+        _print_model(name, out)
+        return
+    spec = load_any(name)
     written_spec = loading.read(name)
     if keys:
         table = plain_table("KEY", "VALUE", "")
@@ -50,6 +83,29 @@ def command(
         file = file_in_project(path) if IS_CHECKOUT else str(path)
         start = f"cp {shlex.quote(file)} mine.yaml; {RUN} run ./mine.yaml"
         out.print(f"change it: {start}", highlight=False)
+
+
+def _print_facts(name: str, facts: Iterable[Sequence[str]], out: Console) -> None:
+    """Print a name, the facts below it, and their source."""
+    out.print(f"[bold]{model_title(name)}[/]", highlight=False)
+    for fact, value in facts:
+        out.print(f"  {fact:<14} {value}", highlight=False, soft_wrap=True)
+    if source := models.source_of(name):
+        out.print(f"  {'source':<14} {source}", highlight=False, soft_wrap=True)
+
+
+def _print_model(name: str, out: Console) -> None:
+    """Print a model as a whole, and a row for each kind of layer."""
+    _print_facts(name, models.facts_of_model(name), out)
+    columns, rows = models.layer_rows(name)
+    table = plain_table(*columns, right=[column for column in columns if column != "KIND"])
+    for row in rows:
+        table.add_row(*row)
+    out.print("", table)
+    if columns == models.LAYER_COLUMNS:
+        out.print(
+            "of one layer; widths in values, FLOPs and ACTIVE of one token, forward", style="dim", highlight=False
+        )
 
 
 def block(data: object, written: object, indent: str = "") -> Iterator[str]:

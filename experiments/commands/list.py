@@ -1,4 +1,4 @@
-"""`list`: the named experiments, the papers' figures, and with --kinds every registered definition.
+"""`list`: the named experiments, the papers' figures; every registered definition; or models and platforms.
 
 Of experiments, only the keys are checked: to check whether fabrics can have the items would build every schedule.
 """
@@ -38,6 +38,7 @@ def command(
     kinds: Annotated[
         bool, typer.Option("--kinds", help="List every definition instead: faults, policies, workloads, ...")
     ] = False,
+    models: Annotated[bool, typer.Option("--models", help="List the models and the platforms instead.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the experiments as JSON.")] = False,
     *,
     plugin_files: PluginFiles,
@@ -46,6 +47,9 @@ def command(
     out = console()
     if kinds:
         _print_definitions(out)
+        return
+    if models:
+        _print_models(out)
         return
     specs = [_read(name) for name in files or loading.names()]
     if as_json:
@@ -56,6 +60,20 @@ def command(
     for name in FIGURES:
         figures.add_row(name, describe(name))
     out.print(figures)
+
+
+def _print_models(out: Console) -> None:
+    """Print a table of models and one of platforms."""
+    from railyard.results.views import models
+
+    table = plain_table(*models.MODEL_COLUMNS, right=models.MODEL_COLUMNS[1:])
+    for row in models.model_rows():
+        table.add_row(*row)
+    out.print(table, "")
+    table = plain_table(*models.PLATFORM_COLUMNS, right=models.PLATFORM_COLUMNS[1:])
+    for row in models.platform_rows():
+        table.add_row(*row)
+    out.print(table, "peaks in TFLOP/s, dense", highlight=False)
 
 
 def _print_definitions(out: Console) -> None:

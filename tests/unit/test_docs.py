@@ -20,6 +20,8 @@ from railyard.experiments.labs.reading import read_lab
 from railyard.experiments.spec import loading
 from railyard.results import run_folder
 from railyard.results.published.catalogue import FIGURES
+from railyard.topologies.platforms import PLATFORMS
+from railyard.workloads.models.catalogue import model_names
 from tests import golden
 from tests.import_graph import PACKAGES
 from tests.unit import docs_examples
@@ -116,6 +118,8 @@ def test_command_lines_parse(page: Path) -> None:
             continue
         cli.load_command(name).make_context(name, list(rest), resilient_parsing=name == "search")
         known = {*loading.names(), *FIGURES}
+        if name == "describe":
+            known |= {*model_names(), *PLATFORMS}
         if name in ("run", "predict", "describe", "shell") and re.match(r"[a-z][^/]*$", rest[0]):
             assert rest[0] in known or "." in rest[0], f"{name_of(page)}: {arguments}"
 
