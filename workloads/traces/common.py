@@ -199,7 +199,8 @@ def parse_whole(where: str, key: str, value: object, minimum: int = 0, most: int
     ):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= most:
-        upper = " or more" if most == 2**63 - 1 else f" to {most}"
+        is_too_large = isinstance(value, int) and value > most
+        upper = f" to {most}" if is_too_large or most < 2**63 - 1 else " or more"
         raise BadInput(where, value, f"is no {key}: a whole number of {minimum}{upper} is needed")
     return value
 

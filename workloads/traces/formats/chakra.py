@@ -16,6 +16,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.message import DecodeError
 from google.protobuf.proto import parse_length_prefixed, serialize_length_prefixed
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.workloads.traces import common
@@ -45,6 +46,7 @@ _MESSAGES: Final[dict[str, dict[str, str]]] = {
     **_LISTS,
     "AttributeProto": {"name": "string", "doc_string": "string", **_VALUES},
     "GlobalMetadata": {"version": "string", "attr": "*AttributeProto"},
+    "Header": {"version": "bytes", "attr": "*bytes"},
     "IOInfo": {"values": "string", "shapes": "string", "types": "string"},
     "Node": {
         "id": "uint64", "name": "string", "type": "NodeType", "ctrl_deps": "*uint64", "data_deps": "*uint64",
@@ -52,7 +54,10 @@ _MESSAGES: Final[dict[str, dict[str, str]]] = {
         "attr": "*AttributeProto",
     },
 }  # fmt: skip
-"""Messages of et_def.proto, with their fields, numbered in this order from 1, and types; a star: a list of them."""
+"""Messages of et_def.proto, with their fields, numbered in this order from 1, and types; a star: a list of them.
+
+A Header is a GlobalMetadata of which nothing is decoded: its attributes were field 1 in a version of 2023.
+"""
 
 
 def _descriptor() -> descriptor_pb2.FileDescriptorProto:
@@ -88,16 +93,23 @@ def _message_class(name: str) -> Any:
 
 
 GlobalMetadata: Final = _message_class("GlobalMetadata")
+_Header: Final = _message_class("Header")
 NodeMessage: Final = _message_class("Node")
 Attribute: Final = _message_class("AttributeProto")
 
 
 def decode(content: bytes, where: str) -> tuple[Any, list[Any]]:
-    """(GlobalMetadata, its Nodes) of an .et file: messages one after the other, each with its length in front."""
+    """(GlobalMetadata, its Nodes) of an .et file: messages one after the other, each with its length in front.
+
+    BadInput for a file of Chakra's first schema, eg_def.proto of 2022, whose nodes have other fields.
+    """
     stream = io.BytesIO(content)
     read: list[Any] = []
     try:
-        message = parse_length_prefixed(GlobalMetadata, stream)
+        message = parse_length_prefixed(_Header, stream)
+        if message is not None and len(UnknownFieldSet(message)):
+            reason = "is no GlobalMetadata: nodes of Chakra's first schema (eg_def.proto) can't be read, convert them"
+            raise BadInput(where, "message 0", reason)
         while message is not None:
             read.append(message)
             if len(read) > common.MAX_OPERATIONS:

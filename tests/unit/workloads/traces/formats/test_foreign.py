@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 from pytest_regressions.file_regression import FileRegressionFixture
 
+from railyard.core.errors import BadInput
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.schedule import Program
 from railyard.workloads.traces import common
@@ -79,6 +80,59 @@ def test_odd_calls_have_the_bytes_of_an_independent_count(
     path.write_bytes(codecs.BOM_UTF8 + text.encode())
     # each byte of a ring's buffer is sent once less than there are ranks, to be reduced and to be gathered
     assert sent_bytes(path) == 2 * 3 * (4 * 1000 + buffer_bytes)
+
+
+@pytest.mark.parametrize("size", [2**53 + 1, 2**60 + 1])
+def test_counts_near_the_largest_number_keep_every_byte(size: int, tmp_path: Path) -> None:
+    """A ring of four ranks, to be reduced and gathered: each part is sent six times, and sliced to the byte."""
+    call = {"comms": "all_reduce", "in_msg_size": 4 * size, "out_msg_size": 4 * size, "dtype": "Byte", "world_size": 4}
+    (tmp_path / "t.json").write_text(json.dumps([call]))
+    assert abs(sent_bytes(tmp_path / "t.json") - 2 * 3 * 4 * size) <= 2 * 3 * 4 * size * 2.0**-52
+
+
+@pytest.mark.parametrize("count", [2**63, 10**30, 1e300, float("inf")])
+def test_counts_beyond_the_largest_number_are_refused(count: float, tmp_path: Path) -> None:
+    call = {"comms": "all_reduce", "in_msg_size": count, "out_msg_size": 8, "dtype": "Byte", "world_size": 4}
+    (tmp_path / "t.json").write_text(json.dumps([call]))
+    with pytest.raises(BadInput, match="in_msg_size"):
+        read(tmp_path / "t.json")
+
+
+def test_thousands_of_groups_have_independently_counted_bytes(tmp_path: Path) -> None:
+    """Pairs of 16 ranks, each with an AllReduce of its own size: a pair sends its buffer twice."""
+    pairs = [(number % 16, (number + 1) % 16) for number in range(500)]
+    definitions = [{"pg_name": f"pair {number}", "ranks": list(pair)} for number, pair in enumerate(pairs)]
+    groups = node(0, chakra.NODE_TYPES.index("METADATA_NODE"))
+    groups.name = "## process_group:init ##"
+    groups.inputs.values = repr([json.dumps(definitions)])
+    ranks = []
+    for rank in range(16):
+        calls = [all_reduce(i + 1, 2 * i + 2, f"pair {i}") for i, pair in enumerate(pairs) if rank in pair]
+        ranks.append([groups, *calls])
+    write_ranks(tmp_path, ranks)
+    assert sent_bytes(tmp_path) == sum(2 * (2 * i + 2) for i in range(500))
+
+
+def with_header(folder: Path, header: bytes, nodes: Sequence[Any]) -> Path:
+    """Write four ranks whose first message has this content."""
+    # an empty GlobalMetadata is its length alone, 0
+    following = chakra.encode(chakra.GlobalMetadata(), nodes)[1:]
+    for rank in range(4):
+        (folder / f"t.{rank}.et").write_bytes(bytes([len(header)]) + header + following)
+    return folder
+
+
+def test_metadata_of_2023_has_its_attributes_in_another_field(tmp_path: Path) -> None:
+    attribute = chakra.Attribute(name="peak", double_val=-1.5).SerializeToString()
+    with_header(tmp_path, b"\x0a" + bytes([len(attribute)]) + attribute, [all_reduce(1)])
+    assert sent_bytes(tmp_path) == 2 * 3 * 4096
+
+
+def test_nodes_of_the_first_schema_are_refused(tmp_path: Path) -> None:
+    """Fields of eg_def.proto: id 1, name, node_type 6 (a collective), comm_type 1, comm_size 4096."""
+    first_node = b"\x08\x01\x12\x04COLL\x18\x06\x68\x01\x90\x01\x80\x20"
+    with pytest.raises(BadInput, match=r"eg_def\.proto"):
+        read(with_header(tmp_path, first_node, []))
 
 
 def test_a_control_dependency_on_an_absent_node_orders_nothing(tmp_path: Path) -> None:
