@@ -93,6 +93,7 @@ def rows_of(gpus: int, domain_gpus: int, radix: int, equipment: Equipment) -> li
         raise BadInput("gpus", gpus, f"must be whole HB domains of {domain_gpus:,} GPUs: {nearest}")
     if radix % 2:
         raise BadInput("radix", radix, f"must be an even number of ports: {nearest_multiples(radix, 2)}")
+    # dual-plane splits ports, so it may save a tier that rail-only doesn't
     wide = rail_optimized(gpus, radix)
     rows = [_row(wide, domain_gpus, equipment)]
     for narrow in (rail_only(gpus, domain_gpus, radix), dual_plane(gpus, domain_gpus, radix)):

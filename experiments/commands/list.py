@@ -59,6 +59,7 @@ def command(
     figures = plain_table("PREDICT", "SHOWS, WITH THE VALUES THAT THE PAPERS STATE")
     for name in FIGURES:
         figures.add_row(name, describe(name))
+    figures.add_row("busbw", "What nccl-tests should show on a platform, in its own columns")
     out.print(figures)
 
 

@@ -20,6 +20,7 @@ from railyard.experiments.options import (
     console,
     experiment_of,
     plain_table,
+    platform_names,
     shows_progress,
 )
 from railyard.experiments.spec import loading
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from railyard.experiments.predict.output import Predicted
     from railyard.experiments.spec.experiment import ExperimentSpec
 
+BUSBW: Final = "busbw"
+BUSBW_OPTIONS: Final = "Options of busbw"
 SHOWN: Final = 40  # rows in the terminal; NAME.csv has all
 
 
@@ -137,8 +140,9 @@ def command(
         typer.Argument(
             metavar="[NAME|FILE|FIGURE]",
             show_default=False,
-            help="An experiment, or a figure or table of the papers: fig8, table2 (`list` shows all).",
-            autocompletion=completion(lambda: [*loading.names(), *FIGURES]),
+            help="An experiment, a figure or table of the papers (fig8, table2; `list` shows all), or busbw: what "
+            "nccl-tests should show.",
+            autocompletion=completion(lambda: [*loading.names(), *FIGURES, BUSBW]),
         ),
     ] = "",
     topo: Topo = "",
@@ -149,10 +153,77 @@ def command(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the rows as JSON, times in seconds; write files only to --out.")
     ] = False,
+    platform: Annotated[
+        str,
+        typer.Option(
+            help="The platform, or your own YAML file.",
+            show_default="h100",
+            rich_help_panel=BUSBW_OPTIONS,
+            autocompletion=completion(platform_names),
+        ),
+    ] = "",
+    gpus: Annotated[
+        int | None,
+        typer.Option(min=2, max=2**20, show_default="16, or the file's", help="GPUs.", rich_help_panel=BUSBW_OPTIONS),
+    ] = None,
+    domain_gpus: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=2**20,
+            show_default="the platform's, or a host's",
+            help="GPUs in an HB domain.",
+            rich_help_panel=BUSBW_OPTIONS,
+        ),
+    ] = None,
+    collective: Annotated[
+        str,
+        typer.Option(
+            help="all-reduce, all-gather, reduce-scatter or all-to-all.",
+            show_default="all-reduce",
+            rich_help_panel=BUSBW_OPTIONS,
+        ),
+    ] = "",
+    nccl: Annotated[
+        Path | None,
+        typer.Option(help="Take what your nccl-tests output shows.", show_default=False, rich_help_panel=BUSBW_OPTIONS),
+    ] = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            help="As measured, or ideal: full rates and no latency.",
+            show_default="measured",
+            rich_help_panel=BUSBW_OPTIONS,
+        ),
+    ] = "",
+    forwarding: Annotated[
+        bool,
+        typer.Option(
+            "--forwarding", help="An all-to-all through HB domains, as on rail-only.", rich_help_panel=BUSBW_OPTIONS
+        ),
+    ] = False,
     *,
     plugin_files: PluginFiles,
 ) -> int:
     """Compute the formulas without running anything; write NAME.csv and NAME.png. Needs no root."""
+    of_busbw = {
+        "platform": platform,
+        "gpus": gpus,
+        "domain_gpus": domain_gpus,
+        "collective": collective,
+        "nccl": str(nccl or ""),
+        "form": form,
+        "forwarding": forwarding,
+    }
+    busbw_options = {key: value for key, value in of_busbw.items() if value}
+    # an option that changes nothing would be taken for one that did
+    if name != BUSBW:
+        for key, value in busbw_options.items():
+            raise BadInput(
+                f"--{key.replace('_', '-')}", value, f"is an option of busbw: {name or 'an experiment'} has none"
+            )
+    else:
+        return _finish(_busbw(busbw_options, overrides, topo), out, as_json)
     name = experiment_of(name, topo)
     if loading.is_figure(name):
         if topo:
@@ -164,6 +235,21 @@ def command(
         keep_freed_memory()
         spec = load_any(name, overrides, seed, topo)
         result = predicted(spec)
+    return _finish(result, out, as_json)
+
+
+def _busbw(busbw_options: dict[str, Any], overrides: list[str], topo: str) -> "Predicted":
+    """Return what nccl-tests should show, with these options."""
+    # numerical libraries aren't needed to complete a command line
+    from railyard.experiments.predict.busbw import BusbwOptions, predict_busbw
+
+    if overrides or topo:
+        raise BadInput("-o" if overrides else "--topo", overrides[0] if overrides else topo, "is not for busbw")
+    return predict_busbw(BusbwOptions(**busbw_options))
+
+
+def _finish(result: "Predicted", out: Path | None, as_json: bool) -> int:
+    """Write the files of a prediction, print it, and return its status."""
     files = result.save(out or Path()) if out or not as_json else ()
     if as_json:
         print(json.dumps(result.as_dict(), indent=1))

@@ -117,7 +117,7 @@ def test_command_lines_parse(page: Path) -> None:
         if any(word.endswith("...") or word.startswith("[") for word in rest) or not rest:
             continue
         cli.load_command(name).make_context(name, list(rest), resilient_parsing=name == "search")
-        known = {*loading.names(), *FIGURES}
+        known = {*loading.names(), *FIGURES, "busbw"}
         if name == "describe":
             known |= {*model_names(), *PLATFORMS}
         if name in ("run", "predict", "describe", "shell") and re.match(r"[a-z][^/]*$", rest[0]):

@@ -70,7 +70,6 @@ IMPOSSIBLE = {
     "radix too small": ["--gpus", "1024", "--radix", "2"],
     "no number": ["--gpus", "1k"],
     "nothing between commas": ["--gpus", "1024,,2048"],
-    "unknown platform": ["--gpus", "1024", "--platform", "h1000"],
     "nothing has a price": ["--gpus", "1024", "--port-usd", "0", "--transceiver-usd", "0"],
     "negative price": ["--gpus", "1024", "--port-usd", "-1"],
     "price without end": ["--gpus", "1024", "--port-usd", "inf"],
