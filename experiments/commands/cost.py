@@ -142,6 +142,7 @@ def _saving_notes(clusters: list[tuple[int, int, int]]) -> list[str]:
         wide = rail_optimized(gpus, radix)
         if rail_only(gpus, domain_gpus, radix).tiers < wide.tiers:
             continue
+        # a rail is as tall as the whole where both need the same number of tiers
         rail = gpus // domain_gpus
         reason = f"a rail of {rail:,} GPUs takes as many tiers of radix {radix:,} as all {gpus:,}"
         larger = radix_that_saves(gpus, domain_gpus, radix)
@@ -164,6 +165,7 @@ def _notes(platform: str, equipment: Equipment) -> list[str]:
         f"without spines an all-to-all over HB domains takes up to {percent(p.rail_bps / p.hb_bps)} longer "
         f"({platform}), what stays in rails takes as long: `lint` says what a job needs",
     ]
+    # of the user's own prices, nothing is known that could be said
     if equipment == AT_400G:
         prices = "prices of 400 Gbit/s, by Rail-only V-E: 694 USD and 18 W a switch port, 199 USD and 9 W a transceiver"
         if p.rail_bps != PRICED_BPS:

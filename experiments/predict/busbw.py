@@ -103,6 +103,7 @@ def _rows(job: _Job) -> list[tuple[Any, ...]]:
     domains = job.gpus // job.domain_gpus
     group = (job.domain_gpus, domains, links)
     sizes = np.array(SIZES, dtype=np.float64)
+    # shown beside the prediction in either form, so that both can be compared
     ideal = ideal_s(job.operation, sizes, *group, forwarding=job.forwarding)
     seconds = ideal
     if job.form == "measured":
@@ -128,11 +129,13 @@ def _interval(job: _Job, size: int) -> float:
         return 0.0
     if job.own:
         return job.own.worst_error
+    # a time can't be below 0, however wide the errors of small messages are
     return min(1.0, interval_share(job.platform, job.gpus > job.domain_gpus, size >= LARGE))
 
 
 def _print(job: _Job, rows: list[tuple[Any, ...]], console: Console) -> None:
     """Print the rows as nccl-tests does, and the notes as its comments."""
+    # as nccl-tests prints it, so that tools which read its output read this too
     redop = "sum" if job.operation in ("all-reduce", "reduce-scatter") else "none"
     fabric = f"{job.gpus} GPUs in HB domains of {job.domain_gpus}, {job.platform}"
     lines = [
@@ -168,6 +171,7 @@ def _notes(job: _Job) -> Iterator[str]:
     wide = percent(interval_share(job.platform, several, large=False), 0)
     narrow = percent(interval_share(job.platform, several, large=True), 0)
     yield f"9 of 10 measured rows that were not fitted are within {narrow} from 64 MiB on, and within {wide} below"
+    # from here on: where the job lies outside what was measured
     source = constants_from(job.platform)
     if source != PLATFORMS[job.platform].name:
         yield f"no output of {job.platform} is in the data: constants of {source}, with the rates of {job.platform}"

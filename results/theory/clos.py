@@ -145,6 +145,7 @@ def dual_plane(gpus: int, domain_gpus: int, radix: int) -> Network:
     A switch of `radix` ports then has twice as many of half the rate, as in Alibaba HPN (SIGCOMM 2024, section 5), so a
     plane needs fewer tiers. A transceiver carries two such links, so a tier has as many transceivers as with one plane.
     """
+    # half the rate on each of twice as many ports
     plane = rail_only(gpus, domain_gpus, 2 * radix)
     return Network("dual-plane", gpus, radix, tuple(2 * switches for switches in plane.layers))
 

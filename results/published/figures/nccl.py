@@ -47,6 +47,7 @@ def _claims(rows: tuple[MeasuredCollective, ...], errors_pct: np.ndarray) -> tup
         sizes = ", ".join(map(str, gpus))
         label = f"mean error of {len(tested)} rows not fitted, {first.platform}, {sizes} GPUs (source {source})"
         mean_pct = float(np.mean(np.abs(errors_pct[tested])))
+        # the bar is for rows of clusters of which others are fitted
         note = SPREAD if first.use == "never" else ""
         if source == "2":
             note = "NCCL changed its algorithm from 1 GiB on, up to 28% off below"

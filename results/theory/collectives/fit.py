@@ -122,6 +122,7 @@ def _reference(rows: Sequence[MeasuredCollective], links: Links) -> CollectiveCo
     single = [row for row in rows if row.y == 1]
     hb_s, _, steps = _columns(single, links)
     gpus = np.array([row.x for row in single], dtype=np.float64)
+    # a start, steps, bytes, bytes in small groups, and pipelining
     columns = [np.ones_like(hb_s), steps, hb_s, hb_s / gpus, np.sqrt(hb_s)]
     base_s, step_s, per_byte, per_byte_small, pipeline = _least_squares(columns, _seconds(single))
     constants = CollectiveConstants(
@@ -144,6 +145,7 @@ def _with_domain(
     """Return constants with latency, efficiency and pipelining of single HB domains as in the rows."""
     hb_s, _, steps = _columns(rows, links)
     gpus = np.array([row.x for row in rows], dtype=np.float64)
+    # one group size doesn't tell a start from a step: the reference says in which proportion they are
     latency_s = constants.base_s + constants.step_s * steps
     columns = [latency_s, hb_s * (1 + constants.small_group / gpus), np.sqrt(hb_s)]
     latency, per_byte, pipeline = _least_squares(columns, _seconds(rows))

@@ -65,6 +65,7 @@ def _rows(cluster: Cluster, operation: Operation, platform: str, file: str) -> l
     """Return the rows of an operation, with the time that their bus bandwidth gives."""
     if not cluster.communicators:
         raise BadInput("--nccl", file, "names no ranks: let nccl-tests print them, or NCCL with NCCL_DEBUG=INFO")
+    # nccl-tests runs on all ranks that it was started with
     communicator = cluster.communicators[0]
     hosts = len(communicator.hosts)
     gpus = communicator.size
