@@ -155,7 +155,8 @@ class Phase:
 
     A schedule numbers each run of a collective as a phase of its own (`repeats` 1), so that each can be timed; runs
     that are alike share a name, and are reported under it. Only an `Iteration` counts with `repeats`. `stage` and
-    `step` say for people which pipeline stage and which pass or micro-batch a run belongs to.
+    `step` say for people which pipeline stage and which pass or micro-batch a run belongs to. `communicator`: the name
+    of its process group, if it has one.
     """
 
     name: str
@@ -168,6 +169,7 @@ class Phase:
     shares: tuple[float, ...] = ()
     stage: str = field(default="", compare=False)
     step: str = field(default="", compare=False)
+    communicator: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from railyard.experiments.spec.parsing import experiment_model
 from railyard.results.format import percent, rows_with_room, size
 from railyard.topologies.platforms import PLATFORMS, PlatformName
 from railyard.workloads.matrix.pair_traffic import gpt_traffic, moe_traffic
+from railyard.workloads.matrix.waiting import wait_lines
 from railyard.workloads.models.catalogue import (
     GptModel,
     LayersModel,
@@ -236,6 +237,8 @@ def print_workloads(spec: ExperimentSpec, console: Console) -> int:
             _print_findings(f"{name} on {label}, {fabric.domains} x {fabric.rails}", findings, console)
             if not findings:
                 console.print(NO_FINDINGS, highlight=False)
+            for line in wait_lines(schedule, fabric):
+                console.print(f"  {line}", highlight=False, soft_wrap=True)
             crossing |= bool(findings)
     return int(crossing)
 

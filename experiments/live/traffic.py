@@ -20,6 +20,7 @@ from railyard.topologies.build.network import FabricController
 from railyard.topologies.plan import Plan
 from railyard.workloads.background.flows import Background
 from railyard.workloads.background.spec import BackgroundSpec, check_background
+from railyard.workloads.matrix.waiting import unreachable_pairs
 from railyard.workloads.replay.job import windows_for_links
 from railyard.workloads.replay.run import Aborted, replay
 from railyard.workloads.spec import build, parse_workload
@@ -94,6 +95,9 @@ class PageTraffic:
         controller = self._controller
         if name not in policies():
             raise BadInput("policy", name, unknown_name_hint(name, policies()))
+        if not self._plan.spec.forwards_in_domains:
+            policy = self._plan.spec.chosen_policy
+            raise BadInput("policy", name, f"can't be started: the fabric's policy {policy} keeps its rails apart")
         if not isinstance(controller, ControllerProcess) or controller.registry_address:
             raise BadInput("policy", name, "can't be started: the experiment's own policies steer this fabric")
         health = HealthSpec()
@@ -120,8 +124,9 @@ class PageTraffic:
                 while not abort.is_set():
                     phases = PhaseProgress(schedule, show)
                     replay(
-                        schedule, windows, 0, DEADLINE_S, abort=abort, started=phases.started, watched=phases.watched
-                    )
+                        schedule, windows, 0, DEADLINE_S, abort=abort, started=phases.started, watched=phases.watched,
+                        unreachable=unreachable_pairs(schedule, plan.spec),
+                    )  # fmt: skip
             except Aborted:
                 pass
             except RailyardError as error:

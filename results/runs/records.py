@@ -207,6 +207,7 @@ class ByteCheck(Record):
 
     Where policies steer or faults are active, other traffic crosses the same ports and paths change, so
     `rail_expected_bytes` is 0, which there means not known, and the port counters are compared with nothing.
+    `asked_bytes` are without those of transfers that wait for ever, since their GPUs have no path.
     """
 
     asked_bytes: int

@@ -464,11 +464,13 @@ def _durations(parts: Mapping[int, _Part]) -> list[float]:
 def full_step_s(scale: Scale, fabric: FabricSpec) -> float | None:
     """Return the seconds of the published job at its full size with all of its computing, by Eq. 6; None without one.
 
-    On fabrics of two kinds its ratio is what the paper states (Rail-only IV-B): the share of the whole step.
+    Also None for a job that waits for ever, at a pair without a path. On fabrics of two kinds its ratio is what the
+    paper states (Rail-only IV-B): the share of the whole step.
     """
     if scale.real is None or scale.full_compute_s is None:
         return None
-    return predict_iteration(replace(scale.real, compute_s=scale.full_compute_s), scale.real_rates, fabric)
+    seconds = predict_iteration(replace(scale.real, compute_s=scale.full_compute_s), scale.real_rates, fabric)
+    return seconds if isfinite(seconds) else None
 
 
 def project_to_full_size(

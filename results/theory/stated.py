@@ -18,6 +18,7 @@ from railyard.topologies.prediction import WHOLE, NotCompared, Stated
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Numbers, Sizes
 from railyard.workloads.matrix.traffic_matrix import ways
+from railyard.workloads.matrix.waiting import waiting_phases
 from railyard.workloads.schedule import Iteration, Phase, Program, Rates, Schedule
 
 POINT_TO_POINT: Final = "point-to-point"
@@ -29,12 +30,18 @@ SEVERAL_STEPS: Final = "has several steps, of which no formula gives the whole"
 def stated(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> dict[str, Stated]:
     """Return what takes the place of the bound, by phase name, and for the whole under WHOLE; most schedules: nothing.
 
-    The workload's own word comes first, then the collective algorithm's, then the forwarding policy's.
+    A phase that waits for ever has no time. The workload's own word comes first, then the collective algorithm's, then
+    the forwarding policy's.
     """
     by_phase: dict[str, Stated] = {}
     computing = _computing_phases(schedule)
+    waiting = waiting_phases(schedule, fabric)
     for phase in dict.fromkeys(schedule.phases):
-        prediction = schedule.stated.get(phase.name) or _of_definitions(phase, schedule, rates, fabric)
+        prediction: Stated | None = None
+        if phase.name in waiting:
+            prediction = NotCompared(waiting[phase.name])
+        else:
+            prediction = schedule.stated.get(phase.name) or _of_definitions(phase, schedule, rates, fabric)
         if prediction is None and phase.name in computing:
             prediction = NotCompared(COMPUTES)
         if prediction is None and phase.name in _hashed_phases(schedule, fabric):
@@ -42,6 +49,8 @@ def stated(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> dict[str, St
         if prediction is not None:
             by_phase[phase.name] = prediction
     whole = schedule.stated.get(WHOLE) or _of_whole(schedule, by_phase)
+    if waiting:
+        whole = NotCompared(next(iter(waiting.values())))
     if whole is not None:
         by_phase[WHOLE] = whole
     return by_phase

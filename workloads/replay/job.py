@@ -74,7 +74,8 @@ class Job(Message):
     """A worker's share, for which it opens its listening sockets: Ready, or Failed.
 
     `local_gpus` are the GPU numbers that it plays; `seed` makes the pattern that fills every transfer. `watched`:
-    phases of which it reports when all that comes to its GPUs has come.
+    phases of which it reports when all that comes to its GPUs has come. `unreachable`: pairs without a path, whose
+    transfers wait until the deadline.
     """
 
     gpus: SkipValidation[tuple[Gpu, ...]]
@@ -83,6 +84,7 @@ class Job(Message):
     seed: int
     windows: InstanceOf[Windows]
     watched: frozenset[int] = frozenset()
+    unreachable: frozenset[tuple[int, int]] = frozenset()
 
 
 class Connect(Message):
@@ -154,10 +156,11 @@ def jobs(
     seed: int,
     windows: Windows,
     watched: Iterable[int] = (),
+    unreachable: frozenset[tuple[int, int]] = frozenset(),
 ) -> list[Job]:
     """Return one job a worker; all know all tasks.
 
-    `workers`: how many share all domains, or the GPUs of each.
+    `workers`: how many share all domains, or the GPUs of each. `unreachable`: see `Job`.
     """
     gpus = tuple(Gpu(*divmod(number, schedule.rails)) for number in range(schedule.gpus))
     common = {
@@ -166,6 +169,7 @@ def jobs(
         "seed": seed,
         "windows": windows,
         "watched": frozenset(watched),
+        "unreachable": unreachable,
     }
     if isinstance(workers, int):
         workers = shares(schedule, workers, range(schedule.gpus // schedule.rails))

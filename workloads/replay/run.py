@@ -95,16 +95,18 @@ def replay(
     abort: threading.Event | None = None,
     watched: Mapping[int, protocol.PhaseEndCallback] = MappingProxyType({}),
     places: Sequence[Place] = (),
+    unreachable: frozenset[tuple[int, int]] = frozenset(),
 ) -> Replay:
     """Play a schedule in a built fabric. RailyardError if connections don't come about or a worker dies.
 
     Once started, it ends as soon as `abort` is set, by any thread: Aborted, and its connections are gone. `progress` is
     called ten times a second with the bytes delivered so far, `started` once with the start time in ns, each of
     `watched` when the phase of that number is over. What is not delivered when the deadline passes, or when a
-    connection breaks, is missing from the result. `places`: the machines, if the fabric is on several.
+    connection breaks, is missing from the result. `places`: the machines, if the fabric is on several. `unreachable`:
+    pairs that must have no path; their transfers wait until the deadline. It is an error if one of them connects.
     """
     place_of_worker, shares = _shared_out(schedule, places)
-    jobs = protocol.jobs(schedule, shares, seed, windows, watched)
+    jobs = protocol.jobs(schedule, shares, seed, windows, watched, unreachable)
     phases = protocol.PhaseTracker(schedule, watched)
     workers: list[Worker] = []
     delivered = [0] * len(jobs)

@@ -16,7 +16,8 @@ import socket
 import struct
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -104,8 +105,11 @@ class Engine:
         self._report = report
         # bytes are numbered from here: all that was sent before is acknowledged
         for number in self._on_departure:
-            sock = self._send_connections[_channel(self._transfer(number))].sock
-            sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPING, _REPORT)
+            connection = self._send_connections.get(_channel(self._transfer(number)))
+            if connection is None:
+                # a pair without a path
+                continue
+            connection.sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPING, _REPORT)
         while time.monotonic_ns() < start_ns:
             time.sleep(0.0002)
         self._begin_ready()
@@ -175,6 +179,9 @@ class Engine:
                 now = time.monotonic()
                 self.outcome.started_ns[number] = int(now * 1e9)
                 heapq.heappush(self._timers, (now + task.seconds, number))
+                continue
+            if (task.src, task.dst) in self.job.unreachable:
+                # it has no connection, and waits until the deadline
                 continue
             connection = self._send_connections[_channel(task)]
             connection.queue.append(number)
@@ -333,8 +340,16 @@ def listen(job: protocol.Job) -> dict[int, socket.socket]:
 
 
 def connect(job: protocol.Job, listeners: dict[int, socket.socket]) -> tuple[Connections, Connections]:
-    """Return (sending, receiving), all established. TimeoutError names a pair of which one did not come about."""
-    channels = protocol.connections(job.tasks)
+    """Return (sending, receiving), all established. TimeoutError names a pair of which one did not come about.
+
+    OSError if a pair connects that should have no path.
+    """
+    channels: list[protocol.Channel] = []
+    unreachable: list[protocol.Channel] = []
+    for channel in protocol.connections(job.tasks):
+        pair = (channel.src, channel.dst)
+        group = unreachable if pair in job.unreachable else channels
+        group.append(channel)
     within_s = min(MAX_CONNECT_S, CONNECT_S + CONNECT_S_A_CHANNEL * len(channels))
     deadline = time.monotonic() + within_s
     stripes = Counter((channel.src, channel.dst) for channel in channels)
@@ -350,6 +365,7 @@ def connect(job: protocol.Job, listeners: dict[int, socket.socket]) -> tuple[Con
     for channel in channels:
         if channel.src in job.local_gpus:
             sending[channel] = _open_connection(job, channel)
+    attempts = _attempt_connections(job, unreachable)
     # the kernels of both ends connect all pairs at once, so waiting for one after the other takes no longer
     for channel, sock in sending.items():
         wait(sock, select.POLLOUT, [channel])
@@ -364,12 +380,44 @@ def connect(job: protocol.Job, listeners: dict[int, socket.socket]) -> tuple[Con
             sock, _ = listener.accept()
             sock.setblocking(False)
             wait(sock, select.POLLIN, missing)
-            src, stripe = HELLO.unpack(sock.recv(HELLO.size))
+            hello = sock.recv(HELLO.size)
+            if not hello and job.unreachable:
+                # of a pair that should have no path: its sender reports it
+                sock.close()
+                continue
+            src, stripe = HELLO.unpack(hello)
             window = job.windows.per_connection(job.gpus[src].domain == job.gpus[dst].domain, stripes[src, dst])
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, window)
             receiving[protocol.Channel(src, dst, stripe)] = sock
             missing.remove(protocol.Channel(src, dst, stripe))
+    _check_unconnected(job, attempts)
     return sending, receiving
+
+
+def _attempt_connections(
+    job: protocol.Job, channels: Iterable[protocol.Channel]
+) -> dict[protocol.Channel, socket.socket]:
+    """Begin to connect pairs that should have no path; return the attempts that the kernel doesn't refuse at once."""
+    attempts: dict[protocol.Channel, socket.socket] = {}
+    for channel in channels:
+        if channel.src in job.local_gpus:
+            with suppress(OSError):
+                attempts[channel] = _open_connection(job, channel)
+    return attempts
+
+
+def _check_unconnected(job: protocol.Job, attempts: Mapping[protocol.Channel, socket.socket]) -> None:
+    """Close these attempts. OSError if one has connected."""
+    for channel, sock in attempts.items():
+        poller = select.poll()
+        poller.register(sock, select.POLLOUT)
+        # without a reset, so that the receiver reads the end and goes on
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
+        with sock:
+            if poller.poll(0) and not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                src = job.gpus[channel.src].name
+                dst = job.gpus[channel.dst].name
+                raise OSError(errno.EISCONN, f"{src} -> {dst} connected, though it should have no path")
 
 
 def _open_connection(job: protocol.Job, channel: protocol.Channel) -> socket.socket:

@@ -243,7 +243,7 @@ class _Lowering:
             size = self._scaled(call.data_bytes / (x * y)) * x * y
             form = "hierarchical" if is_wide else "ring"
             algorithm = f"{call.op}-{form}"
-        phase = Phase(_name(call, x, y), call.kind, algorithm, x, y, size)
+        phase = Phase(_name(call, x, y), call.kind, algorithm, x, y, size, communicator=call.group_name)
         number = self._phase(phase, call.data_bytes)
         algorithms.ALGORITHMS[algorithm].emit(self.program, phase, number, rows)
         return number
@@ -253,7 +253,8 @@ class _Lowering:
         domains = {rank // self.program.rails for rank in call.group}
         # x and y of two GPUs: of one HB domain, or of one rail
         shape = (1, 2) if len(domains) > 1 else (2, 1)
-        return Phase(_name(call, len(call.group)), call.kind, "point-to-point", *shape, size)
+        name = _name(call, len(call.group))
+        return Phase(name, call.kind, "point-to-point", *shape, size, communicator=call.group_name)
 
     def _exchange(self, step: Step, call: Call, grid: Grid | None) -> int | None:
         """Pair by pair, each with its own bytes: v-collectives, gather and scatter, and groups that are no grid."""
@@ -272,7 +273,8 @@ class _Lowering:
             y = len(call.group)
             x = 1
             rounds = algorithms.shifts(call.group)
-        phase = Phase(_name(call, x, y), call.kind, "all-to-all", x, y, self._bottleneck_bytes(sizes, x, y))
+        data_bytes = self._bottleneck_bytes(sizes, x, y)
+        phase = Phase(_name(call, x, y), call.kind, "all-to-all", x, y, data_bytes, communicator=call.group_name)
         number = self._phase(phase, sum(trace_sizes[pair] for pair in sizes))
         exchange = algorithms.UnevenExchange(rounds, sizes)
         self.program.check_count(exchange.count())

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from railyard.experiments.measures.workloads.records import WAITS, WaitRecord
 from railyard.results.analysis.aggregate import kinds_of
 from railyard.results.format import size, workload_label
 from railyard.results.measured import Check
@@ -13,6 +14,9 @@ def checks(run: Run) -> Iterator[Check]:
     """Yield each check that the run has byte counts for."""
     if run.bytes:
         yield _delivery_check(run.bytes)
+    waits = run.rows(WAITS)
+    if waits:
+        yield _waiting_check(waits)
     dense = _dense_training(run)
     if dense:
         yield _dense_training_check(dense)
@@ -32,6 +36,22 @@ def _delivery_check(counts: Sequence[ByteCheck]) -> Check:
         value=abs(asked - delivered),
         limit=0,
         unit="B",
+        interval=worst.interval,
+    )
+
+
+def _waiting_check(waits: Sequence[WaitRecord]) -> Check:
+    """Communicators without a path wait: a transfer between their GPUs that arrives contradicts the fabric's policy."""
+    arrived = sum(wait.arrived for wait in waits)
+    pairs = sum(wait.pairs for wait in waits)
+    worst = max(waits, key=lambda wait: wait.arrived)
+    return Check(
+        "communicators that have no path wait for ever",
+        passed=arrived == 0,
+        detail=f"{pairs} GPU pairs without a path, of which {arrived} delivered bytes before the time limit",
+        quantity="pairs that delivered bytes without a path",
+        value=arrived,
+        limit=0,
         interval=worst.interval,
     )
 

@@ -14,6 +14,7 @@ from railyard.experiments.options import plain_table
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.topologies.addresses import Gpu
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes
+from railyard.workloads.matrix.waiting import wait_lines
 from railyard.workloads.schedule import Schedule
 from railyard.workloads.spec import build
 
@@ -46,6 +47,8 @@ def print_schedules(spec: ExperimentSpec, console: Console) -> None:
                 factor += f", computing: {100 * built.scale.compute_kept:.3g}% kept"
             console.print(f"[bold]{name}[/] on {label}, {size}: {factor}", highlight=False)
             _print_schedule(built.schedule, console)
+            for line in wait_lines(built.schedule, fabric):
+                console.print(line, highlight=False, soft_wrap=True)
             for note in built.notes:
                 console.print(f"note: {note}", highlight=False)
             console.print()

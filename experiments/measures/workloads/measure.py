@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from railyard.experiments.measures.definition import MEASURES, Counts, Measure, SharedFabric, SpecSection
+from railyard.experiments.measures.workloads.records import WAITS
 from railyard.experiments.measures.workloads.spec import WorkloadItems, short_keys, workloads_of
 from railyard.experiments.measures.workloads.variants import variants_of
 from railyard.experiments.spec.experiment import ExperimentSpec
@@ -31,6 +32,7 @@ class Workloads(Measure[Any]):
     shares_fabric = True
     hidden_sources = frozenset({"workload"})
     fact_keys = ("workloads",)
+    records = (WAITS,)
 
     @property
     def spec_sections(self) -> tuple[SpecSection, ...]:

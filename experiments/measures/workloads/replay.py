@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import numpy as np
 
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.workloads.predictions import Prediction, ReplayConditions, predictions_of
-from railyard.experiments.measures.workloads.records import UPLINK_BYTES, UPLINK_IMBALANCE
+from railyard.experiments.measures.workloads.records import UPLINK_BYTES, UPLINK_IMBALANCE, WAITS, WaitRecord
 from railyard.experiments.measures.workloads.turn import Turn, Workload
 from railyard.experiments.run import observers
 from railyard.experiments.run.session import FabricSession
@@ -43,6 +44,15 @@ from railyard.workloads.matrix.traffic_matrix import (
     port_bytes,
     ways,
 )
+from railyard.workloads.matrix.waiting import (
+    member_names,
+    pair_name,
+    unreachable_pairs,
+    wait_line,
+    waiting_transfers,
+    waits,
+    without_transfers,
+)
 from railyard.workloads.replay.queues import longest_queue_s
 from railyard.workloads.replay.run import Place, Replay, replay
 from railyard.workloads.schedule import Rates, Schedule, payload_rates
@@ -51,6 +61,9 @@ _UNSAFE_IN_PATH: Final = re.compile(r"[^A-Za-z0-9._]+")
 TIMEOUT_MARGIN_S: Final = 30.0
 # a run that takes so many times its prediction has failed
 TIMEOUT_FACTOR: Final = 10
+# of a replay in which a communicator waits for ever: the time for the transfers that can run, at line rate and after
+WAITING_FACTOR: Final = 2
+WAITING_MARGIN_S: Final = 3.0
 
 
 class PortBytes(NamedTuple):
@@ -86,7 +99,10 @@ def run_workload(turn: Turn, predicted_s: float | None = None) -> None:
         beside_machines(session, schedule, turn.interval, run) as places,
         session.watch().record_load(run, turn.interval),
     ):
-        done = replay(schedule, session.windows, turn.seed, limit_s, turn.progress, places=places, **shown)
+        done = replay(
+            schedule, session.windows, turn.seed, limit_s, turn.progress, places=places,
+            unreachable=unreachable_pairs(schedule, session.plan.spec), **shown,
+        )  # fmt: skip
     counted = _counted(session).since(before)
     times = _record(session, workload, turn.interval, done, run, predicted, counted)
     _record_projections(session, workload, turn.interval, times, run)
@@ -122,7 +138,10 @@ def replay_faulted(
     schedule = turn.workload.schedule
     limit_s = _limit_s(session, turn.workload, _predicted_seconds(session, turn.workload, None)) + faults_s
     # the kernel's own TCP timers are kept: how soon TCP notices a loss is part of what a fault costs
-    return replay(schedule, session.windows, turn.seed, limit_s, abort=abort, places=places, **callbacks)
+    unreachable = unreachable_pairs(schedule, session.plan.spec)
+    return replay(
+        schedule, session.windows, turn.seed, limit_s, abort=abort, places=places, unreachable=unreachable, **callbacks
+    )
 
 
 def record_faulted(turn: Turn, interval: IntervalId, done: Replay) -> None:
@@ -163,6 +182,11 @@ def _predicted_seconds(session: FabricSession, workload: Workload, predicted_s: 
 
 
 def _limit_s(session: FabricSession, workload: Workload, predicted: Mapping[str, float]) -> float:
+    """Return the time limit of a replay, s; a short one for a replay that can't end."""
+    if waiting_transfers(workload.schedule, session.plan.spec):
+        # the other transfers take this long at most, each after the other
+        reachable_s = line_rate_duration_s(workload.schedule, _rates(session), session.plan.spec)
+        return reachable_s * WAITING_FACTOR + WAITING_MARGIN_S
     whole_s = predicted.get(WHOLE)
     if not whole_s:
         whole_s = line_rate_duration_s(workload.schedule, _rates(session), session.plan.spec)
@@ -192,6 +216,7 @@ def _record(
     run.events.append(Event(done.end_ns, "workload", "finished", finished))
     run.flows.extend(_flows(session, workload.schedule, interval, done))
     run.bytes.append(_byte_check(session, workload.schedule, interval, done, counted))
+    run.rows(WAITS).extend(_waits(session, workload.schedule, interval, done))
     if times:
         rate = sum(done.delivered.values()) * 8 / times[WHOLE]
         run.measurements.append(Measurement(interval, WHOLE, THROUGHPUT, rate, "bit/s"))
@@ -261,16 +286,18 @@ def _flows(session: FabricSession, schedule: Schedule, interval: IntervalId, don
 def _byte_check(
     session: FabricSession, schedule: Schedule, interval: IntervalId, done: Replay, counted: PortBytes | None
 ) -> ByteCheck:
-    """Compare the bytes at receivers and ports with those of the schedule.
+    """Compare the bytes at receivers and ports with those of the schedule, without transfers that wait for ever.
 
     Cross-rail bytes are those of the matrix, or of the uplinks if more.
     """
-    asked = schedule.matrix
+    waiting = waiting_transfers(schedule, session.plan.spec)
+    sent = without_transfers(schedule, waiting)
+    asked = sent.matrix
     delivered = done.delivered_matrix
     # On a steered or broken fabric, and beside a background, the ports carry more than the schedule says.
     ports_expected = 0
     if counted is not None and not session.steered_by:
-        ports_expected = int(port_bytes(schedule, session.plan.spec).rail_out.sum())
+        ports_expected = int(port_bytes(sent, session.plan.spec).rail_out.sum())
     ports_counted = counted or PortBytes(0, {})
     uplinks_out = 0
     for (_, direction, _), size in ports_counted.uplinks.items():
@@ -286,8 +313,27 @@ def _byte_check(
         pairs_wrong=pairs_wrong,
         rail_port_bytes=ports_counted.gpus,
         rail_expected_bytes=round(ports_expected / payload_fraction(session.plan.spec.mtu)),
-        cross_rail_bytes=max(cross_rail_bytes(schedule), uplinks_out),
+        cross_rail_bytes=max(cross_rail_bytes(sent), uplinks_out),
     )
+
+
+def _waits(session: FabricSession, schedule: Schedule, interval: IntervalId, done: Replay) -> Iterator[WaitRecord]:
+    """Yield a record for each communicator that waits for ever."""
+    fabric = session.plan.spec
+    waited_s = (time.monotonic_ns() - done.start_ns) / 1e9
+    delivered_pairs = done.delivered_matrix.keys()
+    for wait in waits(schedule, fabric):
+        yield WaitRecord(
+            interval=interval,
+            communicator=wait.communicator,
+            operation=wait.operation,
+            ranks=member_names(wait.members, schedule.rails),
+            pair=pair_name(wait.pairs[0], schedule.rails),
+            pairs=len(wait.pairs),
+            waited_s=waited_s,
+            arrived=sum(pair in delivered_pairs for pair in wait.pairs),
+            line=wait_line(wait, schedule.rails, fabric.chosen_policy),
+        )
 
 
 def _frames_of_messages(schedule: Schedule, mtu: int) -> dict[str, float]:

@@ -1,12 +1,15 @@
 """Workloads in the report: traffic, times of fabrics side by side, the formulas behind them, bytes."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from operator import attrgetter
+from statistics import median
 from typing import Any
 
 from markupsafe import Markup
 from rich.console import Console
 
+from railyard.experiments.measures.workloads.records import WAITS
 from railyard.experiments.measures.workloads.report import figures, plots
 from railyard.experiments.measures.workloads.report.formulas import filled_formulas, formulas
 from railyard.experiments.measures.workloads.report.tables import (
@@ -27,6 +30,7 @@ from railyard.results.views.computing import computing_lines
 from railyard.results.views.report import SPREAD_UNKNOWN, Card, Section, spread_text
 from railyard.results.views.table import Table
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
+from railyard.workloads.matrix.waiting import REMEDY
 from railyard.workloads.spec import traffic_kind
 
 
@@ -64,6 +68,7 @@ class WorkloadsSection(Section):
         if timed:
             chosen = list(filter(_is_headline, timed))
             yield times_table(chosen or timed, list(analysis.labels.values()), analysis.slowdowns)
+        yield from waiting_lines(analysis)
         yield from _computing_lines(analysis.run)
         yield from _plane_sentences(analysis.run)
 
@@ -103,6 +108,8 @@ class WorkloadsSection(Section):
 
     def show(self, analysis: Analysis, console: Console) -> None:
         """Print times, and the slow-down of all-to-alls."""
+        for line in waiting_lines(analysis):
+            console.print(line, highlight=False, soft_wrap=True)
         timed = _side_by_side(analysis)
         if not timed:
             return
@@ -120,12 +127,26 @@ class WorkloadsSection(Section):
         for count in counts:
             label = analysis.labels.get((count.fabric, count.policy), count.fabric)
             cross_rail.setdefault(label, {})[workload_label(count.interval)] = count.cross_rail_bytes
+        waiting = list(waiting_lines(analysis))
         return {
             "times": [row.as_dict() for row in analysis.times],
             "computing": list(_computing_lines(analysis.run)),
             "slowdown": slowdowns_table(analysis.slowdowns).to_dicts(),
+            **({"waiting": waiting} if waiting else {}),
             "bytes": {**totals, "cross_rail_bytes": cross_rail},
         }
+
+
+def waiting_lines(analysis: Analysis) -> Iterator[str]:
+    """Yield a sentence for each communicator that waited until the time limit, then the remedy."""
+    waited_s: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    for wait in analysis.run.rows(WAITS):
+        fabric = analysis.labels.get((wait.fabric, wait.policy), wait.fabric)
+        waited_s[f"{workload_label(wait.interval)} on {fabric}", wait.line].append(wait.waited_s)
+    for (where, line), times_s in waited_s.items():
+        yield f"{where}, ended by its time limit after {fmt.seconds(median(times_s))}: {line}"
+    if waited_s:
+        yield REMEDY
 
 
 def _side_by_side(analysis: Analysis) -> tuple[Row, ...]:

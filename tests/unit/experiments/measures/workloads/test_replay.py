@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from railyard.experiments.measures.workloads import replay as workload_replay
+from railyard.experiments.measures.workloads.checks import checks
+from railyard.experiments.measures.workloads.records import WAITS
 from railyard.experiments.measures.workloads.replay import run_workload
 from railyard.experiments.measures.workloads.turn import Turn, Workload
 from railyard.experiments.run.machines import Machines
@@ -13,6 +15,7 @@ from railyard.results.analysis.fidelity import judge
 from railyard.results.runs.records import Run
 from railyard.results.theory.predict import predict_schedule
 from railyard.topologies.plan import Plan
+from railyard.workloads.matrix.waiting import waiting_transfers
 from railyard.workloads.replay.run import Replay
 from railyard.workloads.schedule import Phase, Program, Schedule, payload_rates
 from railyard.workloads.spec import build, parse_workload
@@ -51,10 +54,12 @@ def no_fabric(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         deadline_s: float,
         progress: object,
         places: object,
+        unreachable: frozenset[tuple[int, int]],
         **shown: object,
     ) -> Replay:
         assert places == ()
         replays["called"] = (seed, deadline_s)
+        replays["unreachable"] = unreachable
         replays.get("meanwhile", lambda: None)()
         made: Replay = replays["replay"]
         return made
@@ -218,3 +223,32 @@ def test_hashed_flows_are_judged_by_the_busiest_uplinks_load(
     (row,) = (m for m in run.measurements if (m.phase, m.metric) == ("moe-a2a", "completion_time"))
     assert row.ratio == pytest.approx(slower, abs=1e-6)
     assert judge(run).rows[row.interval, row.phase, row.metric] == verdict
+
+
+RING = {"kind": "collective", "collective": "all-reduce", "bytes": "1MB", "gpus": ["d0g0", "d0g1", "d1g0", "d1g1"]}
+
+
+def test_a_communicator_without_a_path_is_recorded_as_waiting(no_fabric: dict[str, Any]) -> None:
+    plan = plan_of(policy="isolated")
+    workload = workload_on(plan, RING)
+    waiting = waiting_transfers(workload.schedule, plan.spec)
+    run = run_once(plan, workload, no_fabric, without=waiting)
+    assert no_fabric["unreachable"] == {(1, 2), (3, 0)}
+    assert no_fabric["called"][1] < 10
+    assert run.measured("completion_time") == []
+    (wait,) = run.rows(WAITS)
+    assert (wait.communicator, wait.operation, wait.pair) == ("all-reduce", "all-reduce", "d0g1 -> d1g0")
+    assert (wait.pairs, wait.arrived) == (2, 0)
+    (count,) = run.bytes
+    assert count.pairs_wrong == 0
+    assert count.asked_bytes == count.delivered_bytes > 0
+    assert count.asked_bytes < sum(workload.schedule.matrix.values())
+    assert [check.passed for check in checks(run)] == [True, True]
+
+
+def test_bytes_that_arrive_without_a_path_fail_the_checks(no_fabric: dict[str, Any]) -> None:
+    plan = plan_of(policy="isolated")
+    run = run_once(plan, workload_on(plan, RING), no_fabric)
+    (wait,) = run.rows(WAITS)
+    assert wait.arrived == wait.pairs == 2
+    assert [check.passed for check in checks(run)] == [False, False]
