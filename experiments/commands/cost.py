@@ -35,7 +35,7 @@ COLUMNS: Final = (
 
 @options.shows_progress
 def command(
-    gpus: Annotated[str, typer.Option(metavar="N[,N...]", show_default=False, help="GPUs of the cluster, a NIC each.")],
+    gpus: Annotated[str, typer.Option(metavar="N[,N...]", show_default=False, help="GPUs of the cluster.")],
     platform: Annotated[
         str,
         typer.Option(
@@ -47,6 +47,7 @@ def command(
         str, typer.Option(metavar="K[,K...]", show_default="the platform's", help="GPUs in an HB domain.")
     ] = "",
     radix: Annotated[str, typer.Option(metavar="R[,R...]", help="Ports of a switch.")] = "64",
+    gpus_per_nic: Annotated[int, typer.Option(min=1, max=64, help="GPUs that share a NIC.")] = 1,
     port_usd: Annotated[float, typer.Option(min=0, max=1e9, help="Price of a switch port.")] = 694,
     transceiver_usd: Annotated[float, typer.Option(min=0, max=1e9, help="Price of a transceiver.")] = 199,
     port_w: Annotated[float, typer.Option(min=0, max=1e9, help="Peak power of a switch port.")] = 18,
@@ -63,13 +64,13 @@ def command(
     clusters = list(product(counts("gpus", gpus, 1, MAX_GPUS), sizes, counts("radix", radix, 4, MAX_RADIX)))
     rows: list[dict[str, Any]] = []
     for cluster in clusters:
-        rows += rows_of(*cluster, equipment)
+        rows += rows_of(*cluster, gpus_per_nic, equipment)
     if as_json:
         print(json.dumps(rows, indent=1))
         return 0
     console = options.console()
     _print_rows(rows, console)
-    for note in [*_saving_notes(clusters), *_notes(platform, equipment)]:
+    for note in [*_saving_notes(clusters, gpus_per_nic), *_notes(platform, clusters, equipment)]:
         console.print(f"note: {note}", style="dim", highlight=False, soft_wrap=True)
     return 0
 
@@ -86,32 +87,34 @@ def counts(field: str, text: str, least: int, most: int) -> list[int]:
     return numbers
 
 
-def rows_of(gpus: int, domain_gpus: int, radix: int, equipment: Equipment) -> list[dict[str, Any]]:
-    """Return a row for each design of a cluster. BadInput if it can't be built so."""
+def rows_of(gpus: int, domain_gpus: int, radix: int, gpus_per_nic: int, equipment: Equipment) -> list[dict[str, Any]]:
+    """Return a row for each design of a cluster, which has a port for each NIC. BadInput if it can't be built so."""
     if gpus % domain_gpus:
         nearest = nearest_multiples(gpus, domain_gpus)
         raise BadInput("gpus", gpus, f"must be whole HB domains of {domain_gpus:,} GPUs: {nearest}")
     if radix % 2:
         raise BadInput("radix", radix, f"must be an even number of ports: {nearest_multiples(radix, 2)}")
+    if domain_gpus % gpus_per_nic:
+        nearest = nearest_multiples(domain_gpus, gpus_per_nic)
+        raise BadInput("domain_gpus", domain_gpus, f"must be a multiple of the {gpus_per_nic} GPUs of a NIC: {nearest}")
+    nics = gpus // gpus_per_nic
+    rails = domain_gpus // gpus_per_nic
     # dual-plane splits ports, so it may save a tier that rail-only doesn't
-    wide = rail_optimized(gpus, radix)
-    rows = [_row(wide, domain_gpus, equipment)]
-    for narrow in (rail_only(gpus, domain_gpus, radix), dual_plane(gpus, domain_gpus, radix)):
+    wide = rail_optimized(nics, radix)
+    rows = [_row(wide, equipment)]
+    for narrow in (rail_only(nics, rails, radix), dual_plane(nics, rails, radix)):
         saving = Comparison(wide, narrow, equipment)
         least_pct, most_pct = saving.bounds_pct
         rows.append(
-            _row(narrow, domain_gpus, equipment)
+            _row(narrow, equipment)
             | {"usd_saved_pct": saving.cost_saving_pct, "w_saved_pct": saving.power_saving_pct}
             | {"least_saved_pct": least_pct, "most_saved_pct": most_pct}
         )
-    return rows
+    return [{"gpus": gpus, "domain_gpus": domain_gpus, "radix": radix, **row} for row in rows]
 
 
-def _row(network: Network, domain_gpus: int, equipment: Equipment) -> dict[str, Any]:
+def _row(network: Network, equipment: Equipment) -> dict[str, Any]:
     return {
-        "gpus": network.gpus,
-        "domain_gpus": domain_gpus,
-        "radix": network.radix,
         "design": network.design,
         "tiers": network.tiers,
         "switches": network.switches,
@@ -135,17 +138,19 @@ def _print_rows(rows: list[dict[str, Any]], console: Console) -> None:
     console.print(table)
 
 
-def _saving_notes(clusters: list[tuple[int, int, int]]) -> list[str]:
+def _saving_notes(clusters: list[tuple[int, int, int]], gpus_per_nic: int) -> list[str]:
     """Return for each cluster where rail-only has no fewer tiers, why, and with which switches it would."""
     notes: list[str] = []
     for gpus, domain_gpus, radix in clusters:
-        wide = rail_optimized(gpus, radix)
-        if rail_only(gpus, domain_gpus, radix).tiers < wide.tiers:
+        nics = gpus // gpus_per_nic
+        rails = domain_gpus // gpus_per_nic
+        wide = rail_optimized(nics, radix)
+        if rail_only(nics, rails, radix).tiers < wide.tiers:
             continue
         # a rail is as tall as the whole where both need the same number of tiers
-        rail = gpus // domain_gpus
-        reason = f"a rail of {rail:,} GPUs takes as many tiers of radix {radix:,} as all {gpus:,}"
-        larger = radix_that_saves(gpus, domain_gpus, radix)
+        rail = nics // rails
+        reason = f"a rail of {rail:,} NICs takes as many tiers of radix {radix:,} as all {nics:,}"
+        larger = radix_that_saves(nics, rails, radix)
         remedy = "nor does a larger radix change it"
         if larger:
             remedy = f"switches of {larger:,} ports would save a tier"
@@ -153,7 +158,25 @@ def _saving_notes(clusters: list[tuple[int, int, int]]) -> list[str]:
     return notes
 
 
-def _notes(platform: str, equipment: Equipment) -> list[str]:
+def _all_to_all_note(platform: str, clusters: list[tuple[int, int, int]]) -> str:
+    """Return how much longer an all-to-all over all GPUs takes without spines: Rail-only Eq. 3 over Eq. 2."""
+    p = PLATFORMS[platform]
+    shares: list[float] = []
+    for gpus, domain_gpus, _ in clusters:
+        domains = gpus // domain_gpus
+        if domains > 1:
+            in_domain = (domain_gpus - 1) / domain_gpus / p.hb_bps
+            on_rails = (domains - 1) / domains / p.rail_bps
+            shares.append(in_domain / on_rails)
+    if not shares:
+        return "a single HB domain needs no spines"
+    return (
+        f"without spines an all-to-all over all GPUs takes {percent(max(shares))} longer ({platform}, Eq. 3 over "
+        "Eq. 2), what stays in rails takes as long: `lint` says what a job needs"
+    )
+
+
+def _notes(platform: str, clusters: list[tuple[int, int, int]], equipment: Equipment) -> list[str]:
     """Return what was assumed, and what a network without spines gives up."""
     p = PLATFORMS[platform]
     notes = [
@@ -162,8 +185,7 @@ def _notes(platform: str, equipment: Equipment) -> list[str]:
         "any prices: what is saved whatever ports and transceivers cost or draw, since it is a mean of both savings",
         "dual-plane: rail-only with two switches for each rail, half the rate to each; a port is split in two, which "
         "may save a tier, with spines as well",
-        f"without spines an all-to-all over HB domains takes up to {percent(p.rail_bps / p.hb_bps)} longer "
-        f"({platform}), what stays in rails takes as long: `lint` says what a job needs",
+        _all_to_all_note(platform, clusters),
     ]
     # of the user's own prices, nothing is known that could be said
     if equipment == AT_400G:

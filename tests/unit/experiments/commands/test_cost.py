@@ -41,7 +41,7 @@ def test_1024_h100_save_a_tier_from_128_ports_on(capsys: pytest.CaptureFixture[s
     assert cli.main(["cost", "--gpus", "1024"]) == 0
     small = capsys.readouterr().out
     assert "switches of 128 ports would save a tier" in small
-    assert "11.1% longer (h100)" in small
+    assert f"{100 * 128 * 7 / (8 * 127 * 9):.1f}% longer (h100" in small
     wide, narrow, planes = rows(capsys, ["--gpus", "1024", "--radix", "128"])
     assert (wide["switches"], narrow["switches"], planes["switches"]) == (24, 8, 8)
     assert wide["cost_usd"] == 24 * 128 * 694 + 4096 * 199
@@ -56,6 +56,15 @@ def test_own_prices_replace_the_papers(capsys: pytest.CaptureFixture[str]) -> No
     assert narrow["w_saved_pct"] == pytest.approx(narrow["least_saved_pct"])
 
 
+def test_shared_nics_are_as_many_fewer_ports(capsys: pytest.CaptureFixture[str]) -> None:
+    """1,024 GPUs, two to a NIC, in HB domains of 8 need what 512 GPUs in HB domains of 4 do."""
+    shared = rows(capsys, ["--gpus", "1024", "--gpus-per-nic", "2"])
+    alone = rows(capsys, ["--gpus", "512", "--domain-gpus", "4"])
+    names = ("design", "tiers", "switches", "transceivers", "cost_usd", "power_w")
+    assert [[row[name] for name in names] for row in shared] == [[row[name] for name in names] for row in alone]
+    assert {(row["gpus"], row["domain_gpus"]) for row in shared} == {(1024, 8)}
+
+
 @pytest.mark.parametrize(("platform", "rate"), [("a100", "200 Gbit/s"), ("h100", "")])
 def test_note_says_where_a_nic_has_another_rate(platform: str, rate: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["cost", "--gpus", "1024", "--platform", platform]) == 0
@@ -66,6 +75,7 @@ def test_note_says_where_a_nic_has_another_rate(platform: str, rate: str, capsys
 IMPOSSIBLE = {
     "part of an HB domain": ["--gpus", "1000", "--domain-gpus", "64"],
     "fewer than an HB domain": ["--gpus", "4"],
+    "NICs of other domains": ["--gpus", "1024", "--gpus-per-nic", "3"],
     "odd radix": ["--gpus", "1024", "--radix", "63"],
     "radix too small": ["--gpus", "1024", "--radix", "2"],
     "no number": ["--gpus", "1k"],
