@@ -102,3 +102,13 @@ def _printable_character(character: str) -> str:
     if character.isprintable():
         return character
     return character.encode("unicode_escape").decode("ascii")
+
+
+def nearest_divisors(count: int, total: int) -> str:
+    """Return the divisors of `total` next to a count, for the `allowed` part of a BadInput: `8 or 12`."""
+    # a number of any size may be given, and a near miss is what helps
+    reach = 10_000
+    start = min(count, total)
+    below = next((n for n in range(start, max(start - reach, 0), -1) if total % n == 0), None)
+    above = next((n for n in range(count, min(count + reach, total) + 1) if total % n == 0), None)
+    return " or ".join(f"{n:,}" for n in (below, above) if n is not None)

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from railyard.core.config import ConfigModel, field_error, is_path, parse_by_kind, parse_model, parse_yaml, read_yaml
-from railyard.core.errors import BadInput, unknown_name_hint
+from railyard.core.errors import BadInput, nearest_divisors, nearest_multiples, unknown_name_hint
 from railyard.core.installation import data_file
 from railyard.workloads.models import transformer
 from railyard.workloads.models.hugging_face import read_config
@@ -129,7 +129,8 @@ class MoeModel(_Transformer):
     @model_validator(mode="after")
     def _check_gpus(self) -> Self:
         if self.gpus % self.domain_gpus:
-            raise field_error("gpus", self.gpus, f"must be a multiple of domain_gpus, {self.domain_gpus}")
+            nearest = nearest_multiples(self.gpus, self.domain_gpus)
+            raise field_error("gpus", self.gpus, f"must be a multiple of domain_gpus, {self.domain_gpus}: {nearest}")
         return self
 
     @property
@@ -274,7 +275,8 @@ def _checked(data: object, where: str) -> Model:
     if isinstance(model, LayersModel):
         return model
     if not isinstance(model, Transformer) and model.hidden % model.heads:
-        raise BadInput(f"{where}.heads", model.heads, f"must divide hidden = {model.hidden}")
+        allowed = f"must divide hidden = {model.hidden}: {nearest_divisors(model.heads, model.hidden)}"
+        raise BadInput(f"{where}.heads", model.heads, allowed)
     computed = model.all_parameters
     tolerance = MAX_PARAMETER_ERROR
     hint = "; a model with grouped-query attention, gates or untied embeddings is of kind transformer"
@@ -291,14 +293,18 @@ def check_layers(model: GptModel, parallelism: Parallelism, field: str = "parall
     """BadInput unless every chunk of every stage gets as many layers."""
     chunks = parallelism.pipeline * parallelism.virtual_stages
     if model.layers % chunks:
-        allowed = f"must be such that pipeline * virtual_stages = {chunks} divides the {model.layers} layers"
+        product = f"pipeline * virtual_stages = {chunks}"
+        allowed = (
+            f"must be such that {product} divides the {model.layers} layers: {nearest_divisors(chunks, model.layers)}"
+        )
         raise BadInput(f"{field}.pipeline", parallelism.pipeline, allowed)
 
 
 def check_heads(model: GptModel, parallelism: Parallelism, field: str = "parallelism") -> None:
     """BadInput unless every rank of a tensor-parallel group gets as many attention heads (Megatron-LM section 2.3)."""
     if model.heads % parallelism.tensor:
-        allowed = f"must divide the {model.heads} attention heads of the model"
+        nearest = nearest_divisors(parallelism.tensor, model.heads)
+        allowed = f"must divide the {model.heads} attention heads of the model: {nearest}"
         raise BadInput(f"{field}.tensor", parallelism.tensor, allowed)
 
 

@@ -5,7 +5,7 @@ Units: parameters and FLOPs of the whole model; bytes of 16-bit values.
 
 from dataclasses import dataclass
 
-from railyard.core.errors import BadInput
+from railyard.core.errors import BadInput, nearest_divisors
 from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel, load_model
 from railyard.workloads.models.transformer import Transformer
 from railyard.workloads.placement.layout import Parallelism
@@ -90,7 +90,8 @@ def check_experts(mixture: Mixture, parallelism: Parallelism, field: str = "para
     """BadInput unless every GPU of an expert-parallel group gets as many experts, and groups aren't tensor-parallel."""
     expert = parallelism.expert
     if mixture.experts % expert:
-        raise BadInput(f"{field}.expert", expert, f"must divide the {mixture.experts} experts of the model")
+        allowed = f"must divide the {mixture.experts} experts of the model: {nearest_divisors(expert, mixture.experts)}"
+        raise BadInput(f"{field}.expert", expert, allowed)
     if parallelism.tensor > 1:
         allowed = "must be 1 for a mixture of experts, whose groups of experts take its place"
         raise BadInput(f"{field}.tensor", parallelism.tensor, allowed)

@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from railyard.core.config import ConfigModel, field_error
+from railyard.core.errors import nearest_divisors
 
 # beyond any model, and products of several still fit in a float
 _MOST: Final = 2**40
@@ -170,9 +171,12 @@ class Transformer(ConfigModel):
     @model_validator(mode="after")
     def _check_shape(self) -> Self:
         if "head_size" not in self.model_fields_set and self.hidden % self.heads:
-            raise field_error("heads", self.heads, f"must divide hidden = {self.hidden}, or head_size be given")
+            nearest = nearest_divisors(self.heads, self.hidden)
+            allowed = f"must divide hidden = {self.hidden} ({nearest}) unless head_size is given"
+            raise field_error("heads", self.heads, allowed)
         if self.heads % self.kv_heads:
-            raise field_error("kv_heads", self.kv_heads, f"must divide the {self.heads} heads")
+            allowed = f"must divide the {self.heads} heads: {nearest_divisors(self.kv_heads, self.heads)}"
+            raise field_error("kv_heads", self.kv_heads, allowed)
         if self.dense_layers > self.layers:
             raise field_error("dense_layers", self.dense_layers, f"must be at most the {self.layers} layers")
         if self.experts and not 1 <= self.experts_per_token <= self.experts:

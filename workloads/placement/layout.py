@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from railyard.core.config import ConfigModel
-from railyard.core.errors import BadInput
+from railyard.core.errors import BadInput, nearest_divisors, nearest_multiples
 from railyard.workloads.schedule import Grid, Schedule
 
 Count = Annotated[int, Field(ge=1)]
@@ -54,13 +54,15 @@ def check_parallelism(p: Parallelism, domains: int, rails: int, field: str = "pa
     An interleaved schedule needs several stages, and a number of micro-batches that is a multiple of these.
     """
     if p.data % p.expert:
-        raise BadInput(f"{field}.expert", p.expert, f"must divide data = {p.data}")
+        allowed = f"must divide data = {p.data}: {nearest_divisors(p.expert, p.data)}"
+        raise BadInput(f"{field}.expert", p.expert, allowed)
     if p.gpus != domains * rails:
         allowed = f"tensor * pipeline * data is the fabric's {domains} x {rails} = {domains * rails} GPUs"
         product = f"{p.tensor} * {p.pipeline} * {p.data} = {p.gpus}"
         raise BadInput(f"{field}.data", p.data, f"must be such that {allowed}, not {product}")
     if p.global_batch % (p.data * p.micro_batch):
-        allowed = f"must be a multiple of data * micro_batch = {p.data * p.micro_batch}"
+        step = p.data * p.micro_batch
+        allowed = f"must be a multiple of data * micro_batch = {step}: {nearest_multiples(p.global_batch, step)}"
         raise BadInput(f"{field}.global_batch", p.global_batch, allowed)
     if p.virtual_stages > 1 and p.pipeline == 1:
         raise BadInput(f"{field}.virtual_stages", p.virtual_stages, "must be 1 where pipeline is 1")
@@ -191,7 +193,8 @@ def place(parallelism: Parallelism, domains: int, rails: int, field: str = "para
         allowed = f"must divide the {rails} GPUs of an HB domain, or be a multiple of them"
         raise BadInput(f"{field}.tensor", p.tensor, allowed)
     if domains % p.pipeline:
-        raise BadInput(f"{field}.pipeline", p.pipeline, f"must divide the {domains} HB domains")
+        allowed = f"must divide the {domains} HB domains: {nearest_divisors(p.pipeline, domains)}"
+        raise BadInput(f"{field}.pipeline", p.pipeline, allowed)
     return hierarchical(p, domains, rails, field)
 
 
