@@ -20,6 +20,8 @@ from railyard.workloads.tasks import Compute, Task, Transfer
 
 RATES = Rates(hb=30e6, rail=2.5e6)
 NAMES = sorted(name for name, a in ALGORITHMS.items() if a.collective)
+# pipelined rings have no tasks in arrays
+IN_ARRAYS = [name for name in NAMES if ALGORITHMS[name].algorithm != "pipelined"]
 PHASE = Phase("a", "collective", "", 1, 1, 1)
 
 
@@ -73,7 +75,7 @@ def step(domains: int, rails: int, sizes: Sequence[tuple[str, float]], in_flight
     return program.schedule("s")
 
 
-collectives = st.tuples(st.sampled_from(NAMES), st.sampled_from([1.0, 1000.0, 250_000.0, 3e6]))
+collectives = st.tuples(st.sampled_from(IN_ARRAYS), st.sampled_from([1.0, 1000.0, 250_000.0, 3e6]))
 
 
 @given(st.integers(2, 4), st.integers(2, 4), st.lists(collectives, min_size=1, max_size=2), st.sampled_from([1, 3, 8]))
