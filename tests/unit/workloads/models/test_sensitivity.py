@@ -302,6 +302,7 @@ ROWS: Final = (
     Row(CollectiveSpec, "collective", "all-reduce", "more", predicted_s, GATHER),
     Row(CollectiveSpec, "algorithm", "direct", "less", predicted_s, EXCHANGE),
     Row(CollectiveSpec, "in_flight", 1, "differs", tasks, EXCHANGE),
+    Row(CollectiveSpec, "gpus", ["d0g0", "d1g0"], "differs", tasks, GATHER),
     Row(TraceSpec, "path", str(TRACES / "pipeline"), "differs", tasks, TRACE),
     Row(TraceSpec, "format", "chakra", "refused", tasks, TRACE),
     Row(TraceSpec, "groups", {"0": [0, 2]}, "refused", grouped, {**TRACE, "groups": GROUPS}),
