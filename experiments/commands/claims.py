@@ -1,0 +1,95 @@
+"""`claims`: every claim of the papers, what is computed and measured of it, and whether they agree."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from railyard.core.errors import BadInput, print_error
+from railyard.experiments.options import console, shows_progress
+from railyard.results.published.claims import measured
+from railyard.results.published.claims.definition import Paper, chosen
+from railyard.results.published.claims.marks import MARKS, SYMBOLS, JudgedClaim, judged
+
+PURPOSE = "Compute and check, without packets"
+COLUMNS: Final = ("", "claim", "where", "paper", "computed", "measured")
+
+
+@shows_progress
+def command(
+    paper: Annotated[
+        str,
+        typer.Argument(metavar="[PAPER|CLAIM]", show_default=False, help="A paper, or one claim by its id."),
+    ] = "",
+    run: Annotated[
+        bool, typer.Option("--run", help="Run what is measured on packets, as root, and keep the results in --out.")
+    ] = False,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="The folder of runs and of their results, claims/measured.csv.")
+    ] = Path("claims"),
+    only: Annotated[
+        str,
+        typer.Option("--mark", metavar="MARK", show_default=False, help=f"Only those of a mark: {', '.join(MARKS)}."),
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the claims as JSON.")] = False,
+) -> int:
+    """List what the papers claim, with what Railyard computes and measures of it, and whether they agree.
+
+    ✓ reproduced, ≠ differs, – not reproducible, with the reason, ? not measured yet. The commands that show a claim
+    are listed for one paper, or for one claim.
+
+    `claims --run` measures those that need packets, in one sweep of experiments; a run that is there is not run again.
+    """
+    papers = chosen(paper)
+    if only and only not in MARKS:
+        raise BadInput("--mark", only, f"must be of {', '.join(MARKS)}")
+    problems: list[str] = []
+    if run:
+        # a table alone needs none of what runs experiments, which takes a second to load
+        from railyard.experiments.sweep.claim_runs import run_claims
+
+        problems = run_claims(papers, out)
+    # a user's own results take the place of those that come with Railyard
+    measurements = {**measured.read(), **measured.read(out / measured.NAME)}
+    claims = [claim for claim in judged(papers, measurements) if only in ("", claim.mark)]
+    if as_json:
+        print(json.dumps([claim.as_dict() for claim in claims], indent=1))
+        return _status(problems)
+    screen = console()
+    for name in papers:
+        _print_paper(papers[name], [claim for claim in claims if claim.paper == name], screen, bool(paper))
+    marks = Counter(claim.mark for claim in claims)
+    counts = ", ".join(f"{marks[mark]} {mark}" for mark in MARKS if marks[mark])
+    screen.print(f"{len(claims)} claims: {counts}", highlight=False)
+    return _status(problems)
+
+
+def _status(problems: Sequence[str]) -> int:
+    """Print what could not be measured; return the exit status."""
+    for problem in problems:
+        print_error(problem, 1)
+    return 1 if problems else 0
+
+
+def _print_paper(paper: Paper, claims: Sequence[JudgedClaim], screen: Console, with_commands: bool) -> None:
+    """Print a table of a paper's claims, then reasons and commands. `with_commands`: of each claim."""
+    if not claims:
+        return
+    table = Table(*COLUMNS, box=None, padding=(0, 1), title=paper.title, title_justify="left", pad_edge=False)
+    for claim in claims:
+        table.add_row(
+            SYMBOLS[claim.mark], claim.claim.claim, claim.claim.where, claim.claim.published,
+            claim.computed_text, claim.measured_text,
+        )  # fmt: skip
+    screen.print(table)
+    for claim in claims:
+        if claim.reason:
+            screen.print(f"{SYMBOLS[claim.mark]} {claim.claim.id}: {claim.reason}", style="dim", highlight=False)
+        if with_commands:
+            screen.print(f"  {claim.claim.id}: {'; '.join(claim.claim.commands)}", highlight=False, soft_wrap=True)
+    screen.print()

@@ -1,0 +1,142 @@
+"""Claims of the papers: a YAML file for each paper in this folder, and an entry for each claim.
+
+An entry says what the paper claims and where, and how Railyard obtains it: computed, by a figure of `predict`, whose
+`Claim` objects have the numbers and tolerances; measured on packets, by an experiment; or not at all, for a reason.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from railyard.core.config import ConfigModel, parse_model, parse_yaml
+from railyard.core.errors import BadInput, unknown_name_hint
+from railyard.core.installation import data_file
+
+FOLDER: Final = data_file("results/published/claims")
+Bound = Literal["", "at least", "at most"]
+
+
+class Computed(ConfigModel):
+    """The claims of a figure that this one consists of; without `quantities`: all of them.
+
+    A quantity is called as `quantity` of computed.py calls it: `65,536 GPUs, Spine-free (million USD)`.
+    """
+
+    figure: str
+    quantities: Annotated[tuple[str, ...], Field(strict=False)] = ()
+
+
+class Measured(ConfigModel):
+    """A quantity of a run: the median of a column over the rows of a table, or what a target of the run is about.
+
+    `options`: overrides of the experiment, as `-o` takes them.
+    `table`: file of the run's folder. `rows`: the values that rows have which count.
+    `over`: values that other rows have instead; the quantity is then how often the median of `rows` fits in theirs.
+    `target`: the quantity of a target of the run, in place of rows.
+    `percent`: the value is a ratio, shown and compared as the percentage by which it is above 1.
+    `expected`, `within`, `bound`: the value that agrees with the paper, and the tolerance, with its reason in `why`.
+    """
+
+    experiment: str
+    options: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    table: Literal["results.csv", "recovery.csv"] = "results.csv"
+    rows: dict[str, str] = Field(default_factory=dict)
+    over: dict[str, str] = Field(default_factory=dict)
+    column: str = "value"
+    target: str = ""
+    percent: bool = False
+    unit: str = ""
+    expected: float
+    within: float = 0.0
+    bound: Bound = ""
+    why: str
+
+    @model_validator(mode="after")
+    def _has_a_quantity(self) -> Self:
+        if bool(self.rows) == bool(self.target):
+            raise ValueError("needs either rows or a target")
+        return self
+
+    @property
+    def command(self) -> str:
+        """The command that measures it, without the program's name."""
+        return " ".join(["run", self.experiment, *(f"-o {option}" for option in self.options)])
+
+    def agrees(self, value: float) -> bool:
+        """Return whether a measured value agrees with the paper."""
+        if self.bound == "at least":
+            return value >= self.expected - self.within
+        if self.bound == "at most":
+            return value <= self.expected + self.within
+        return abs(value - self.expected) <= self.within
+
+
+class PublishedClaim(ConfigModel):
+    """A claim in one sentence. `where`: section, figure or equation. `published`: the paper's number, as text.
+
+    `command`: what shows it, if neither a figure nor an experiment does.
+    `not_reproducible`: the reason, in one sentence.
+    """
+
+    id: Annotated[str, Field(pattern="^[a-z0-9-]+$")]
+    claim: str
+    where: str
+    published: str
+    computed: Computed | None = None
+    measured: Measured | None = None
+    not_reproducible: str = ""
+    command: str = ""
+
+    @model_validator(mode="after")
+    def _is_obtained(self) -> Self:
+        if not (self.computed or self.measured or self.not_reproducible):
+            raise ValueError("needs computed, measured or not_reproducible")
+        if not self.commands:
+            raise ValueError("needs a command")
+        return self
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The commands that show it, without the program's name."""
+        commands: list[str] = []
+        if self.computed:
+            commands.append(f"predict {self.computed.figure}")
+        if self.measured:
+            commands.append(self.measured.command)
+        if self.command:
+            commands.append(self.command)
+        return tuple(commands)
+
+
+class Paper(ConfigModel):
+    """A paper and its claims."""
+
+    title: str
+    claims: Annotated[tuple[PublishedClaim, ...], Field(min_length=1, strict=False)]
+
+
+@cache
+def papers() -> dict[str, Paper]:
+    """Return every paper by the name of its file."""
+    return {path.stem: _read(path) for path in sorted(FOLDER.glob("*.yaml"))}
+
+
+def _read(path: Path) -> Paper:
+    return parse_model(Paper, parse_yaml(path.read_text("utf-8"), "claims", str(path)), f"claims {path.name}")
+
+
+def chosen(name: str) -> dict[str, Paper]:
+    """Return the papers that a name stands for: all if it is empty, one paper, or the one claim of that id."""
+    if not name:
+        return papers()
+    if name in papers():
+        return {name: papers()[name]}
+    ids: list[str] = []
+    for paper_name, paper in papers().items():
+        for claim in paper.claims:
+            if claim.id == name:
+                return {paper_name: paper.model_copy(update={"claims": (claim,)})}
+            ids.append(claim.id)
+    raise BadInput("claims", name, unknown_name_hint(name, [*papers(), *ids]))

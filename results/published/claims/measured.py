@@ -1,0 +1,126 @@
+"""What runs measured of the papers' numbers, kept in measured.csv: the last run of each claim, with its verdict.
+
+An invalid run says nothing, so it is never kept.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+import pandas as pd
+
+from railyard.core.errors import BadInput
+from railyard.core.installation import data_file
+from railyard.results.published.claims.definition import Measured, PublishedClaim
+
+NAME: Final = "measured.csv"
+FILE: Final = data_file("results/published/claims") / NAME
+INVALID: Final = "invalid"
+VERSION_DIGITS: Final = 8  # of a commit
+
+
+class Measurement(NamedTuple):
+    """A claim as measured: the median of its rows, the least and the most; when, and by which commit of Railyard."""
+
+    claim: str
+    date: str
+    version: str
+    verdict: str
+    rows: int
+    median: float
+    least: float
+    most: float
+
+
+def measure(claim: PublishedClaim, folder: Path) -> Measurement:
+    """Return what a run's folder says of a claim. BadInput if the run is invalid, damaged, or has no such values."""
+    if claim.measured is None:
+        raise BadInput("claim", claim.id, "is not measured on packets")
+    field = f"claim {claim.id}"
+    try:
+        summary = json.loads((folder / "summary.json").read_text("utf-8"))
+        provenance = json.loads((folder / "provenance.json").read_text("utf-8"))
+        table = pd.read_csv(folder / claim.measured.table, dtype=str, keep_default_na=False)
+    except (OSError, ValueError) as error:
+        raise BadInput(field, str(folder), f"is no whole folder of a run: {error}") from error
+    if summary["verdict"] == INVALID:
+        reason = next(iter(summary["reasons"]), "no reason was recorded")
+        raise BadInput(field, str(folder), f"is of an invalid run, which says nothing: {reason}")
+    if claim.measured.target:
+        values = _of_target(claim.measured.target, summary)
+    else:
+        values = _of_rows(claim.measured, table)
+    if not values:
+        raise BadInput(field, str(folder), f"has no valid value of {_what(claim.measured)}")
+    date = str(summary["started_utc"])[:10]
+    version = str(provenance.get("git_commit") or "")[:VERSION_DIGITS] or "no commit"
+    spread = (median(values), min(values), max(values))
+    return Measurement(claim.id, date, version, summary["verdict"], len(values), *spread)
+
+
+def _what(measured: Measured) -> str:
+    """Return what is looked for, for messages."""
+    if measured.target:
+        return f"the target {measured.target!r}"
+    rows = ", ".join(f"{key}={value}" for key, value in measured.rows.items())
+    return f"{measured.column} in {measured.table} with {rows}"
+
+
+def _of_target(target: str, summary: Mapping[str, Any]) -> list[float]:
+    """Return the value of a target of the run; none if it was not measured, or in invalid intervals."""
+    for entry in summary["headline"]["targets"]:
+        if entry["quantity"] == target and entry["value"] is not None and entry["verdict"] != INVALID:
+            return [float(entry["value"])]
+    return []
+
+
+def _of_rows(measured: Measured, table: pd.DataFrame) -> list[float]:
+    """Return the values of the rows that count; if they are set against others, how often they fit in those."""
+    values = _valid(table, measured.rows, measured.column)
+    if measured.over:
+        others = _valid(table, {**measured.rows, **measured.over}, measured.column)
+        if not others:
+            return []
+        values = [median(others) / value for value in values]
+    if measured.percent:
+        values = [100 * (value - 1) for value in values]
+    return values
+
+
+def _valid(table: pd.DataFrame, rows: Mapping[str, str], column: str) -> list[float]:
+    """Return a column of the rows with these values, but of invalid ones and empty ones."""
+    values: list[float] = []
+    for row in table.to_dict("records"):
+        is_meant = all(row.get(key) == value for key, value in rows.items())
+        if is_meant and row.get(column) and row.get("verdict") != INVALID:
+            values.append(float(row[column]))
+    return values
+
+
+def read(file: Path = FILE) -> dict[str, Measurement]:
+    """Return the stored measurements by the id of their claim; none if there is no file."""
+    if not file.exists():
+        return {}
+    measurements: dict[str, Measurement] = {}
+    with file.open(encoding="utf-8", newline="") as opened:
+        for row in csv.DictReader(opened):
+            numbers = (float(row["median"]), float(row["least"]), float(row["most"]))
+            measurements[row["claim"]] = Measurement(
+                row["claim"], row["date"], row["version"], row["verdict"], int(row["rows"]), *numbers
+            )
+    return measurements
+
+
+def to_csv(measurements: Mapping[str, Measurement]) -> str:
+    """Return measurements as the file has them, by claim."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Measurement._fields)
+    for _, measurement in sorted(measurements.items()):
+        numbers = (f"{number:.6g}" for number in (measurement.median, measurement.least, measurement.most))
+        writer.writerow([*measurement[:5], *numbers])
+    return text.getvalue()

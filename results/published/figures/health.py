@@ -1,0 +1,188 @@
+"""Health routing's theorems and its condition for rail-only, over seeded scores (health routing, parts 1 and 2)."""
+
+import random
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Final
+
+import matplotlib.figure
+
+from railyard.controller.health.policy import BEST, Scores, choose_path, first_routable, near_path, path_score
+from railyard.results.plots import style
+from railyard.results.published.catalogue import Claim, Figure
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.forwarding import path_of
+
+SEED: Final = 1
+SAMPLES: Final = 2_000
+SIZES: Final = (2, 4, 8, 16, 32, 64, 128, 256)
+"""Rails, K."""
+SPINE_SCORES: Final = (100, 90, 75, 50, 25)
+SPINE: Final = 75
+SOURCE: Final = Gpu(0, 0)
+DESTINATION: Final = Gpu(1, 1)
+Row = tuple[int, int, float, int, int]
+
+
+def figure() -> Figure:
+    """Scores of rails and domains are whole numbers, uniform from 1 to 100, independent of one another."""
+    rows: list[Row] = []
+    for rails in SIZES:
+        rows += _rows(rails)
+    return Figure(
+        title="Health routing over seeded scores",
+        source="Health routing, parts 1 and 2",
+        columns=("rails", "spine_score", "rail_only_healthier_pct", "remote_rails_used", "comparisons_at_most"),
+        rows=rows,
+        draw=_draw,
+        claims=tuple(_claims(rows)),
+        notes=(
+            "rail_only_healthier_pct: of all scores of a rail and a domain, those with g(G1) < 1/H(S). With the spines "
+            "idle (100) that is H(g1) < H(d1).",
+            f"remote_rails_used: of {SAMPLES:,} sets of scores (seed {SEED}), those in which best fit takes a third "
+            "rail. comparisons_at_most: of scores, until the binary search has it.",
+        ),
+    )
+
+
+def samples(rails: int) -> list[Scores]:
+    """Return the seeded sets of scores of two domains and `rails` rails."""
+    chosen = random.Random(f"{SEED} {rails}")
+    sets: list[Scores] = []
+    for _ in range(SAMPLES):
+        scores = chosen.choices(range(1, BEST + 1), k=rails + 2)
+        sets.append(Scores(rails=tuple(scores[2:]), domains=tuple(scores[:2])))
+    return sets
+
+
+def is_rail_only_healthier(rail: int, domain: int, spine: int) -> bool:
+    """Return whether g(G1) = H(g1)/H(d1) < 1/H(S), by which part 2 names the healthier topology."""
+    return rail * spine < domain * BEST
+
+
+def healthier_pct(spine: int) -> float:
+    """Return the percentage of all scores of a rail and a domain with which rail-only has the healthier path."""
+    scores = range(1, BEST + 1)
+    healthier = sum(is_rail_only_healthier(rail, domain, spine) for rail, domain in product(scores, scores))
+    return 100 * healthier / BEST**2
+
+
+class _Counted:
+    """A score that counts its comparisons."""
+
+    def __init__(self, score: tuple[int, int], counts: list[int]) -> None:
+        self._score = score
+        self._counts = counts
+
+    def __gt__(self, other: tuple[int, int]) -> bool:
+        self._counts[0] += 1
+        return self._score > other
+
+
+def comparisons(scores: Scores) -> int:
+    """Return how many scores of rails a search of the sorted list compares until it has the first routable one."""
+    counts = [0]
+    counted: Sequence[_Counted] = [_Counted(score, counts) for score in scores.sorted_rails]
+    bisect_right(counted, (scores.rails[SOURCE.rank], len(scores.rails)))  # type: ignore[type-var]
+    return counts[0]
+
+
+def _rows(rails: int) -> Iterator[Row]:
+    """Yield the rows of a number of rails, one for each score of the spines."""
+    sets = samples(rails)
+    remote = 0
+    most_comparisons = 0
+    for scores in sets:
+        path = choose_path(SOURCE, DESTINATION, scores)
+        remote += path is not None and path.kind == "drd"
+        most_comparisons = max(most_comparisons, comparisons(scores))
+    for spine in SPINE_SCORES:
+        yield rails, spine, healthier_pct(spine), remote, most_comparisons
+
+
+def _claims(rows: Sequence[Row]) -> Iterator[Claim]:
+    sets = samples(8)
+    yield Claim("sets in which the h-ratios choose the less healthy of rd and dr", 0, _wrong_by_ratio(sets), "sets")
+    yield Claim("sets in which a routable rail is no healthier than rd and dr", 0, _wrong_theorem(sets), "sets")
+    yield Claim("sets with an h-ratio above 1 in which a rail is routable", 0, _wrong_corollary(sets), "sets")
+    yield Claim("sets in which the binary search finds another rail than best fit", 0, _wrong_best_fit(sets), "sets")
+    most = max(comparisons_at_most for *_, comparisons_at_most in rows)
+    yield Claim(f"comparisons to find the rail among {SIZES[-1]}, O(log K)", 9, most, "comparisons", bound="at most")
+    for spine in SPINE_SCORES:
+        what = f"scores of a rail and a domain with which rail-only is healthier, H(S) = {spine / BEST:g}"
+        note = "for scores that are independent and uniform; the paper says most cases, which we take as more than half"
+        yield Claim(what, 50, healthier_pct(spine), "%", bound="at least", note=note, stated="most cases means")
+    wrong = sum(_is_condition_wrong(scores) for scores in sets)
+    yield Claim("sets in which the condition names the topology of the lower score", 0, wrong, "sets")
+
+
+def _wrong_by_ratio(sets: Sequence[Scores]) -> int:
+    wrong = 0
+    for scores in sets:
+        chosen = near_path(SOURCE, DESTINATION, scores)
+        best = max(_score("rd", SOURCE.rank, scores), _score("dr", DESTINATION.rank, scores))
+        wrong += chosen is None or path_score(chosen, SOURCE, DESTINATION, scores) < best
+    return wrong
+
+
+def _score(kind: str, rail: int, scores: Scores) -> int:
+    path = path_of("rd" if kind == "rd" else "dr", rail)
+    return path_score(path, SOURCE, DESTINATION, scores)
+
+
+def _ratios(scores: Scores) -> tuple[float, float]:
+    """Return g(G1) and g(G2)."""
+    source = scores.rails[SOURCE.rank] / scores.domains[SOURCE.domain]
+    return source, scores.rails[DESTINATION.rank] / scores.domains[DESTINATION.domain]
+
+
+def _wrong_theorem(sets: Sequence[Scores]) -> int:
+    wrong = 0
+    for scores in sets:
+        near = max(_score("rd", SOURCE.rank, scores), _score("dr", DESTINATION.rank, scores))
+        for rail, score in enumerate(scores.rails):
+            # a score is a share of 100, the ratio of two is none
+            if score / BEST > max(_ratios(scores)):
+                remote = path_score(path_of("drd", rail), SOURCE, DESTINATION, scores)
+                wrong += remote <= near
+    return wrong
+
+
+def _wrong_corollary(sets: Sequence[Scores]) -> int:
+    wrong = 0
+    for scores in sets:
+        near = near_path(SOURCE, DESTINATION, scores)
+        if max(_ratios(scores)) > 1 and near is not None:
+            wrong += first_routable(near, SOURCE, DESTINATION, scores) < len(scores.rails)
+    return wrong
+
+
+def _wrong_best_fit(sets: Sequence[Scores]) -> int:
+    wrong = 0
+    for scores in sets:
+        chosen = choose_path(SOURCE, DESTINATION, scores)
+        routable = [score for score in scores.rails if score / BEST > max(_ratios(scores))]
+        if routable:
+            wrong += chosen is None or scores.rails[chosen.rail] != min(routable) or chosen.kind != "drd"
+        else:
+            wrong += chosen is None or chosen.kind == "drd"
+    return wrong
+
+
+def _is_condition_wrong(scores: Scores) -> bool:
+    """Return whether the condition and the scores of dr and of the path over the spines name different topologies."""
+    with_spines = replace(scores, spine=SPINE)
+    over_spines = path_score(path_of("spine", SOURCE.rank), SOURCE, DESTINATION, with_spines)
+    by_score = _score("dr", DESTINATION.rank, scores) > over_spines
+    return by_score != is_rail_only_healthier(scores.rails[SOURCE.rank], scores.domains[SOURCE.domain], SPINE)
+
+
+def _draw(drawn: matplotlib.figure.Figure) -> None:
+    axes = drawn.subplots()
+    spines = range(1, BEST + 1)
+    axes.plot([spine / BEST for spine in spines], [healthier_pct(spine) for spine in spines], color=style.SERIES[0])
+    axes.axhline(50, color=style.GREY, linestyle=":", linewidth=1)
+    axes.set(ylim=(0, 100))
+    style.quiet(axes, "y", title="Rail-only has the healthier path", xlabel="H(S)", ylabel="of all scores, %")

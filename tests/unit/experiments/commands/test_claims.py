@@ -1,0 +1,47 @@
+"""`claims`: the table, one paper, one claim, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from railyard.experiments import cli
+from railyard.results.published.claims import measured
+from railyard.results.published.claims.measured import Measurement
+
+
+def test_a_paper_is_listed_with_commands_and_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["claims", "health-routing-2"]) == 0
+    output = capsys.readouterr().out
+    assert "Remote Rail Theorem" in output
+    assert "remote-rail-theorem: predict health" in output
+    assert "– rail-only-latency: Hops of userspace switches" in output
+
+
+def test_a_mark_chooses_claims(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["claims", "nezha", "--mark", "differs", "--json"]) == 0
+    claims = json.loads(capsys.readouterr().out)
+    assert claims
+    assert {claim["mark"] for claim in claims} == {"differs"}
+
+
+def test_results_of_the_user_take_their_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = Measurement("two-step-all-to-all", "2026-11-30", "0badc0de", "ok", 5, 1.2, 1.19, 1.21)
+    (tmp_path / measured.NAME).write_text(measured.to_csv({own.claim: own}))
+    assert cli.main(["claims", "two-step-all-to-all", "--out", str(tmp_path), "--json"]) == 0
+    (claim,) = json.loads(capsys.readouterr().out)
+    assert (claim["mark"], claim["measured"]["version"]) == ("differs", "0badc0de")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["rail-onyl"], "error: claims: 'rail-onyl'"),
+        (["--mark", "wrong"], "error: --mark: 'wrong' must be of reproduced, differs, not reproducible, not measured"),
+    ],
+)
+def test_unknown_papers_and_marks_are_refused(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["claims", *words]) == 2
+    assert message in capsys.readouterr().err
