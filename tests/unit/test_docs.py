@@ -139,7 +139,7 @@ def has_golden_file(line: list[str]) -> bool:
     )
 
 
-NO_PACKETS = examples("list", "describe", "dry-run", "lint", "check", "predict", "search", "cost", "report")
+NO_PACKETS = examples("list", "describe", "dry-run", "lint", "check", "predict", "search", "cost", "claims", "report")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What the figures of `predict` compute of the papers' numbers, kept in computed.csv.
+"""Numbers of the papers as the figures of `predict` compute them, kept in computed.csv.
 
 All figures together take several seconds, so a table of claims reads the file. `computed_rows` computes it anew, and a
 test compares.
@@ -82,6 +82,7 @@ def stored() -> tuple[ComputedClaim, ...]:
 
 def numbers_of(computed: Computed) -> tuple[ComputedClaim, ...]:
     """Return the stored numbers that a claim consists of. ValueError if one of them isn't there."""
+    # a claim of a figure that was renamed would else be "not measured", as if it were still to come
     rows = [row for row in stored() if row.figure == computed.figure]
     if computed.quantities:
         missing = set(computed.quantities) - {row.quantity for row in rows}

@@ -40,7 +40,7 @@ class JudgedClaim:
 
     @property
     def computed_text(self) -> str:
-        """What is computed: one number, the differing one and its place, or how many agree; "" if nothing is."""
+        """The computed numbers, or of more than three how many agree; "" without any."""
         if not self.numbers:
             return ""
         if len(self.numbers) == 1:
@@ -66,7 +66,7 @@ class JudgedClaim:
 
     @property
     def reason(self) -> str:
-        """Why it isn't reproducible, or what is known of a difference; "" if nothing is."""
+        """The reason why it isn't reproducible, or the note on a difference; "" without one."""
         if self.claim.not_reproducible:
             return self.claim.not_reproducible
         notes = [number.note for number in self.numbers if not number.agrees and number.note]

@@ -1,4 +1,4 @@
-"""What runs measured of the papers' numbers, kept in measured.csv: the last run of each claim, with its verdict.
+"""Numbers of the papers as runs measured them, kept in measured.csv: the last run of each claim, with its verdict.
 
 An invalid run says nothing, so it is never kept.
 """
@@ -95,6 +95,7 @@ def _valid(table: pd.DataFrame, rows: Mapping[str, str], column: str) -> list[fl
     """Return a column of the rows with these values, but of invalid ones and empty ones."""
     values: list[float] = []
     for row in table.to_dict("records"):
+        # a degraded row counts, and the run's verdict stands beside the value
         is_meant = all(row.get(key) == value for key, value in rows.items())
         if is_meant and row.get(column) and row.get("verdict") != INVALID:
             values.append(float(row[column]))

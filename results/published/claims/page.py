@@ -14,9 +14,9 @@ from railyard.results.published.claims.measured import read
 PAGE: Final = Path("docs/claims.md")
 HEAD: Final = """# The papers' claims
 
-`script/run claims` prints this table, `script/run claims PAPER` the commands that show each claim as well, and
-`sudo script/run claims PAPER --run` measures those that need packets. Numbers and tolerances of what is computed are
-those of the figures of `predict` ([published.md](published.md)).
+`script/run claims` prints this table. With the name of a paper (`script/run claims nezha`) or of a claim it also prints
+the commands that show each claim. With `--run`, as root, it first measures those that need packets. Numbers and
+tolerances of what is computed are those of the figures of `predict` ([published.md](published.md)).
 
 | mark | means |
 |---|---|

@@ -49,6 +49,7 @@ def figure() -> Figure:
 
 def samples(rails: int) -> list[Scores]:
     """Return the seeded sets of scores of two domains and `rails` rails."""
+    # of its own for each number of rails, so that the rows of one don't depend on the others
     chosen = random.Random(f"{SEED} {rails}")
     sets: list[Scores] = []
     for _ in range(SAMPLES):
@@ -160,6 +161,7 @@ def _wrong_corollary(sets: Sequence[Scores]) -> int:
 
 
 def _wrong_best_fit(sets: Sequence[Scores]) -> int:
+    # by a linear search, of which nothing is shared with the binary one
     wrong = 0
     for scores in sets:
         chosen = choose_path(SOURCE, DESTINATION, scores)

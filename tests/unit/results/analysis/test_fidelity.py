@@ -202,7 +202,7 @@ def test_late_threads_put_a_short_row_below_resolution() -> None:
         assert judged(replace(CALM, lag_p99_ms=1.0), EXACT, TRUE_LINK, slower).of_row(slower) == verdict
 
 
-def test_one_pause_may_prolong_a_row_below_resolution() -> None:
+def test_a_pause_may_prolong_a_row_below_resolution() -> None:
     paused = replace(CALM, lag_p99_ms=1.0, pause_ms=8.0)
     for value, verdict in ((0.0181, "below resolution"), (0.0199, "degraded")):
         row = replace(measured(value, 0.01, "dp"), frames=7.0)
