@@ -87,6 +87,7 @@ def _print_paper(paper: Paper, claims: Sequence[JudgedClaim], screen: Console, w
             claim.computed_text, claim.measured_text,
         )  # fmt: skip
     screen.print(table)
+    # in the table they would make rows that fill a screen
     for claim in claims:
         if claim.reason:
             screen.print(f"{SYMBOLS[claim.mark]} {claim.claim.id}: {claim.reason}", style="dim", highlight=False)

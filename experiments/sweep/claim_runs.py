@@ -40,11 +40,13 @@ def run_claims(papers: Mapping[str, Paper], out: Path) -> list[str]:
         opened = Folder(out, make=True)
     with opened, SweepFolder(out / SWEEP, sweep) as folder:
         folder.claim()
+        # another attempt may succeed where the machine was busy
         missing = [cell for cell in sweep.cells if folder.state(cell.name) in ("", FAILED, measured.INVALID)]
         driver = Driver(folder, Local(), console(stderr=True), folder.write_results)
         problems = list(driver.run(missing, seed=len(cells)).failed)
         measurements = measured.read(out / measured.NAME)
         for claim, how in claims:
+            # one run that says nothing leaves the other claims as they are
             try:
                 measurements[claim.id] = measured.measure(claim, folder.path / RUNS / cells[how.command].name)
             except BadInput as error:

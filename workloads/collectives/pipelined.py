@@ -40,6 +40,7 @@ def pipelined_s(
     1 GPUs. Where domains take longer than that, they are busy all the time, with y shares from x - 1 GPUs.
     """
     share_bytes = data_bytes / (x * y)
+    # the last piece comes from the rails at their end, and only then goes round the domain
     on_rails = (y - 1) * share_bytes / rail_bytes_per_s
     in_domains = (x - 1) * share_bytes / hb_bytes_per_s
     return max(y * in_domains, on_rails + in_domains / pieces)
@@ -77,12 +78,14 @@ class PipelinedRings:
         """Return the bytes between neighbours on rails and in domains."""
         y = len(self.grid)
         x = len(self.grid[0])
+        # an AllReduce sends as much to reduce as to gather
         directions = int(self.reduces) + int(self.gathers)
         by_pair: dict[tuple[int, int], float] = {}
         for rings, steps in ((columns(self.grid), y - 1), (self.grid, y * (x - 1))):
             for ring in rings:
                 for place, src in enumerate(ring):
                     dst = ring[(place + 1) % len(ring)]
+                    # a ring of one GPU sends nothing
                     if src != dst:
                         by_pair[src, dst] = directions * steps * self.share
         return Sizes.of(by_pair)
@@ -90,6 +93,7 @@ class PipelinedRings:
     def sequential_steps(self) -> int:
         """Return the messages of the last piece: one on its rail, and those of its ring in the domain."""
         directions = int(self.reduces) + int(self.gathers)
+        # the pieces of a share follow one another closely, so a rail waits for the latency of one message
         on_rails = 1 if self.pieces > 1 else len(self.grid) - 1
         return directions * (on_rails + len(self.grid[0]) - 1)
 
@@ -133,6 +137,7 @@ class _Emission:
             gathered = [*start, *self._along_rails(start, [])]
             for ready in gathered:
                 self._in_domains(ready)
+        # a GPU begins its next step when its ports are free and all that is for it has arrived
         for gpu in self._gpus:
             self._program.wait_for(gpu, self._ends(gpu))
 
@@ -158,6 +163,7 @@ class _Emission:
         for turn in range((self._y - 1) * pieces):
             ready = parts[turn] if parts else {gpu: [] for gpu in self._gpus}
             if turn >= pieces:
+                # what arrived is sent on, after the GPU's own part was added
                 ready = self._joined(ready, arrived[turn - pieces])
             elif start:
                 ready = start[turn]
@@ -180,6 +186,7 @@ class _Emission:
         for ring in rings:
             for place, src in enumerate(ring):
                 dst = ring[(place + 1) % len(ring)]
+                # pieces leave in the order of turns, else a late share would take the port of an early one
                 after = [*ready[src], *ports[src].before_next]
                 task = self._program.send(src, dst, self._piece, self._phase, after)
                 ports[src].sends.append(task)

@@ -131,6 +131,7 @@ def chosen(name: str) -> dict[str, Paper]:
     """Return the papers that a name stands for: all if it is empty, one paper, or the one claim of that id."""
     if not name:
         return papers()
+    # no claim is called as a paper
     if name in papers():
         return {name: papers()[name]}
     ids: list[str] = []

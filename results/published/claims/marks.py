@@ -47,6 +47,7 @@ class JudgedClaim:
             return _number(self.numbers[0].ours, self.numbers[0].unit)
         if len(self.numbers) <= 3:
             return ", ".join(_number(number.ours, number.unit) for number in self.numbers)
+        # numbers in a row are no longer read beside those of the paper
         agreeing = sum(number.agrees for number in self.numbers)
         return f"{agreeing} of {len(self.numbers)} agree"
 
@@ -69,6 +70,7 @@ class JudgedClaim:
         """The reason why it isn't reproducible, or the note on a difference; "" without one."""
         if self.claim.not_reproducible:
             return self.claim.not_reproducible
+        # several numbers mostly differ for the same reason
         notes = [number.note for number in self.numbers if not number.agrees and number.note]
         return notes[0] if notes and self.mark == "differs" else ""
 

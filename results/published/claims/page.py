@@ -57,6 +57,7 @@ def _table(claims: Sequence[JudgedClaim]) -> Iterator[str]:
 def main() -> None:
     """Write computed.csv and the page anew."""
     computed.FILE.write_text(computed.to_csv(computed.computed_rows(computed.figures_of_claims())), "utf-8")
+    # the page is of what was just computed
     computed.stored.cache_clear()
     (PROJECT / PAGE).write_text(page(), "utf-8")
 

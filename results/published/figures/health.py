@@ -94,6 +94,7 @@ def _rows(rails: int) -> Iterator[Row]:
     """Yield the rows of a number of rails, one for each score of the spines."""
     sets = samples(rails)
     remote = 0
+    # of the policy itself, so that the figure is one of what runs
     most_comparisons = 0
     for scores in sets:
         path = choose_path(SOURCE, DESTINATION, scores)
