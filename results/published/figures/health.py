@@ -86,7 +86,7 @@ def comparisons(scores: Scores) -> int:
     """Return how many scores of rails a search of the sorted list compares until it has the first routable one."""
     counts = [0]
     counted: Sequence[_Counted] = [_Counted(score, counts) for score in scores.sorted_rails]
-    bisect_right(counted, (scores.rails[SOURCE.rank], len(scores.rails)))  # type: ignore[type-var]
+    bisect_right(counted, (scores.rails[SOURCE.rank], len(scores.rails)))
     return counts[0]
 
 
