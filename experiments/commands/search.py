@@ -1,27 +1,35 @@
-"""`search`: the fastest strategies for a model on a cluster, by Eq. 6 to 11, and where their time goes."""
+"""`search`: the fastest strategies of a training on a real cluster, by formulas, and where their time goes."""
 
 import json
-from dataclasses import asdict
-from typing import Annotated, Any, Final
+from dataclasses import asdict, fields
+from typing import Annotated, Any, Final, cast
 
 import typer
+from rich.console import Console
 
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.terminal import FittingTable
 from railyard.experiments import options
 from railyard.results.format import digits
-from railyard.results.theory.iteration.iteration_time import Job, Recipe, make_cluster, taken_from_a100
-from railyard.results.theory.iteration.search import weigh
-from railyard.topologies.platforms import PLATFORMS
-from railyard.workloads.models.catalogue import GptModel
+from railyard.results.theory.step.answer import answer, days, parse_tokens
+from railyard.results.theory.step.hardware import Hardware, make_hardware
+from railyard.results.theory.step.interval import Interval, interval_of, job_class, outside_of_measured
+from railyard.results.theory.step.search import DIMENSIONS, ZERO, Space, Weighed, default_batch, explained, weigh
+from railyard.results.theory.step.step_time import StepTime, step_time
+from railyard.results.theory.step.strategy import RECOMPUTE, Recipe, one_strategy
+from railyard.topologies.platforms import PLATFORMS, Precision
+from railyard.workloads.models.catalogue import load_transformer
+from railyard.workloads.models.transformer import Transformer
 
 PURPOSE = "Compute and check, without packets"
 # beyond any cluster, and still computed in seconds
 MAX_COUNT: Final = 2**20
 COLUMNS = (
-    "", "p", "t", "d", "v", "b", "t_h x t_l", "p_h x p_l", "d_h x d_l", "GB", "iteration s",
-    "stage", "TP+PP", "bubble", "DP", "Adam",
+    "", "t", "c", "p", "d", "e", "v", "b", "recompute", "ZeRO", "GB", "step s", "tokens/s/GPU", "MFU",
+    "computing", "network", "bubble",
 )  # fmt: skip
+COMPUTING: Final = ("matmul_s", "attention_s", "memory_s", "launch_s", "output_s", "optimizer_s")
+BUBBLE: Final = ("bubble_s", "imbalance_s")
 
 
 @options.shows_progress
@@ -30,14 +38,20 @@ def command(
         str,
         typer.Argument(
             metavar="MODEL|FILE",
-            help="A GPT of the catalogue, or your own YAML file.",
+            help="A model of the catalogue, your own YAML file, or a config.json of Hugging Face.",
             autocompletion=options.completion(options.catalogue_names),
         ),
     ],
     gpus: Annotated[int, typer.Option(min=1, max=MAX_COUNT, show_default=False, help="GPUs of the cluster.")],
     batch: Annotated[
-        int, typer.Option(min=1, max=MAX_COUNT, show_default=False, help="The global batch, in sequences.")
-    ],
+        int | None,
+        typer.Option(
+            min=1,
+            max=MAX_COUNT,
+            show_default="16 Mi tokens",
+            help="The global batch, in sequences.",
+        ),
+    ] = None,
     platform: Annotated[
         str,
         typer.Option(
@@ -48,72 +62,216 @@ def command(
     domain_gpus: Annotated[
         int | None, typer.Option(min=1, max=MAX_COUNT, show_default="the platform's", help="GPUs in an HB domain.")
     ] = None,
+    precision: Annotated[str, typer.Option(help="bf16, fp8, mxfp8 or nvfp4: of matmuls with parameters.")] = "bf16",
+    sequence: Annotated[
+        int | None, typer.Option(min=1, max=MAX_COUNT, show_default="the model's", help="Tokens of a sequence.")
+    ] = None,
+    fix: Annotated[
+        str, typer.Option(metavar="t=8,p=16", show_default=False, help="Dimensions to fix: t, c, p, d, e, v, b.")
+    ] = "",
+    recompute: Annotated[
+        str | None, typer.Option(show_default="the fastest", help="none, selective or full recomputation.")
+    ] = None,
+    zero: Annotated[
+        int | None, typer.Option(min=0, max=3, show_default="1 or 3", help="ZeRO's stage; 3 is FSDP.")
+    ] = None,
+    explain: Annotated[
+        str,
+        typer.Option(metavar="t=8,p=16", show_default=False, help="Say why a strategy is slower or left out."),
+    ] = "",
+    tokens: Annotated[
+        str, typer.Option(metavar="15T", show_default=False, help="Say how many days these tokens take.")
+    ] = "",
+    unfused: Annotated[bool, typer.Option("--unfused", help="Attention as in 2022, without fused kernels.")] = False,
+    variants: Annotated[
+        bool, typer.Option("--variants", help="Also print slower v, b, recomputation and ZeRO of a layout.")
+    ] = False,
     top: Annotated[int, typer.Option(min=1, help="How many strategies to print.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print the strategies as JSON, times in seconds.")] = False,
 ) -> int:
     """Find the fastest parallelization strategies for a model on a real cluster, by the formulas. Needs no root."""
+    shape = load_shape(model, sequence, fused=not unfused)
+    recipe = Recipe(batch or default_batch(shape.sequence))
+    hardware = make_hardware(platform, gpus, domain_gpus, parse_precision(precision))
+    space = parse_space(fix, recompute, zero)
+    trained_tokens = parse_tokens(tokens) if tokens else None
     console = options.console()
-    job = make_job(model, platform, gpus, domain_gpus, batch)
-    weighed = weigh(job)
-    cluster = job.cluster
-    times = weighed.times
-    terms = (
-        times.total_s, times.last_stage_compute_s, times.last_stage_network_s,
-        times.bubble_compute_s + times.bubble_network_s, times.sync_s, times.optimizer_s,
-    )  # fmt: skip
-    fastest = list(map(int, weighed.order()[:top]))
+    if explain:
+        return _explain(console, shape, recipe, hardware, space, explain)
+    weighed = weigh(shape, recipe, hardware, space)
+    indices = [int(index) for index in weighed.order()] if variants else weighed.fastest_layouts()
+    interval = interval_of(job_class(PLATFORMS[platform].name, hardware.precision, bool(shape.moe_layers)))
     if as_json:
-        names = ("iteration_s", "stage_s", "tp_pp_s", "bubble_s", "dp_s", "optimizer_s")
-        rows: list[dict[str, Any]] = []
-        for index in fastest:
-            row = asdict(weighed.strategy(index))
-            row["gpu_bytes"] = int(weighed.gpu_bytes[index])
-            row |= {name: float(term[index]) for name, term in zip(names, terms, strict=True)}
-            rows.append(row)
+        rows = [_json_row(shape, hardware, weighed, index, interval) for index in indices[:top]]
         print(json.dumps(rows, indent=1))
         return 0
+    kind = "strategies" if variants else "layouts"
     title = (
-        f"{model}, batch {batch:,}, on {gpus:,} GPUs ({platform}) in HB domains of {cluster.domain_gpus:,}: "
-        f"{min(top, len(weighed.gpu_bytes)):,} fastest of {len(weighed.gpu_bytes):,} strategies that divide and fit "
-        f"{cluster.memory_bytes / 1e9:,.0f} GB"
+        f"{model}, batch {recipe.global_batch:,} x {shape.sequence:,} tokens, on {gpus:,} GPUs ({platform}, "
+        f"{hardware.precision}) in HB domains of {hardware.domain_gpus:,}: the fastest of {len(indices):,} {kind}, "
+        f"from {len(weighed):,} strategies that divide and fit"
     )
     console.print(title, style="bold", highlight=False, soft_wrap=True)
-    table = FittingTable(box=None, pad_edge=False, padding=(0, 1))
-    for column in COLUMNS:
-        table.add_column(column, justify="right", no_wrap=True)
-    for position, index in enumerate(fastest, start=1):
-        s = weighed.strategy(index)
-        pairs = (
-            (s.tensor_hb, s.tensor_network), (s.pipeline_hb, s.pipeline_network), (s.data_hb, s.data_network),
-        )  # fmt: skip
-        t, p, d = (inside * across for inside, across in pairs)
-        split = (f"{inside} x {across}" for inside, across in pairs)
-        seconds = (digits(float(term[index]), 4) for term in terms)
-        numbers = map(str, (position, p, t, d, s.virtual_stages, s.micro_batch))
-        table.add_row(*numbers, *split, f"{weighed.gpu_bytes[index] / 1e9:.1f}", *seconds)
-    console.print(table)
-    notes = [
-        "terms of Eq. 6 in s: the last stage's computing (Eq. 9) and its TP and PP traffic (10), the bubble (7, 8), DP "
-        "(11), and the optimizer; _h lies in an HB domain, _l over the network",
-        "selective recomputation, sequence parallelism, 16-bit gradients; v > 1 only where m is a multiple of p, as "
-        "its schedule needs",
-    ]
-    if missing := taken_from_a100(PLATFORMS[platform]):
-        notes.append(
-            f"not in the file of {PLATFORMS[platform].name}, so the A100's, as fitted on published times, with "
-            f"latencies assumed: {', '.join(missing)}"
-        )
-    for note in notes:
+    console.print(_table(shape, hardware, weighed, indices[:top]))
+    fastest = float(weighed.seconds[indices[0]])
+    for note in _notes(shape, recipe, hardware, PLATFORMS[platform].name, interval, fastest, trained_tokens):
         console.print(f"note: {note}", style="dim", highlight=False, soft_wrap=True)
     return 0
 
 
-def make_job(model: str, platform: str, gpus: int, domain_gpus: int | None, batch: int) -> Job:
-    """HB domains are the platform's if not given, or one smaller domain where there are fewer GPUs than in its."""
-    loaded = GptModel.load(model)
-    if platform not in PLATFORMS:
-        raise BadInput("platform", platform, f"{unknown_name_hint(platform, PLATFORMS)}, or the path of a .yaml file")
-    size = domain_gpus or min(gpus, PLATFORMS[platform].domain_gpus)
-    if gpus % size:
-        raise BadInput("gpus", gpus, f"must be a multiple of the {size:,} GPUs of an HB domain")
-    return Job(loaded, Recipe(batch), make_cluster(platform, gpus, size))
+def load_shape(model: str, sequence: int | None, fused: bool) -> Transformer:
+    """Return the model, with attention as it is computed today (`fused`), and another length of sequences if given."""
+    update: dict[str, object] = {"fused_attention": fused}
+    if sequence:
+        update["sequence"] = sequence
+    return load_transformer(model).model_copy(update=update)
+
+
+def parse_precision(text: str) -> Precision:
+    """Return the number format. BadInput for an unknown name; whether the platform has it is checked with its peak."""
+    names = ("bf16", "fp8", "mxfp8", "nvfp4")
+    if text not in names:
+        raise BadInput("precision", text, unknown_name_hint(text, names))
+    return cast(Precision, text)
+
+
+def parse_space(fix: str, recompute: str | None, zero: int | None) -> Space:
+    """Return the space that the options leave."""
+    if recompute is not None and recompute not in RECOMPUTE:
+        raise BadInput("recompute", recompute, unknown_name_hint(recompute, RECOMPUTE))
+    recomputes = tuple(name for name in RECOMPUTE if recompute in (None, name))
+    stages = ZERO if zero is None else (zero,)
+    return Space(parse_dimensions(fix, "fix"), recomputes, stages)
+
+
+def parse_dimensions(text: str, field: str) -> dict[str, int]:
+    """Return dimensions such as t=8,p=16 by their letters. BadInput for another letter or number."""
+    dimensions: dict[str, int] = {}
+    for part in filter(None, text.split(",")):
+        letter, _, number = part.partition("=")
+        if letter not in DIMENSIONS:
+            names = ", ".join(f"{key} ({name.replace('_', ' ')})" for key, name in DIMENSIONS.items())
+            raise BadInput(field, part, f"must be a dimension and a number, such as t=8; dimensions are {names}")
+        if not number.isdigit() or not 1 <= int(number) <= MAX_COUNT:
+            raise BadInput(field, part, f"must have a whole number of at least 1 after {letter}=")
+        dimensions[letter] = int(number)
+    return dimensions
+
+
+def _table(shape: Transformer, hardware: Hardware, weighed: Weighed, indices: list[int]) -> FittingTable:
+    """Return the table of some strategies, numbered from 1."""
+    table = FittingTable(box=None, pad_edge=False, padding=(0, 1))
+    for column in COLUMNS:
+        table.add_column(column, justify="right", no_wrap=True)
+    for position, index in enumerate(indices, start=1):
+        recipe = weighed.recipe(index)
+        strategy = weighed.strategies.at(index)
+        seconds = float(weighed.seconds[index])
+        figures = answer(shape, recipe, hardware, seconds)
+        times = step_time(shape, recipe, hardware, weighed.strategy(index))
+        dimensions = [str(strategy[name]) for name in DIMENSIONS.values()]
+        table.add_row(
+            str(position),
+            *dimensions,
+            recipe.recompute,
+            str(recipe.zero),
+            f"{weighed.gpu_bytes[index] / 1e9:.1f}",
+            digits(seconds, 4),
+            f"{figures.tokens_per_gpu:,.0f}",
+            f"{figures.mfu_pct:.1f}%",
+            *(f"{100 * part / seconds:.1f}%" for part in _parts(times)),
+        )
+    return table
+
+
+def _parts(times: StepTime) -> tuple[float, float, float]:
+    """Return the seconds of computing, of communication that computing doesn't hide, and of waiting in the pipeline."""
+    computing = sum(float(getattr(times, name)[0]) for name in COMPUTING)
+    bubble = sum(float(getattr(times, name)[0]) for name in BUBBLE)
+    return computing, float(times.total_s[0]) - computing - bubble, bubble
+
+
+def _json_row(
+    shape: Transformer, hardware: Hardware, weighed: Weighed, index: int, interval: Interval
+) -> dict[str, Any]:
+    """Return a strategy with its recipe, figures and times."""
+    recipe = weighed.recipe(index)
+    seconds = float(weighed.seconds[index])
+    times = step_time(shape, recipe, hardware, weighed.strategy(index))
+    row: dict[str, Any] = dict(weighed.strategies.at(index))
+    row |= {"recompute": recipe.recompute, "zero": recipe.zero, "gpu_bytes": int(weighed.gpu_bytes[index])}
+    row |= {"step_s": seconds, "low_s": seconds * interval.low, "high_s": seconds * interval.high}
+    row |= asdict(answer(shape, recipe, hardware, seconds))
+    for field in fields(times):
+        row[field.name] = float(getattr(times, field.name)[0])
+    return row
+
+
+def _notes(
+    shape: Transformer,
+    recipe: Recipe,
+    hardware: Hardware,
+    platform: str,
+    interval: Interval,
+    seconds: float,
+    tokens: float | None,
+) -> list[str]:
+    """Return what the table leaves open: the interval, days, and where the job lies outside of measured ones."""
+    low_s = seconds * interval.low
+    high_s = seconds * interval.high
+    notes = [
+        f"four of five measured steps took {interval.low:.2f} to {interval.high:.2f} times the predicted time "
+        f"({interval.rows} steps of {interval.models} models that nothing was fitted on: {interval.of}): the first "
+        f"takes {digits(low_s, 3)} to {digits(high_s, 3)} s"
+    ]
+    if tokens:
+        spans = [f"{days(shape, recipe, tokens, value):,.1f}" for value in (seconds, low_s, high_s)]
+        number = f"{tokens:,.0f} tokens take {spans[0]} days ({spans[1]} to {spans[2]})"
+        notes.append(f"{number} with the first, without failures")
+    outside = outside_of_measured(platform, hardware.precision, shape.sequence, hardware.gpus)
+    if outside:
+        notes.append(f"outside of what was measured: {'; '.join(outside)}")
+    notes.append(
+        "t tensor, c context, p pipeline, d data, e expert parallelism, v virtual stages, b micro-batch; network: what "
+        "computing doesn't hide; selective recomputation: norms and activation functions; ZeRO 3 is FSDP"
+    )
+    return notes
+
+
+def _explain(console: Console, shape: Transformer, recipe: Recipe, hardware: Hardware, space: Space, text: str) -> int:
+    """Print why a strategy is left out, or its times beside those of the fastest. Dimensions not given are 1.
+
+    d is what the others leave of the GPUs, if it isn't given.
+    """
+    dimensions = dict.fromkeys(DIMENSIONS.values(), 1)
+    dimensions |= {DIMENSIONS[letter]: number for letter, number in parse_dimensions(text, "explain").items()}
+    if "d=" not in text:
+        used = dimensions["tensor"] * dimensions["context"] * dimensions["pipeline"]
+        dimensions["data"] = max(1, hardware.gpus // used)
+    variant = Recipe(recipe.global_batch, recompute=space.recompute[0], zero=space.zero[0])
+    reasons, times, gpu_bytes = explained(shape, variant, hardware, one_strategy(**dimensions))
+    weighed = weigh(shape, recipe, hardware, space)
+    first = int(weighed.order()[0])
+    best_times = step_time(shape, weighed.recipe(first), hardware, weighed.strategy(first))
+    best = weighed.strategies.at(first)
+    for name, strategy, recipe_of in (("this", dimensions, variant), ("fastest", best, weighed.recipe(first))):
+        words = " ".join(f"{letter}={strategy[dimension]}" for letter, dimension in DIMENSIONS.items())
+        line = f"{name}: {words}, {recipe_of.recompute} recomputation, ZeRO {recipe_of.zero}"
+        console.print(line, highlight=False, soft_wrap=True)
+    for reason in reasons:
+        console.print(f"left out: {reason}", highlight=False, soft_wrap=True)
+    table = FittingTable(box=None, pad_edge=False, padding=(0, 1))
+    for column in ("cause", "this, s", "fastest, s", "more, s"):
+        table.add_column(column, justify="left" if column == "cause" else "right", no_wrap=True)
+    for field in fields(times):
+        mine = float(getattr(times, field.name)[0])
+        other = float(getattr(best_times, field.name)[0])
+        cause = field.name.removesuffix("_s").replace("_", " ")
+        table.add_row(cause, digits(mine, 3), digits(other, 3), digits(mine - other, 3))
+    total = float(times.total_s[0])
+    best_total = float(best_times.total_s[0])
+    table.add_row("step", digits(total, 4), digits(best_total, 4), digits(total - best_total, 3))
+    gigabytes = (gpu_bytes / 1e9, float(weighed.gpu_bytes[first]) / 1e9)
+    table.add_row("memory of a GPU, GB", f"{gigabytes[0]:.1f}", f"{gigabytes[1]:.1f}", "")
+    console.print(table)
+    return 0

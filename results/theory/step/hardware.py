@@ -23,6 +23,7 @@ EFFICIENCY: Final = data_file("results/theory/step/efficiency.yaml")
 class Hardware:
     """GPUs in HB domains. Rates per GPU and direction, in bytes/s; peaks in FLOP/s; latencies and times in s.
 
+    precision: number format of matmuls with parameters; attention and the output layer stay in bf16
     bf16_flops, precise_flops: peaks in bf16 and in the number format of matmuls with parameters
     matmul_share, bf16_share: shares that matmuls with parameters in that format, and bf16 matmuls, reach of their peaks
     attention_share: share of the bf16 peak that fused attention reaches
@@ -102,12 +103,13 @@ def make_hardware(platform: str, gpus: int, domain_gpus: int | None = None, prec
 def largest_domain(gpus: int, domain_gpus: int) -> int:
     """Return how many GPUs of each HB domain a job of `gpus` uses: as many of its `domain_gpus` as divide `gpus`.
 
-    A job of 256 GPUs takes 64 of the 72 of an NVL72. Fewer than half of a domain are never chosen: then the domain's
-    own size is returned, which `make_hardware` refuses.
+    A job of 256 GPUs takes 64 of the 72 of an NVL72. Fewer than 8 in 9 are never chosen: then the domain's own size is
+    returned, which `make_hardware` refuses.
     """
     if gpus <= domain_gpus:
         return gpus
-    for size in range(domain_gpus, domain_gpus // 2, -1):
+    fewest = -(-8 * domain_gpus // 9)
+    for size in range(domain_gpus, fewest - 1, -1):
         if gpus % size == 0:
             return size
     return domain_gpus

@@ -1,10 +1,12 @@
 """Intervals of predicted times, from the errors of measured steps that nothing was fitted on.
 
-An interval holds four of five measured steps of the job's class: the same generation of GPUs, number format, and dense
-or MoE. A class with too few rows takes those of its generation, and then all.
+An interval is to hold four of five steps of the job's class: the same generation of GPUs, number format, and dense or
+MoE. Rows of one model are alike, so each model counts as much as any other, however many rows it has. A class with too
+few models takes those of its generation, and then all.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,7 +17,9 @@ import numpy as np
 from railyard.results.theory.step.holdout.rows import MeasuredStep, measured_steps, predicted_s
 
 COVERAGE: Final = 0.8
-MIN_ROWS: Final = 8
+TAIL: Final = 0.07
+"""Share of rows beyond each bound. Half of what `COVERAGE` leaves would hold 72% of the rows of a model left out."""
+MIN_MODELS: Final = 5
 GENERATIONS: Final = {
     "a100": "A100",
     "h100": "H100",
@@ -40,11 +44,13 @@ class JobClass:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Factors on a predicted time, and the measured steps that they are from: how many, and of which class."""
+    """Factors on a predicted time, and the measured steps that they are from: how many, of how
+    many models, and of which class."""
 
     low: float
     high: float
     rows: int
+    models: int
     of: str
 
 
@@ -90,18 +96,27 @@ def interval_of(wanted: JobClass, without_model: str = "") -> Interval:
         ("any model on any GPUs", residuals),
     )
     for name, rows in groups:
-        if len(rows) >= MIN_ROWS:
-            low, high = _quantiles([row.value for row in rows])
-            return Interval(math.exp(low), math.exp(high), len(rows), name)
+        models = {row.model for row in rows}
+        if len(models) >= MIN_MODELS:
+            low, high = _quantiles(rows, len(models))
+            return Interval(math.exp(low), math.exp(high), len(rows), len(models), name)
     raise ValueError("too few measured steps")
 
 
-def _quantiles(values: Sequence[float]) -> tuple[float, float]:
-    """Return the bounds between which a new value lies with `COVERAGE`: order statistics, a rank outwards for each."""
-    ordered = np.sort(values)
-    rank = math.floor((1 - COVERAGE) / 2 * (len(ordered) + 1))
-    outer = max(0, rank - 1)
-    return float(ordered[outer]), float(ordered[len(ordered) - 1 - outer])
+def _quantiles(rows: Sequence[_Residual], models: int) -> tuple[float, float]:
+    """Return the bounds between which a row of another model is to lie.
+
+    Quantiles over rows whose weights add up to 1 for each model, further out the fewer models there are: a new one is
+    as likely below all others as between any two neighbours.
+    """
+    counts = Counter(row.model for row in rows)
+    ordered = sorted(rows, key=lambda row: row.value)
+    weights = np.cumsum([1 / counts[row.model] / models for row in ordered])
+    tail = max(0.0, TAIL - 1 / (models + 1) / 2)
+    low = int(np.searchsorted(weights, tail))
+    high = int(np.searchsorted(weights, 1 - tail))
+    last = len(ordered) - 1
+    return ordered[min(low, last)].value, ordered[min(high, last)].value
 
 
 def outside_of_measured(platform: str, precision: str, sequence: int, gpus: int) -> list[str]:

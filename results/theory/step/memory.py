@@ -12,7 +12,7 @@ from railyard.workloads.models.transformer import Transformer
 
 ADAM_BYTES: Final = 12
 """Bytes of a parameter's fp32 copy and both moments."""
-RESERVE_SHARE: Final = 0.06
+RESERVE_SHARE: Final = 0.1
 """Share of a GPU's memory that fragmentation, CUDA's context and NCCL's buffers take."""
 LOGIT_BYTES: Final = 6
 """Bytes of a logit: in bf16, and in fp32 for the loss."""
@@ -60,8 +60,9 @@ def gpu_memory(model: Transformer, recipe: Recipe, s: Strategies) -> Memory:
     state = state + _state_bytes(recipe, parameters.experts, s.expert_replicas)
     if recipe.zero == 3:
         # two layers are whole at a time: the one that is computed, and the next
-        largest = max(kind.static_parameters for kind in model.layer_kinds)
-        state = state + 2 * BYTES * largest / s.tensor
+        static = max(kind.static_parameters for kind in model.layer_kinds)
+        experts = max(kind.experts * kind.expert_parameters for kind in model.layer_kinds)
+        state = state + 2 * BYTES * (static / s.tensor + experts / s.expert)
     return Memory(state, _activation_bytes(model, recipe, s))
 
 

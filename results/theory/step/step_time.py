@@ -106,9 +106,11 @@ def _data_s(
     """
     parameters = gpu_parameters(model, s)
     if recipe.zero == 3:
-        gather_s = communication.data_ring_s(parameters.static, BYTES, hardware, s)
-        gather_s = gather_s + communication.expert_data_ring_s(parameters.experts, BYTES, hardware, s)
-        waiting_s = np.maximum(0.0, 3 * gather_s - micro_batch_s) + gather_s * s.pipeline / model.layers
+        # layer by layer, so each layer has a ring's latency
+        layers = model.layers / s.pipeline
+        layer_s = communication.data_ring_s(parameters.static / layers, BYTES, hardware, s)
+        layer_s = layer_s + communication.expert_data_ring_s(parameters.experts / layers, BYTES, hardware, s)
+        waiting_s = np.maximum(0.0, 3 * layers * layer_s - micro_batch_s) + layer_s
         return s.micro_batches(recipe.global_batch) * waiting_s
     total_s = 0 * micro_batch_s
     for value_bytes in (recipe.gradient_bytes, BYTES if recipe.zero else recipe.gradient_bytes):

@@ -11,8 +11,6 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railyard.topologies.platforms import Precision
-
 FloatArray = NDArray[np.float64]
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE: Final[tuple[Recompute, ...]] = ("none", "selective", "full")
@@ -23,7 +21,6 @@ class Recipe:
     """Everything about a step but the model, the cluster and the strategy.
 
     global_batch: sequences of a step
-    precision: number format of matmuls with parameters; attention and the output layer stay in bf16
     recompute: what the backward pass computes again. `selective`: attention's inner part where attention isn't fused;
         with fused attention the norms and the activation function, which cost no matmul. `full`: a layer's forward pass
     sequence_parallel: whether tensor-parallel ranks also split norms and residuals
@@ -37,7 +34,6 @@ class Recipe:
     """
 
     global_batch: int
-    precision: Precision = "bf16"
     recompute: Recompute = "none"
     sequence_parallel: bool = True
     zero: int = 1

@@ -67,7 +67,6 @@ class MeasuredStep:
         of_2022 = self["table"] in OF_2022
         return Recipe(
             global_batch=int(self["global_batch"]),
-            precision=cast(Precision, self["precision"]),
             recompute=cast(Recompute, self["recompute"]),
             sequence_parallel=self["sequence_parallel"] == "yes",
             zero=int(self["zero"]),

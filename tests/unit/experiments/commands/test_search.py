@@ -1,78 +1,113 @@
 """`search` on the command line: the fastest strategies, and one line for what can't be searched."""
 
+import json
 from pathlib import Path
 
 import pytest
 from pytest_regressions.data_regression import DataRegressionFixture
 
 from railyard.experiments import cli
-from railyard.experiments.commands.search import make_job
-from railyard.results.theory.iteration.search import best_strategy, weigh
+from railyard.experiments.commands.search import load_shape
+from railyard.results.theory.step.hardware import make_hardware
+from railyard.results.theory.step.search import Space, weigh
+from railyard.results.theory.step.strategy import Recipe
 from tests.unit.experiments.command_errors import command_errors
 
 JOB = ["search", "gpt-22b", "--gpus", "64", "--batch", "32"]
 
 
 def rows(capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
-    """The table: place, p, t, d, v, b, three pairs of three words, GB, seconds, and five terms."""
+    """The table: place, seven dimensions, recomputation, ZeRO, GB, seconds, tokens/s/GPU, MFU and three shares."""
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    return [line for line in lines if line and line[0].isdigit() and len(line) == 6 + 9 + 2 + 5]
+    return [line for line in lines if line and line[0].isdigit() and len(line) == 17]
 
 
-def test_the_fastest_come_first_and_add_up(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_fastest_come_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*JOB, "--top", "5"]) == 0
-    found = rows(capsys)
-    assert [row[0] for row in found] == ["1", "2", "3", "4", "5"]
-    best = best_strategy(make_job("gpt-22b", "h100", 64, None, 32))
-    assert float(found[0][16]) == pytest.approx(best.seconds, rel=1e-3)
-    assert float(found[0][15]) == pytest.approx(best.gpu_bytes / 1e9, abs=0.1)
-    times = [float(row[16]) for row in found]
+    table = rows(capsys)
+    assert [row[0] for row in table] == ["1", "2", "3", "4", "5"]
+    weighed = weigh(load_shape("gpt-22b", None, fused=True), Recipe(32), make_hardware("h100", 64), Space({}))
+    first = weighed.order()[0]
+    assert float(table[0][11]) == pytest.approx(weighed.seconds[first], rel=1e-3)
+    assert float(table[0][10]) == pytest.approx(weighed.gpu_bytes[first] / 1e9, abs=0.1)
+    times = [float(row[11]) for row in table]
     assert times == sorted(times)
-    for row in found:
-        p, t, d, _, b = map(int, row[1:6])
-        across = [int(row[i]) * int(row[i + 2]) for i in (6, 9, 12)]
-        assert across == [t, p, d]
-        assert p * t * d == 64
+    for row in table:
+        t, c, p, d, _, _, b = map(int, row[1:8])
+        assert t * c * p * d == 64
         assert 32 % (d * b) == 0
-        assert float(row[16]) == pytest.approx(sum(map(float, row[17:])), rel=2e-3)
+        assert sum(float(share.rstrip("%")) for share in row[14:]) == pytest.approx(100, abs=0.2)
 
 
-def test_no_more_are_shown_than_there_are(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*JOB, "--top", "100000"]) == 0
-    places = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line.lstrip()[:1].isdigit()}
-    assert len(places) == len(weigh(make_job("gpt-22b", "h100", 64, None, 32)).gpu_bytes)
+def test_variants_of_a_layout_are_listed_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
+    few = [*JOB, "--fix", "b=1,d=4", "--top", "1000"]
+    assert cli.main(few) == 0
+    layouts = [tuple(row[1:6]) for row in rows(capsys)]
+    assert len(layouts) == len(set(layouts))
+    assert cli.main([*few, "--variants"]) == 0
+    variants = [tuple(row[1:6]) for row in rows(capsys)]
+    assert len(variants) > len(layouts)
+    assert set(variants) == set(layouts)
 
 
-def test_the_size_of_hb_domains_is_the_platform_s_unless_given(capsys: pytest.CaptureFixture[str]) -> None:
-    assert make_job("gpt-22b", "gb200-nvl72", 144, None, 4).cluster.domain_gpus == 72
-    assert make_job("gpt-22b", "gb200-nvl72", 36, None, 4).cluster.domain_gpus == 36
-    assert cli.main([*JOB, "--domain-gpus", "16", "--platform", "mi300x"]) == 0
-    assert "on 64 GPUs (mi300x) in HB domains of 16" in capsys.readouterr().out
+def test_fixed_strategy_is_the_only_row(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*JOB, "--fix", "t=8,p=2,v=3,b=1", "--recompute", "none", "--zero", "1", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["tensor"], row["pipeline"], row["data"], row["virtual_stages"]) == (8, 2, 4, 3)
+    terms = [value for name, value in row.items() if name.endswith("_s") and name not in ("step_s", "low_s", "high_s")]
+    assert sum(terms) == pytest.approx(row["step_s"])
+    assert row["low_s"] < row["step_s"] < row["high_s"]
+    assert row["tokens_per_gpu"] == pytest.approx(32 * 2048 / row["step_s"] / 64)
 
 
-def test_own_platform_has_a_note_of_missing_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explained_strategy_has_its_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["search", "llama3-405b", "--gpus", "8192", "--explain", "t=5,p=16,v=8"]
+    assert cli.main(arguments) == 0
+    out = capsys.readouterr().out
+    assert out.count("left out: ") == 6
+    assert "128 attention heads" in out
+
+
+def test_days_and_unmeasured_hardware_are_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*JOB, "--tokens", "1T", "--platform", "mi300x"]) == 0
+    out = capsys.readouterr().out
+    assert "1,000,000,000,000 tokens take" in out
+    assert "outside of" in out
+
+
+def test_jobs_take_evenly_of_each_domain() -> None:
+    assert make_hardware("gb200-nvl72", 144).domain_gpus == 72
+    assert make_hardware("gb200-nvl72", 36).domain_gpus == 36
+    assert make_hardware("gb200-nvl72", 256).domain_gpus == 64
+
+
+def test_own_platform_and_domain_size_are_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text(
         "hb_bps: 4_000_000_000_000\nrail_bps: 200_000_000_000\nflops: 1.0e+15\nmemory_bytes: 141_000_000_000\n"
         "domain_gpus: 16\nmatmul_efficiency: 0.6\n"
     )
-    assert cli.main([*JOB, "--platform", str(mine)]) == 0
-    (note,) = [line for line in capsys.readouterr().out.splitlines() if "file of mine" in line]
-    assert "memory_bytes_per_s" in note
-    assert "matmul_efficiency" not in note
+    assert cli.main([*JOB, "--platform", str(mine), "--domain-gpus", "32"]) == 0
+    assert "in HB domains of 32" in capsys.readouterr().out
 
 
 IMPOSSIBLE = {
     "unknown model": ["gpt-9t", "--gpus", "64", "--batch", "32"],
-    "mixture of experts": ["moe-1.3b-128", "--gpus", "64", "--batch", "32"],
+    "list of layers": ["vgg-11", "--gpus", "64", "--batch", "32"],
     "unknown platform": [*JOB[1:], "--platform", "h1000"],
     "platform file that isn't there": [*JOB[1:], "--platform", "/none.yaml"],
+    "platform without the number format": [*JOB[1:], "--precision", "nvfp4"],
+    "unknown number format": [*JOB[1:], "--precision", "fp6"],
+    "unknown recomputation": [*JOB[1:], "--recompute", "some"],
+    "unknown dimension": [*JOB[1:], "--fix", "q=8"],
+    "dimension without a number": [*JOB[1:], "--fix", "t=all"],
     "part of an HB domain": ["gpt-22b", "--gpus", "65", "--batch", "32"],
     "HB domains that don't fit": [*JOB[1:], "--domain-gpus", "7"],
     "too little memory": ["gpt-1t", "--gpus", "8", "--batch", "8"],
-    "nothing divides": ["gpt-22b", "--gpus", "56", "--batch", "1"],
+    "nothing divides": ["gpt-22b", "--gpus", "88", "--batch", "1"],
+    "tokens that are no number": [*JOB[1:], "--tokens", "many"],
     "top 0": [*JOB[1:], "--top", "0"],
-    "no batch": ["gpt-22b", "--gpus", "64"],
+    "no GPUs": ["gpt-22b"],
 }
 
 

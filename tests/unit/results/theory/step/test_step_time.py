@@ -101,7 +101,7 @@ def test_free_chunks_take_the_output_layer() -> None:
 def test_terms_add_up() -> None:
     model = load_transformer("deepseek-v3")
     strategy = one_strategy(pipeline=8, data=32, expert=32, virtual_stages=2)
-    times = step_time(model, Recipe(4096, "mxfp8"), make_hardware("b200", 256, precision="mxfp8"), strategy)
+    times = step_time(model, Recipe(4096), make_hardware("b200", 256, precision="mxfp8"), strategy)
     terms = [getattr(times, field.name)[0] for field in fields(times)]
     assert min(terms) >= 0
     assert sum(terms) == pytest.approx(times.total_s[0])
@@ -112,7 +112,7 @@ def test_low_precision_is_faster_but_not_by_its_peak() -> None:
     model = load_transformer("llama3-70b")
     strategy = one_strategy(tensor=4, pipeline=8, data=2, virtual_stages=5)
     bf16_s, fp8_s = (
-        step_time(model, Recipe(128, precision), make_hardware("h100", 64, precision=precision), strategy).total_s[0]
+        step_time(model, Recipe(128), make_hardware("h100", 64, precision=precision), strategy).total_s[0]
         for precision in ("bf16", "fp8")
     )
     assert 1.2 < bf16_s / fp8_s < 1.7
