@@ -11,7 +11,7 @@ from railyard.controller.failover.detours import Broken, find_disconnected_ranks
 from railyard.failure.faults import Fault, Impact
 from railyard.failure.faults.support.impact import cable, impaired_links
 from railyard.topologies.addresses import Gpu, Pair
-from railyard.topologies.forwarding import Path, hops
+from railyard.topologies.forwarding import Path, hops, rail_ends
 from railyard.topologies.plan import Plan
 
 T = TypeVar("T")
@@ -127,12 +127,12 @@ def affected_pairs(fault: Fault, plan: Plan) -> AffectedPairs:
                 return True
             if on_graph and _crosses_graph(path, src, dst, impact, plan):
                 return True
-            if not is_intact(path, src, dst, broken, plan.spec.kind):
+            if not is_intact(path, src, dst, broken, plan.spec.kind, plan.spec.rail_of_rank):
                 return True
         return False
 
     def is_at_source(src: Gpu, dst: Gpu) -> bool:
-        return any(Gpu(src.domain, share.path.rail) in sources for share in plan.spec.paths(src, dst))
+        return any(rail_ends(share.path, src, dst)[0] in sources for share in plan.spec.paths(src, dst))
 
     hit_gpus = impact.dead_gpus | sources | impact.gpus_impaired_at("hb")
     if on_graph:

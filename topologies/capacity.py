@@ -74,7 +74,7 @@ def switches_passed(spec: FabricSpec) -> tuple[float, float]:
 
 def frames_per_s(spec: FabricSpec, rail_bps: float) -> float:
     """Return the frames a second of all rails when they are full."""
-    return spec.gpus * rail_bps / 8 / (spec.mtu + ETHERNET)
+    return spec.domains * spec.rail_count * rail_bps / 8 / (spec.mtu + ETHERNET)
 
 
 def rails_cores(spec: FabricSpec, rail_bps: float, frame_s: float, switch_s: float) -> float:

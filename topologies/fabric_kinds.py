@@ -29,7 +29,8 @@ from railyard.topologies.graph import (
 Layer = Literal["rail", "hb"]
 LAYERS: Final[tuple[Layer, ...]] = get_args(Layer)
 """In this order: a layer's place is the number of its optical switch, where one is for all domains."""
-LinkClass = Literal["hb", "rail", "uplink"]
+LinkClass = Literal["hb", "rail", "uplink", "nic"]
+"""`nic`: between a GPU and a NIC that several GPUs share."""
 MAX_PLANES: Final = 8
 
 
@@ -180,6 +181,7 @@ class FabricKind:
     max_domains: ClassVar[int] = MAX_DOMAINS
     max_domains_reason: ClassVar[str] = "the address plan has no more"
     takes_optics: ClassVar[bool] = False  # whether optical switches can stand between its GPUs and its rail switches
+    takes_nics: ClassVar[bool] = False  # whether GPUs of a domain can share NICs, and so rails
     tried_sizes: ClassVar[tuple[Size, ...]] = (Size(2, 2, 1), Size(3, 4, 2), Size(4, 3, 2, 2.0))
     """Sizes of which a graph is tried when the kind is registered; `spines` is 0 where `default_spines` is."""
     planes: ClassVar[int] = 1  # how many rail links a GPU has, each to a switch of its own: rail0, rail1, ..

@@ -14,6 +14,7 @@ from typing import ClassVar, Final, Literal, NamedTuple
 
 from railyard.core.registry import Registry
 from railyard.topologies.addresses import Gpu, Side
+from railyard.topologies.nics import RailOfRank
 from railyard.topologies.prediction import Stated
 
 PathKind = Literal["d", "r", "dr", "rd", "drd", "spine"]
@@ -21,12 +22,14 @@ PathKind = Literal["d", "r", "dr", "rd", "drd", "spine"]
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Route of a packet: its kind, and the rail that it crosses.
+    """Route of a packet: its kind, and the rail that it crosses, by the rank of the GPUs at the rail's ends.
+
+    Where GPUs share NICs, several ranks are on one rail.
 
     | kind  | hops from G(d1,g1) to G(d2,g2)                     | `rail` |
     |-------|----------------------------------------------------|--------|
     | d     | the HB domain (d1 = d2)                            | g1     |
-    | r     | the rail (g1 = g2)                                 | g1     |
+    | r     | the rail (g1 and g2 are on the same)               | g1     |
     | dr    | HB domain to G(d1,g2), then its rail               | g2     |
     | rd    | own rail to G(d2,g1), then the HB domain           | g1     |
     | drd   | HB domain to G(d1,x), rail x to G(d2,x), HB domain | x      |
@@ -61,26 +64,31 @@ class Hop(NamedTuple):
     side: Side
 
 
+def rail_ends(path: Path, src: Gpu, dst: Gpu) -> tuple[Gpu, Gpu]:
+    """Return the GPUs between which a path crosses its rail, or the NIC network."""
+    enter = src
+    leave = dst
+    if path.kind in ("dr", "drd"):
+        enter = Gpu(src.domain, path.rail)
+    if path.kind in ("rd", "drd"):
+        leave = Gpu(dst.domain, path.rail)
+    return enter, leave
+
+
 def hops(path: Path, src: Gpu, dst: Gpu) -> tuple[Hop, ...]:
     """Return the steps of a path in the order of travel."""
     if path.kind == "d":
         return (Hop(src, dst, "hb"),)
-    if path.kind == "spine":
-        return (Hop(src, dst, "rail"),)
-    enter = Gpu(src.domain, path.rail)
-    leave = Gpu(dst.domain, path.rail)
+    enter, leave = rail_ends(path, src, dst)
     steps = (Hop(src, enter, "hb"), Hop(enter, leave, "rail"), Hop(leave, dst, "hb"))
     return tuple(step for step in steps if step.a != step.b)
 
 
 def hb_ports(path: Path, src: Gpu, dst: Gpu) -> tuple[Gpu, ...]:
     """Return the GPUs whose HB ports a path crosses."""
-    if path.kind == "spine":
-        return ()
     if path.kind == "d":
         return (src, dst)
-    near = Gpu(src.domain, path.rail)
-    far = Gpu(dst.domain, path.rail)
+    near, far = rail_ends(path, src, dst)
     ports: tuple[Gpu, ...] = ()
     if near != src:
         ports += (src, near)
@@ -89,25 +97,37 @@ def hb_ports(path: Path, src: Gpu, dst: Gpu) -> tuple[Gpu, ...]:
     return ports
 
 
-def path_name(path: Path) -> str:
-    """Return `dr by rail 2`; where there is no choice of a rail, the kind alone."""
+def path_name(path: Path, nics: RailOfRank = ()) -> str:
+    """Return `dr by rail 2`; where there is no choice of a rail, the kind alone.
+
+    `nics`: the rail of each rank, where GPUs share NICs.
+    """
     if path.kind in ("d", "spine"):
         return path.kind
-    return f"{path.kind} by rail {path.rail}"
+    rail = nics[path.rail] if nics else path.rail
+    return f"{path.kind} by rail {rail}"
 
 
-def path_names(shares: Shares) -> str:
+def path_names(shares: Shares, nics: RailOfRank = ()) -> str:
     """Return `dr by rail 2 + rd by rail 1`; `none` where there is no path."""
-    return " + ".join(path_name(share.path) for share in shares) or "none"
+    return " + ".join(path_name(share.path, nics) for share in shares) or "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """The part of a fabric's specification that a rule may use: its kind, and its size."""
+    """The part of a fabric's specification that a rule may use: its kind, and its size.
+
+    `nics`: the rail of each rank, where GPUs share NICs.
+    """
 
     kind: str
     domains: int
     rails: int
+    nics: RailOfRank = ()
+
+    def rail_of(self, rank: int) -> int:
+        """Return the rail that the GPUs of a rank are on."""
+        return self.nics[rank] if self.nics else rank
 
 
 fabric_of: Final = cache(Fabric)
@@ -130,9 +150,9 @@ class ForwardingPolicy:
         return True
 
     def path(self, src: Gpu, dst: Gpu, fabric: Fabric) -> Path | Shares:
-        """Return the path between two GPUs that differ in domain and rank, or several paths with weights.
+        """Return the path between two GPUs that differ in domain and rail, or several paths with weights.
 
-        () if they have no path. Pairs of one domain always use their HB domain, and pairs of one rank their rail.
+        () if they have no path. Pairs of one domain always use their HB domain, and pairs of one rail that rail.
         """
         raise NotImplementedError
 
@@ -233,6 +253,6 @@ def policy_shares(policy: str, src: Gpu, dst: Gpu, fabric: Fabric) -> Shares:
     """Return the paths between two different GPUs by a policy's rule, with their weights; () if there is none."""
     if src.domain == dst.domain:
         return (Share(path_of("d", src.rank)),)
-    if src.rank == dst.rank:
+    if fabric.rail_of(src.rank) == fabric.rail_of(dst.rank):
         return (Share(path_of("r", src.rank)),)
     return shares_of(FORWARDING_POLICIES[policy].path(src, dst, fabric))

@@ -89,11 +89,15 @@ class FabricTopo(Topo):
             if optical:
                 options["optical"] = {"layers": optical.split("+")}
             spec = parse_fabric({"kind": kind, "domains": domains, "rails": rails, **options})
+            if spec.rail_of_rank:
+                raise ValueError("GPUs can't share NICs under plain mn: its controller knows no NICs")
             plan = make_plan(spec, PLAIN_RAIL_BPS)
         self.plan = plan
         for gpu in self.plan.gpus:
             self.addHost(gpu.name, cls=PlainGpu, plan=self.plan)
         for name in self.plan.hb_bridges:
+            self.addSwitch(name, cls=HbBridge)
+        for name in self.plan.nics:
             self.addSwitch(name, cls=HbBridge)
         for switch in self.plan.switches:
             self.addSwitch(switch.name, dpid=f"{switch.dpid:016x}", protocols="OpenFlow13")
@@ -104,6 +108,9 @@ class FabricTopo(Topo):
             mac = dict[str, str]()
             if link.kind == "uplink":
                 near = f"{a.node}-{b.node}"
+                far = f"{b.node}-{a.node}"
+            elif a.node in self.plan.gpus_of_nic:
+                near = f"{a.node}-{a.interface}"
                 far = f"{b.node}-{a.node}"
             elif link in self.plan.trunks:
                 near = f"{b.interface}-{link.kind}-o"

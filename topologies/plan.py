@@ -14,16 +14,20 @@ from typing import Final
 from railyard.core import plugins
 from railyard.topologies.addresses import (
     OPTICAL_DPID,
+    UPLINK_PORT,
     Gpu,
+    gpu_at,
     gpu_port,
     link_name,
     link_of_name,
     network_port,
     port_of,
     rail_device,
+    role_of,
 )
 from railyard.topologies.fabric_kinds import LAYERS, End, FabricPlan, Layer, Link, Switch
 from railyard.topologies.graph import FabricGraph
+from railyard.topologies.nics import gpus_of_nic, nic_name
 from railyard.topologies.platforms import PLATFORMS
 from railyard.topologies.spec import FabricSpec
 
@@ -44,7 +48,10 @@ class Plan(FabricPlan):
     @property
     def title(self) -> str:
         """The fabric in words, for messages."""
-        return f"the {self.spec.kind} fabric of {self.spec.domains} domains x {self.spec.rails} rails"
+        size = f"{self.spec.domains} domains x {self.spec.rails} rails"
+        if self.spec.rail_of_rank:
+            size = f"{self.spec.domains} domains x {self.spec.rails} GPUs on {self.spec.rail_count} rails"
+        return f"the {self.spec.kind} fabric of {size}"
 
     @property
     def frame_s(self) -> float:
@@ -57,17 +64,31 @@ class Plan(FabricPlan):
         return "controller", "registry"
 
     def link_names(self, layer: Layer) -> tuple[str, ...]:
-        """Return the names of a layer's GPU links: the GPU's; in other planes with the interface (`d0g1:rail1`)."""
+        """Return the names of a layer's GPU links: the GPU's; in other planes with the interface (`d0g1:rail1`).
+
+        Where GPUs share NICs, rail links have the names of these.
+        """
+        if layer == "rail" and self.nics:
+            return self.nics
         planes = self.spec.definition.all_planes if layer == "rail" else (0,)
         return tuple(link_name(gpu, plane) for plane, gpu in product(planes, self.gpus))
 
+    def link_name_of(self, gpu: Gpu, layer: Layer) -> str:
+        """Return the name of a GPU's link of a layer, in plane 0: that of its NIC where GPUs share these."""
+        return self.nic_of(gpu) if layer == "rail" and self.nics else gpu.name
+
     def link_of(self, name: str, layer: Layer) -> Link:
-        """Return a GPU link by its name: `a` is the GPU's end."""
+        """Return a GPU link by its name: `a` is the end of the GPU, or of the NIC."""
+        if layer == "rail" and self.nics:
+            return self.rail_link(self.gpus_of_nic[name][0])
         gpu, plane = link_of_name(name)
         return self.rail_link(gpu, plane) if layer == "rail" else self.hb_link(gpu)
 
     def ends_of(self, name: str, layer: Layer) -> tuple[End, End]:
         """Return the ends of a GPU link by its name: at the GPU, and in its network, behind any optical switch."""
+        if layer == "rail" and self.nics:
+            link = self.link_of(name, layer)
+            return link.a, link.b
         gpu, plane = link_of_name(name)
         return self.link_of(name, layer).a, self.network_end(gpu, layer, plane)
 
@@ -75,6 +96,28 @@ class Plan(FabricPlan):
     def hb_bridges(self) -> tuple[str, ...]:
         """Names of the bridges of all HB domains."""
         return tuple(f"hb{d}" for d in range(self.spec.domains))
+
+    @cached_property
+    def nics(self) -> tuple[str, ...]:
+        """Names of the NICs that GPUs share, domain by domain; none where each GPU has its own."""
+        return tuple(self.gpus_of_nic)
+
+    @cached_property
+    def gpus_of_nic(self) -> dict[str, tuple[Gpu, ...]]:
+        """The GPUs of each NIC, by its name; empty where each GPU has its own."""
+        by_rank = self.spec.rail_of_rank
+        if not by_rank:
+            return {}
+        places = product(range(self.spec.domains), range(self.spec.rail_count))
+        return {nic_name(*place): gpus_of_nic(by_rank, *place) for place in places}
+
+    def cables_behind(self, name: str) -> tuple[Link, ...]:
+        """Return the connections of the GPUs of a shared NIC, by its name; none for the name of a GPU's own link."""
+        return tuple(map(self.nic_cable, self.gpus_of_nic.get(name, ())))
+
+    def nic_of(self, gpu: Gpu) -> str:
+        """Return the name of the NIC that a GPU shares with others."""
+        return nic_name(gpu.domain, self.spec.rail_of(gpu.rank))
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -88,8 +131,8 @@ class Plan(FabricPlan):
 
     @property
     def namespaces(self) -> tuple[str, ...]:
-        """GPUs, bridges, switches."""
-        return self.hosts + self.hb_bridges + tuple(switch.name for switch in self.switches)
+        """GPUs, bridges, NICs that GPUs share, switches."""
+        return self.hosts + self.hb_bridges + self.nics + tuple(switch.name for switch in self.switches)
 
     @cached_property
     def switches(self) -> tuple[Switch, ...]:
@@ -97,7 +140,7 @@ class Plan(FabricPlan):
         kind = self.spec.definition
         if kind.is_graph:
             return tuple(self._graph_switch(number, name) for number, name in enumerate(self.graph.switches))
-        network = kind.rail_switches(self.spec.rails) + kind.spines(self.spec.spine_count)
+        network = kind.rail_switches(self.spec.rail_count) + kind.spines(self.spec.spine_count)
         return network + tuple(chain.from_iterable(self.optics.values()))
 
     def _graph_switch(self, number: int, name: str) -> Switch:
@@ -112,7 +155,24 @@ class Plan(FabricPlan):
         """Return the switch that a GPU's rail link of a plane leads to."""
         if self.spec.definition.is_graph:
             return self._switches_by_name[self.graph.switch_of[gpu]]
-        return self.spec.definition.rail_switch(gpu.rank, plane)
+        return self.spec.rail_switch(gpu.rank, plane)
+
+    def gpus_at(self, dpid: int, port: int) -> tuple[Gpu, ...]:
+        """Return the GPUs behind a switch's port: those of a NIC, or one; none behind a port to another switch."""
+        if not self.nics:
+            gpu = gpu_at(dpid, port)
+            return () if gpu is None else (gpu,)
+        role, rail = role_of(dpid)
+        if role != "rail" or port >= UPLINK_PORT:
+            return ()
+        return self.gpus_of_nic[nic_name(port - 1, rail)]
+
+    def port_name(self, dpid: int, port: int) -> str:
+        """Return what events call a switch's port: the GPU or NIC behind it, or its number."""
+        gpus = self.gpus_at(dpid, port)
+        if not gpus:
+            return f"port {port}"
+        return self.nic_of(gpus[0]) if self.nics else gpus[0].name
 
     @cached_property
     def _switches_by_name(self) -> dict[str, Switch]:
@@ -160,7 +220,12 @@ class Plan(FabricPlan):
         return Link(End(gpu.name, "hb0"), self._far_end(gpu, "hb"), "hb", self.hb_bps)
 
     def rail_link(self, gpu: Gpu, plane: int = 0) -> Link:
-        """The GPU's r-interface into its rail switch of a plane, or into the optical switch before it."""
+        """The GPU's r-interface into its rail switch of a plane, or into the optical switch before it.
+
+        Where GPUs share NICs, it is the link of the GPU's NIC.
+        """
+        if self.nics:
+            return Link(End(self.nic_of(gpu), rail_device(0)), self.network_end(gpu, "rail"), "rail", self.rail_bps)
         kind = self.spec.definition
         rate_bps = self.rail_bps // len(kind.carrying(kind.all_planes))
         return Link(End(gpu.name, rail_device(plane)), self._far_end(gpu, "rail", plane), "rail", rate_bps)
@@ -168,6 +233,15 @@ class Plan(FabricPlan):
     def rail_links(self, gpu: Gpu) -> tuple[Link, ...]:
         """Return all rail links of a GPU, one for each plane."""
         return tuple(self.rail_link(gpu, plane) for plane in self.spec.definition.all_planes)
+
+    def nic_cable(self, gpu: Gpu) -> Link:
+        """Return the connection of a GPU to the NIC that it shares: it has no shaper, since the NIC's link has."""
+        return Link(End(gpu.name, rail_device(0)), End(self.nic_of(gpu), rail_device(0)), "nic", self.rail_bps)
+
+    def gpu_links(self, gpu: Gpu) -> tuple[Link, ...]:
+        """Return the links of a GPU's own interfaces: of the rails, then of the HB domain."""
+        rail_links = (self.nic_cable(gpu),) if self.nics else self.rail_links(gpu)
+        return (*rail_links, self.hb_link(gpu))
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -179,7 +253,8 @@ class Plan(FabricPlan):
         if layer == "hb":
             return End(f"hb{gpu.domain}", gpu.name)
         switch = self.rail_switch(gpu, plane)
-        return End(switch.name, gpu.name, port_of(switch.role, gpu))
+        interface = self.nic_of(gpu) if self.nics else gpu.name
+        return End(switch.name, interface, port_of(switch.role, gpu))
 
     def _far_end(self, gpu: Gpu, layer: Layer, plane: int = 0) -> End:
         switch = self.optical_switch(layer, gpu)
@@ -209,7 +284,7 @@ class Plan(FabricPlan):
     def uplinks(self) -> tuple[Link, ...]:
         """The cables between rail switches and spines, or between the switches of a graph."""
         if not self.spec.definition.is_graph:
-            return self.spec.definition.uplinks(self.spec.rails, self.spec.spine_count, self.uplink_bps)
+            return self.spec.definition.uplinks(self.spec.rail_count, self.spec.spine_count, self.uplink_bps)
         links: list[Link] = []
         for ends, rate in self.graph.uplinks.items():
             a, b = sorted(ends, key=self.graph.switches.index)
@@ -222,8 +297,10 @@ class Plan(FabricPlan):
     def links(self) -> tuple[Link, ...]:
         """All cables."""
         hb_links = tuple(map(self.hb_link, self.gpus))
-        rail_links = tuple(chain.from_iterable(map(self.rail_links, self.gpus)))
-        return hb_links + rail_links + self.trunks + self.uplinks
+        # GPUs of a NIC have the same rail link
+        rail_links = tuple(dict.fromkeys(chain.from_iterable(map(self.rail_links, self.gpus))))
+        nic_cables = tuple(map(self.nic_cable, self.gpus)) if self.nics else ()
+        return hb_links + nic_cables + rail_links + self.trunks + self.uplinks
 
 
 def make_plan(spec: FabricSpec, auto_rail_bps: int) -> Plan:

@@ -216,7 +216,9 @@ def local_transit_routes(plan: Plan, gpu: Gpu) -> list[Route]:
     """Return the part of tables 101 and 102 that leads to the GPU's rail and to its HB domain."""
     if not plan.spec.forwards_in_domains:
         return []
-    routes = [Route(prefix, ON_RAIL, FROM_HB) for prefix in rank_prefixes(gpu.rank, plan.spec.domains)]
+    routes: list[Route] = []
+    for rank in _ranks_on_rail(plan, gpu.rank):
+        routes += [Route(prefix, ON_RAIL, FROM_HB) for prefix in rank_prefixes(rank, plan.spec.domains)]
     for rank in range(plan.spec.rails):
         if rank != gpu.rank:
             routes.append(Route(host_prefix(Gpu(gpu.domain, rank)), ON_HB, FROM_RAIL))
@@ -228,20 +230,32 @@ def carried_routes(plan: Plan, rank: int, domain: int) -> list[Route]:
     if not plan.spec.forwards_in_domains:
         return []
     hops = (Hop("rail0", Gpu(domain, rank)),)
-    return [Route(host_prefix(Gpu(domain, g)), hops, FROM_HB) for g in range(plan.spec.rails) if g != rank]
+    on_rail = _ranks_on_rail(plan, rank)
+    return [Route(host_prefix(Gpu(domain, g)), hops, FROM_HB) for g in range(plan.spec.rails) if g not in on_rail]
+
+
+def _ranks_on_rail(plan: Plan, rank: int) -> tuple[int, ...]:
+    """Return the ranks on the rail of a rank: itself, and those that share its NIC."""
+    by_rank = plan.spec.rail_of_rank
+    if not by_rank:
+        return (rank,)
+    return tuple(other for other, rail in enumerate(by_rank) if rail == by_rank[rank])
 
 
 def backup_routes(plan: Plan, gpu: Gpu) -> list[Route]:
     """Return routes to a neighbour in the domain for all that would leave by rail0 while that has no carrier (drd).
 
-    An empty list for a GPU that is alone in its domain, or where GPUs forward nothing.
+    An empty list for a GPU of a domain with a single NIC, or where GPUs forward nothing.
     """
-    if plan.spec.rails == 1 or not plan.spec.forwards_in_domains:
+    if plan.spec.rail_count == 1 or not plan.spec.forwards_in_domains:
         return []
     # These serve transit too: a packet that finds nothing alive in table 101 is looked up in main next. One dead link
     # makes no loop, since the neighbour's own rail lives; the packet's source may be that neighbour, which then carries
     # its own packet.
-    neighbour = Gpu(gpu.domain, (gpu.rank + 1) % plan.spec.rails)
+    on_rail = _ranks_on_rail(plan, gpu.rank)
+    # GPUs of one NIC have different neighbours, where another NIC has as many
+    further_ranks = [(gpu.rank + len(on_rail) + step) % plan.spec.rails for step in range(plan.spec.rails)]
+    neighbour = Gpu(gpu.domain, next(rank for rank in further_ranks if rank not in on_rail))
     blocks = BLOCK_PREFIXES[: len(rank_prefixes(0, plan.spec.domains))]
     return [Route(block, (Hop("hb0", neighbour),), metric=BACKUP_METRIC) for block in blocks]
 
@@ -256,7 +270,7 @@ def neighbours(plan: Plan, gpu: Gpu) -> list[tuple[Gpu, Device]]:
     if kind.is_graph and kind.joins_rails:
         # for heartbeats, which cross all switches
         result += [(other, "rail0") for other in in_domain]
-    ranks = range(rails) if kind.joins_rails else [gpu.rank]
+    ranks = range(rails) if kind.joins_rails else _ranks_on_rail(plan, gpu.rank)
     other_domains = [domain for domain in range(domains) if domain != gpu.domain]
     # there may be a thousand: one loop takes less time than a comprehension for each pair
     for domain, rank, device in product(other_domains, ranks, plan.devices[1:]):

@@ -16,9 +16,10 @@ from railyard.core.config import ConfigModel, field_error, parse_model
 from railyard.core.errors import unknown_name_hint
 from railyard.core.units import Rate, Time, format_rate, time_between
 from railyard.topologies.addresses import MAX_DOMAINS, MAX_RAILS, OPTICAL_RAILS, Gpu
-from railyard.topologies.fabric_kinds import FABRIC_KINDS, LAYERS, BaseFabricSpec, FabricKind, Layer
-from railyard.topologies.forwarding import FORWARDING_POLICIES, Shares, fabric_of, policy_shares
+from railyard.topologies.fabric_kinds import FABRIC_KINDS, LAYERS, BaseFabricSpec, FabricKind, Layer, Switch
+from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, Shares, fabric_of, policy_shares
 from railyard.topologies.graph import FabricGraph, Size
+from railyard.topologies.nics import RailOfRank, map_problem, rails_by_rank
 from railyard.topologies.platforms import PlatformName
 
 # ports of further domains would reach NETWORK_PORT_OFFSET
@@ -61,7 +62,11 @@ def _gpu_fabric_kind(name: object) -> str:
 
 
 class FabricSpec(BaseFabricSpec):
-    """A fabric of `domains` HB domains (M) with `rails` GPUs each (K). Rates are per GPU and direction."""
+    """A fabric of `domains` HB domains (M) with `rails` GPUs each (K). Rates are per GPU and direction.
+
+    Each GPU has a NIC of its own, unless `gpus_per_nic` of neighbouring ranks share one, or `nics` says the rail of the
+    NIC of each rank. `rail_rate` is then that of a NIC.
+    """
 
     kind: Annotated[str, BeforeValidator(_gpu_fabric_kind)]
     domains: Annotated[int, Field(ge=2, le=MAX_DOMAINS)] = 4
@@ -74,6 +79,8 @@ class FabricSpec(BaseFabricSpec):
     oversubscription: Annotated[float, Field(ge=1, le=64, strict=False)] | None = None
     policy: Annotated[str, AfterValidator(FORWARDING_POLICIES.checked)] | None = None
     optical: OpticalSpec | None = None
+    gpus_per_nic: Annotated[int, Field(ge=1, le=MAX_RAILS)] | None = None
+    nics: Annotated[tuple[int, ...], Field(strict=False)] | None = None
 
     @field_validator("domains")
     @classmethod
@@ -130,6 +137,31 @@ class FabricSpec(BaseFabricSpec):
             raise ValueError(f"is for {most}: port numbers go no further")
         return optical
 
+    @field_validator("gpus_per_nic")
+    @classmethod
+    def _nics_are_full(cls, gpus_per_nic: int | None, info: ValidationInfo) -> int | None:
+        if gpus_per_nic is None:
+            return None
+        rails = info.data.get("rails", gpus_per_nic)
+        if rails % gpus_per_nic:
+            raise ValueError(f"must divide the {rails} GPUs of a domain")
+        if gpus_per_nic > 1:
+            _check_takes_nics(info)
+        return gpus_per_nic
+
+    @field_validator("nics")
+    @classmethod
+    def _nics_map_is_whole(cls, nics: tuple[int, ...] | None, info: ValidationInfo) -> tuple[int, ...] | None:
+        if nics is None:
+            return None
+        if info.data.get("gpus_per_nic") is not None:
+            raise ValueError("can't be given beside gpus_per_nic")
+        problem = map_problem(nics, info.data.get("rails", len(nics)))
+        if problem:
+            raise ValueError(problem)
+        _check_takes_nics(info)
+        return nics
+
     @model_validator(mode="after")
     def _graph_is_whole(self) -> Self:
         """Refuse a size of which the kind's graph has a mistake."""
@@ -156,6 +188,7 @@ class FabricSpec(BaseFabricSpec):
             "spines": f"{self.size.spines} spines",
             "oversubscription": f"{self.oversubscription or 1:g}:1",
             "optical": f"optical {' and '.join(self.optical.layers)}" if self.optical else "",
+            "nics": f"{self.rail_count} NICs a domain" if self.rail_of_rank else "",
         }
 
     @property
@@ -201,17 +234,41 @@ class FabricSpec(BaseFabricSpec):
 
     def paths(self, src: Gpu, dst: Gpu) -> Shares:
         """Return the paths between two different GPUs while nothing is broken, with their weights; () without any."""
-        return policy_shares(self.chosen_policy, src, dst, fabric_of(self.kind, self.domains, self.rails))
+        return policy_shares(self.chosen_policy, src, dst, self.shape)
+
+    @property
+    def shape(self) -> Fabric:
+        """The part of the specification that forwarding policies may use."""
+        return fabric_of(self.kind, self.domains, self.rails, self.rail_of_rank)
+
+    @property
+    def rail_of_rank(self) -> RailOfRank:
+        """The rail of each rank where GPUs share NICs; () where each rank is a rail of its own."""
+        if self.gpus_per_nic is None and self.nics is None:
+            return ()
+        return rails_by_rank(self.rails, self.gpus_per_nic or 1, self.nics)
+
+    def rail_of(self, rank: int) -> int:
+        """Return the rail that the GPUs of a rank are on."""
+        return self.shape.rail_of(rank)
+
+    def rail_switch(self, rank: int, plane: int = 0) -> Switch:
+        """Return the switch that the rail links of a rank lead to, in one plane."""
+        return self.definition.rail_switch(self.rail_of(rank), plane)
+
+    @property
+    def rail_count(self) -> int:
+        """Number of rails, and of the NICs of a domain."""
+        return len(set(self.rail_of_rank)) or self.rails
 
     def uplinks(self, rank: int) -> dict[Gpu, int]:
         """Return the uplink of a rail switch to each GPU on another rail; none where a hash decides."""
         policy = FORWARDING_POLICIES[self.chosen_policy]
-        fabric = fabric_of(self.kind, self.domains, self.rails)
         uplinks: dict[Gpu, int] = {}
         for dst_rank, domain in product(range(self.rails), range(self.domains)):
             if dst_rank != rank:
                 dst = Gpu(domain, dst_rank)
-                number = policy.uplink(rank, dst, fabric)
+                number = policy.uplink(rank, dst, self.shape)
                 if number is not None:
                     uplinks[dst] = number
         return uplinks
@@ -222,6 +279,18 @@ def _kind_in(info: ValidationInfo) -> FabricKind | None:
     if "kind" not in info.data:
         return None
     return FABRIC_KINDS[info.data["kind"]]
+
+
+def _check_takes_nics(info: ValidationInfo) -> None:
+    """ValueError if GPUs of this fabric can't share NICs."""
+    kind = _kind_in(info)
+    if kind and not kind.takes_nics:
+        raise ValueError(f"is only for {_kinds_with('takes_nics')}")
+    if info.data.get("optical") is not None:
+        raise ValueError("can't be given beside optical: a spare has a NIC of its own")
+    policy = info.data.get("policy")
+    if policy is not None and FORWARDING_POLICIES[policy].assigns_uplinks:
+        raise ValueError(f"can't be given beside policy {policy}, which assigns uplinks by GPU")
 
 
 def _kinds_with(attribute: str) -> str:

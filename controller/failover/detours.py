@@ -14,7 +14,17 @@ from typing import Final
 
 from railyard.topologies.addresses import Gpu, role_of
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, FabricKind
-from railyard.topologies.forwarding import FORWARDING_POLICIES, Path, Share, Shares, hb_ports, path_of
+from railyard.topologies.forwarding import (
+    FORWARDING_POLICIES,
+    Path,
+    PathKind,
+    Share,
+    Shares,
+    hb_ports,
+    path_of,
+    rail_ends,
+)
+from railyard.topologies.nics import RailOfRank
 from railyard.topologies.plan import Plan
 from railyard.topologies.routing import FROM_HB, Hop, Route, host_prefix, next_hops, on_planes
 from railyard.topologies.spec import FabricSpec
@@ -26,7 +36,8 @@ class Broken:
 
     `links`: rail links by GPU (where GPUs have several, those that have none left), `planes`: each link as (GPU, plane)
     where GPUs have several, `rails`: rail switches by index (the rank; the single switch is 0), `disconnected_ranks`:
-    pairs of ranks, both ways, whose rail switches no spine joins, `hb`: HB ports by GPU.
+    pairs of ranks, both ways, whose rail switches no spine joins, `hb`: HB ports by GPU. Where GPUs share NICs, their
+    rails take the place of ranks here.
     `islands`: the groups of GPUs that the switches of a graph still join; empty while they are those of the intact
     graph.
     """
@@ -67,7 +78,7 @@ def find_disconnected_ranks(
     if not reach:
         # the fabric has no spines
         return frozenset()
-    disconnected_ranks = set(permutations(range(plan.spec.rails), 2))
+    disconnected_ranks = set(permutations(range(plan.spec.rail_count), 2))
     # several spines often reach the same ranks, whose pairs are as many as the square of the rails
     for ranks in set(map(frozenset, reach.values())):
         disconnected_ranks.difference_update(permutations(ranks, 2))
@@ -86,14 +97,13 @@ def living_planes(a: Gpu, b: Gpu, broken: Broken, kind: FabricKind) -> tuple[int
     return kind.carrying(tuple(living))
 
 
-def usable(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: str) -> bool:
-    """True if every rail link, rail switch and HB port on the path lives."""
+def usable(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: str, nics: RailOfRank = ()) -> bool:
+    """True if every rail link, rail switch and HB port on the path lives. `nics`: rails of ranks that share NICs."""
     if broken.hb and not broken.hb.isdisjoint(hb_ports(path, src, dst)):
         return False
     if path.kind == "d":
         return True
-    far_rail = dst.rank if path.kind == "spine" else path.rail
-    ends = (Gpu(src.domain, path.rail), Gpu(dst.domain, far_rail))
+    ends = rail_ends(path, src, dst)
     if broken.links and not broken.links.isdisjoint(ends):
         return False
     if broken.islands and not any(island.issuperset(ends) for island in broken.islands):
@@ -101,16 +111,17 @@ def usable(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: str) -> bool:
     definition = FABRIC_KINDS[kind]
     if definition.planes > 1:
         return bool(living_planes(*ends, broken, definition))
+    near_rail, far_rail = (nics[end.rank] if nics else end.rank for end in ends)
     if broken.rails:
-        switches = (definition.rail_switch(path.rail).index, definition.rail_switch(far_rail).index)
+        switches = (definition.rail_switch(near_rail).index, definition.rail_switch(far_rail).index)
         if not broken.rails.isdisjoint(switches):
             return False
-    return not (path.kind == "spine" and (path.rail, far_rail) in broken.disconnected_ranks)
+    return not (path.kind == "spine" and (near_rail, far_rail) in broken.disconnected_ranks)
 
 
-def is_intact(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: str) -> bool:
+def is_intact(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: str, nics: RailOfRank = ()) -> bool:
     """Return whether a path is usable over all planes, so that no flow on it is interrupted."""
-    if not usable(path, src, dst, broken, kind):
+    if not usable(path, src, dst, broken, kind, nics):
         return False
     definition = FABRIC_KINDS[kind]
     if definition.planes == 1 or path.kind == "d":
@@ -119,9 +130,10 @@ def is_intact(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: str) -> bool
     return living == definition.carrying(definition.all_planes)
 
 
-def alternatives(src: Gpu, dst: Gpu, rails: int, kind: str) -> Iterator[Path]:
+def alternatives(src: Gpu, dst: Gpu, rails: int, kind: str, nics: RailOfRank = ()) -> Iterator[Path]:
     """Yield paths, best first: two hops, then the spine, then three hops, in an order of rails of the pair's own."""
-    if src.rank != dst.rank:
+    rail_of = nics or range(rails)
+    if rail_of[src.rank] != rail_of[dst.rank]:
         yield path_of("rd", src.rank)
         yield path_of("dr", dst.rank)
         if FABRIC_KINDS[kind].joins_rails:
@@ -131,23 +143,30 @@ def alternatives(src: Gpu, dst: Gpu, rails: int, kind: str) -> Iterator[Path]:
     # over rails too. A fixed order would move all of them to the same next rail.
     for draw in range(len(further_rails)):
         number = (1 + 2 * draw) * src.domain + (1 + draw) * dst.domain + src.rank
-        yield path_of("drd", further_rails.pop(number % len(further_rails)))
+        rank = further_rails.pop(number % len(further_rails))
+        # the rail of the source or of the destination needs no third hop
+        path_kind: PathKind = "drd"
+        if rail_of[rank] == rail_of[src.rank]:
+            path_kind = "rd"
+        elif rail_of[rank] == rail_of[dst.rank]:
+            path_kind = "dr"
+        yield path_of(path_kind, rank)
 
 
 def choose(fabric: FabricSpec, src: Gpu, dst: Gpu, broken: Broken) -> Shares:
     """Return the policy's own paths that live, else the first alternative that does; () if there is none."""
     shares: list[Share] = []
     for share in fabric.paths(src, dst):
-        if usable(share.path, src, dst, broken, fabric.kind):
+        if usable(share.path, src, dst, broken, fabric.kind, fabric.rail_of_rank):
             shares.append(share)
     if shares:
         return tuple(shares)
     # Within a domain no alternative to a dead HB port is usable: GPUs don't hand packets of their own domain to the
     # rails (topologies/routing.py).
-    for path in alternatives(src, dst, fabric.rails, fabric.kind):
+    for path in alternatives(src, dst, fabric.rails, fabric.kind, fabric.rail_of_rank):
         if path.kind != "spine" and not fabric.forwards_in_domains:
             continue
-        if usable(path, src, dst, broken, fabric.kind):
+        if usable(path, src, dst, broken, fabric.kind, fabric.rail_of_rank):
             return (Share(path),)
     return ()
 
@@ -161,8 +180,9 @@ def detours(plan: Plan, broken: Broken) -> Detours:
     """Return each GPU's routes (by key) to destinations that its usual path doesn't reach, or not over all planes."""
     routes: defaultdict[Gpu, dict[str, Route]] = defaultdict(dict)
     spec = plan.spec
+    nics = spec.rail_of_rank
     for src, dst in _affected_pairs(plan, broken):
-        if all(usable(share.path, src, dst, broken, spec.kind) for share in spec.paths(src, dst)):
+        if all(usable(share.path, src, dst, broken, spec.kind, nics) for share in spec.paths(src, dst)):
             continue
         shares = choose(spec, src, dst, broken)
         if shares:
@@ -227,7 +247,7 @@ def _ranks_over_broken_rails(spec: FabricSpec, broken: Broken) -> set[tuple[int,
     pairs = set()
     for ranks, rails in rails_used(spec).items():
         for rail, plane in product(rails, kind.all_planes):
-            if kind.rail_switch(rail, plane).index in broken.rails:
+            if spec.rail_switch(rail, plane).index in broken.rails:
                 pairs.add(ranks)
     return pairs
 
@@ -295,7 +315,8 @@ class PrecomputedDetours:
         gc.freeze()
 
     def _single_failures(self) -> Iterator[Broken]:
-        """Yield the failures of each switch that GPUs are connected to, each link of a plane, and each GPU's ports."""
+        """Yield the failures of each switch that GPUs are connected to, each NIC, each link of a plane, each GPU's
+        ports."""
         kind = self._plan.spec.definition
         gpus = self._plan.gpus
         if kind.is_graph:
@@ -303,8 +324,10 @@ class PrecomputedDetours:
             for name in graph.switches:
                 yield Broken(islands=graph.islands(frozenset({name})))
         else:
-            for switch in kind.rail_switches(self._plan.spec.rails):
+            for switch in kind.rail_switches(self._plan.spec.rail_count):
                 yield Broken(rails=frozenset({switch.index}))
+        for nic_gpus in self._plan.gpus_of_nic.values():
+            yield Broken(links=frozenset(nic_gpus))
         if kind.planes > 1:
             for link in product(gpus, kind.all_planes):
                 yield Broken(planes=frozenset({link}))

@@ -200,8 +200,11 @@ def _group_key(plan: Plan, device: Device, gpu: Gpu) -> tuple[int, int]:
     index = 0
     if not kind.is_graph:
         index = plan.rail_switch(gpu, plane_of_device(device)).index
-    # where a switch carries several rails and doesn't join them, GPUs have routes to those of their own rail alone
-    return index, 0 if kind.joins_rails else gpu.rank
+    # where a switch carries several rails and doesn't join them, GPUs have routes to those of their own rail alone; and
+    # GPUs that share a NIC don't reach each other by it
+    if kind.joins_rails and not plan.nics:
+        return index, 0
+    return index, gpu.rank
 
 
 class HeartbeatDetector:

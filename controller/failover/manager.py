@@ -25,7 +25,6 @@ from railyard.controller.openflow.app import SwitchEvent
 from railyard.topologies.addresses import (
     NETWORK_PORT_OFFSET,
     Gpu,
-    gpu_at,
     gpu_of_optical_port,
     link_of_name,
     plane_of,
@@ -100,7 +99,8 @@ class FailureState:
             self.down.add(port)
             return
         self.down.discard(port)
-        gpu = gpu_at(event.dpid, event.port) or self._hb_gpu_at(event.dpid, event.port)
+        gpus = self._plan.gpus_at(event.dpid, event.port)
+        gpu = gpus[0] if gpus else self._hb_gpu_at(event.dpid, event.port)
         if gpu is None or gpu not in self.reconnects:
             return
         # the move is over once both of the GPU's fibres have a carrier: the first alone would count the other as cut
@@ -183,8 +183,7 @@ class FailureState:
         """Return the rail links without a carrier, each as (GPU, plane)."""
         links: set[tuple[Gpu, int]] = set()
         for dpid, port in self.down:
-            gpu = gpu_at(dpid, port)
-            if gpu:
+            for gpu in self._plan.gpus_at(dpid, port):
                 links.add((gpu, plane_of(dpid)))
         return frozenset(links)
 
@@ -267,9 +266,8 @@ class FailoverManager:
             returned: set[Gpu] = set()
             if event.what == "port":
                 self._emit_port("port-up" if event.up else "port-down", event.dpid, event.port)
-                gpu = gpu_at(event.dpid, event.port)
-                if event.up and gpu:
-                    returned.add(gpu)
+                if event.up:
+                    returned.update(self._plan.gpus_at(event.dpid, event.port))
             else:
                 self._emit(event.what, {"switch": state.roles[event.dpid][0]})
             self._apply(returned)
@@ -308,8 +306,10 @@ class FailoverManager:
         if role == "optical" and port > NETWORK_PORT_OFFSET:
             # a switch of the network reports the other end
             return
-        gpu = gpu_of_optical_port(port) if role == "optical" else gpu_at(dpid, port)
-        port_name = gpu.name if gpu else f"port {port}"
+        if role == "optical":
+            port_name = gpu_of_optical_port(port).name
+        else:
+            port_name = self._plan.port_name(dpid, port)
         self._emit(event_kind, {"switch": name, "port": port_name})
 
     def _apply(self, returned: Set[Gpu] = frozenset()) -> None:

@@ -17,6 +17,7 @@ from railyard.controller.openflow.flows import Flow, Ports, Tables, graph_tables
 from railyard.controller.openflow.optical import OpticalSwitch, OpticalSwitches
 from railyard.topologies.addresses import GRAPH_ROLES, Gpu, role_of
 from railyard.topologies.graph import Ends, FabricGraph
+from railyard.topologies.nics import RailOfRank
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,8 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
     """The app. `listener` is called with each `SwitchEvent`, from the app's own thread.
 
     `assigned_uplinks` has the uplink of each rail switch to GPUs of other ranks, by datapath id, if no hash decides.
-    `graph` is that of a fabric whose kind is a graph. If it `observes`, another app decides forwarding: this one leaves
-    the tables of switches as they are, and emits events.
+    `nics` has the rail of each rank, if GPUs share NICs. `graph` is that of a fabric whose kind is a graph. If it
+    `observes`, another app decides forwarding: this one leaves the tables of switches as they are, and emits events.
     """
 
     OFP_VERSIONS: Final = [ofp.OFP_VERSION]
@@ -68,6 +69,7 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self.listener: Callable[[SwitchEvent], None] = lambda event: None
         self.assigned_uplinks: dict[int, dict[Gpu, int]] = {}
+        self.nics: RailOfRank = ()
         self._switches: dict[int, _Switch] = {}
         self.graph: FabricGraph | None = None
         self.observes = False
@@ -246,7 +248,8 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
             elif self.graph and role_of(dpid)[0] in GRAPH_ROLES:
                 target = self._graph_tables(self.graph, dpid)
             else:
-                target = tables_of(dpid, switch.ports, self._spine_ports(), self.assigned_uplinks.get(dpid))
+                assigned = self.assigned_uplinks.get(dpid)
+                target = tables_of(dpid, switch.ports, self._spine_ports(), assigned, self.nics)
             if target is not None:
                 for message in codec.messages(switch.datapath, reconcile(switch.tables, target)):
                     switch.datapath.send_msg(message)

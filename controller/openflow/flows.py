@@ -14,6 +14,7 @@ from typing import Final
 
 from railyard.topologies.addresses import UPLINK_PORT, Gpu, gpu_at, plane_of, port_of, rank_mac, role_of
 from railyard.topologies.graph import Ends, FabricGraph
+from railyard.topologies.nics import RailOfRank, gpus_of_nic
 
 ANY_GPU: Final = ("02:52:00:00:00:00", "ff:ff:00:00:00:00")
 ANYTHING: Final = ("00:00:00:00:00:00", "00:00:00:00:00:00")
@@ -69,24 +70,24 @@ class Steps:
 
 
 def tables_of(
-    dpid: int, ports: Ports, spines: Mapping[int, Ports] | None = None, assigned: Mapping[Gpu, int] | None = None
+    dpid: int,
+    ports: Ports,
+    spines: Mapping[int, Ports] | None = None,
+    assigned: Mapping[Gpu, int] | None = None,
+    nics: RailOfRank = (),
 ) -> Tables:
     """Return the tables of an electrical switch with these ports.
 
     `spines`: the ports of each known spine, none for a lost one. A spine that has not connected yet counts as intact.
     `assigned`: the number of a rail switch's uplink to each GPU of another rank, counted in a circle over those alive.
+    `nics`: the rail of each rank, where GPUs share NICs; a rail switch has a port for each NIC then.
     """
     role, rank = role_of(dpid)
     if role == "spine":
-        return Tables(frozenset(Flow(*rank_mac(port - 1), GPU_PRIORITY, port) for port in ports))
-    uplinks: list[int] = []
-    flows: set[Flow] = set()
-    for port in sorted(ports):
-        gpu = gpu_at(dpid, port)
-        if gpu is None:
-            uplinks.append(port)
-        else:
-            flows.add(Flow(gpu.mac("rail", plane_of(dpid)), EXACT, GPU_PRIORITY, port))
+        to_rails = [Flow(*match, GPU_PRIORITY, port) for port in ports for match in _rail_macs(port - 1, nics)]
+        return Tables(frozenset(to_rails))
+    flows = _gpu_flows(dpid, ports, nics)
+    uplinks = [port for port in sorted(ports) if gpu_at(dpid, port) is None]
     if not uplinks:
         return Tables(frozenset(flows))
     spines = spines or {}
@@ -97,11 +98,31 @@ def tables_of(
     for other_rank in _ranks_of(spines):
         rank_uplinks = uplinks_to(other_rank, usual, spines)
         if rank_uplinks != usual:
-            flows.add(Flow(*rank_mac(other_rank), RANK_PRIORITY, None, RANK_GROUP + other_rank))
+            for match in _rail_macs(other_rank, nics):
+                flows.add(Flow(*match, RANK_PRIORITY, None, RANK_GROUP + other_rank))
             groups[RANK_GROUP + other_rank] = rank_uplinks
     if assigned:
         flows |= _assigned_flows(assigned, usual, spines)
     return Tables(frozenset(flows), groups)
+
+
+def _gpu_flows(dpid: int, ports: Ports, nics: RailOfRank) -> set[Flow]:
+    """Return a flow for each GPU behind a port of a switch that GPUs' rail links lead to."""
+    _, index = role_of(dpid)
+    flows: set[Flow] = set()
+    for port in ports:
+        gpu = gpu_at(dpid, port)
+        if gpu is None:
+            continue
+        gpus = gpus_of_nic(nics, gpu.domain, index) if nics else (gpu,)
+        for each in gpus:
+            flows.add(Flow(each.mac("rail", plane_of(dpid)), EXACT, GPU_PRIORITY, port))
+    return flows
+
+
+def _rail_macs(rail: int, nics: RailOfRank) -> list[tuple[str, str]]:
+    """Return (value, mask) of the eth_dst matches of all GPUs on a rail: one for each rank there."""
+    return [rank_mac(gpu.rank) for gpu in gpus_of_nic(nics, 0, rail)]
 
 
 def _ranks_of(spines: Mapping[int, Ports]) -> list[int]:

@@ -50,9 +50,10 @@ class Controller:
         # since an etcd takes a second to start
         self._registry_executor = ThreadPoolExecutor(1, "registry")
         self._server = OpenFlowServer(self._on_event, command.user_app, self.emit)
+        self._server.app.nics = plan.spec.rail_of_rank
         if plan.spec.definition.is_graph:
             self._server.app.graph = plan.graph
-        elif plan.uplinks:
+        elif plan.uplinks and not plan.nics:
             rails = plan.switches_of("rail")
             self._server.app.assigned_uplinks = {rail.dpid: plan.spec.uplinks(rail.index) for rail in rails}
         if command.resume:

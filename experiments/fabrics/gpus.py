@@ -58,12 +58,13 @@ class Gpus(FabricClass[FabricSpec, Plan]):
                 ("rail_rate", fabric.rail_rate, CORE_BPS[datapath]),
                 ("hb_rate", fabric.hb_rate, BRIDGE_CORE_BPS),
             ):
+                links = fabric.domains * (fabric.rail_count if field == "rail_rate" else fabric.rails)
                 capacity_bps = core_bps * machine.cores
-                if rate != "auto" and rate * fabric.gpus > capacity_bps:
+                if rate != "auto" and rate * links > capacity_bps:
                     allowed = (
                         f"is more than this machine carries: "
-                        f"{fabric.gpus} links share {format_rate(capacity_bps, 3)} at best"
-                        f" ({machine.cores:g} cores), so {format_rate(capacity_bps / fabric.gpus, 2)} or less; or auto"
+                        f"{links} links share {format_rate(capacity_bps, 3)} at best"
+                        f" ({machine.cores:g} cores), so {format_rate(capacity_bps / links, 2)} or less; or auto"
                     )
                     raise BadInput(f"fabrics.{i}.{field}", format_rate(rate), allowed)
 

@@ -39,6 +39,8 @@ def _check_hosts(spec: ExperimentSpec) -> None:
         if fabric.spine_count or fabric.optical or fabric.definition.is_graph:
             parts = "optical switches" if fabric.optical else "links between switches"
             raise BadInput(f"fabrics.{i}.kind", fabric.kind, f"can't be on several hosts with {parts}")
+        if fabric.rail_of_rank:
+            raise BadInput(f"fabrics.{i}.kind", fabric.kind, "can't be on several hosts if GPUs share NICs")
         if fabric.domains < spec.machine_count:
             allowed = f"must be {fabric.domains} or less: HB domains are whole on a machine, fabrics.{i} has no more"
             raise BadInput("hosts", spec.machine_count, allowed)

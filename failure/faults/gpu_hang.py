@@ -11,6 +11,8 @@ from railyard.failure.faults.definition import fault
 from railyard.failure.faults.support.links import all_lost, disable_loss, enable_loss, prepare_loss
 from railyard.failure.faults.support.processes import GpuFault, gpu_links, processes_in, signal_all
 from railyard.topologies.build.network import FabricNet
+from railyard.topologies.fabric_kinds import FabricPlan
+from railyard.topologies.plan import Plan
 
 
 @fault("gpu-hang")
@@ -19,6 +21,20 @@ class GpuHang(GpuFault):
 
     order = 12
     weight = 1.0
+
+    def targets(self, plan: FabricPlan) -> Sequence[str]:
+        """Return all GPUs; none where GPUs share NICs, since a NIC's loss would be that of other GPUs too."""
+        if isinstance(plan, Plan) and plan.nics:
+            return ()
+        return super().targets(plan)
+
+    def target_problem(self, plan: FabricPlan, target: str) -> str:
+        """Return what is wrong with a target; on a fabric whose GPUs share NICs, that."""
+        if isinstance(plan, Plan) and plan.nics:
+            return (
+                f"can't hang on {plan.title}: a GPU that shares a NIC can crash, but has no link of its own to silence"
+            )
+        return super().target_problem(plan, target)
 
     def prepare(self, net: FabricNet, target: str, p: Any) -> None:
         """Install the rules at all cables."""

@@ -31,4 +31,4 @@ class LinkGray(LossyLink):
 
     def impact(self, plan: FabricPlan, target: str, p: Parameters) -> Impact:
         """Return a lossy cable: what it loses is sent again."""
-        return Impact(lossy=frozenset({self.cable(plan, target)}))
+        return Impact(lossy=self.cables(plan, target))

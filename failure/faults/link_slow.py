@@ -34,7 +34,7 @@ class LinkSlow(LinkFault):
     def impact(self, plan: FabricPlan, target: str, p: Parameters) -> Impact:
         """Return a slow cable."""
         rate_bps = plan.link_of(target, self.layer).rate_bps
-        return Impact(slowed={self.cable(plan, target): max(1, round(rate_bps * p.rate))})
+        return Impact(slowed=dict.fromkeys(self.cables(plan, target), max(1, round(rate_bps * p.rate))))
 
     def inject(self, net: EmulatedNet, target: str, p: Parameters) -> None:
         """Give the shapers at both ends a share of their rate."""

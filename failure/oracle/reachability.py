@@ -61,17 +61,19 @@ class Survivors:
         kind = self.plan.spec.definition
         domain = np.array([gpu.domain for gpu in gpus])
         rank = np.array([gpu.rank for gpu in gpus])
+        rail_number = np.array([self.plan.spec.rail_of(gpu.rank) for gpu in gpus])
         two_domains = np.not_equal.outer(domain, domain)
         two_ranks = np.not_equal.outer(rank, rank)
+        two_rails = np.not_equal.outer(rail_number, rail_number)
 
         on_plane: list[Matrix] = []
         for plane in kind.all_planes:
-            switches = [self.plan.rail_link(gpu, plane).b.node for gpu in gpus]
-            on_plane.append(self._both_join(switches))
-        bridges = [f"hb{gpu.domain}" for gpu in gpus]
-        hb: Matrix = self._both_join(bridges) & ~two_domains & two_ranks
-        rail: Matrix = np.logical_or.reduce(on_plane) & two_domains & ~two_ranks
-        # A factor `near` crosses an HB domain, or nothing on its diagonal. So the product is r, rd, dr and drd in one.
+            on_plane.append(self._both_joined(self._reaches_rail(gpu, plane) for gpu in gpus))
+        hb: Matrix = self._both_joined(self._joins(gpu.name, f"hb{gpu.domain}") for gpu in gpus)
+        hb = hb & ~two_domains & two_ranks
+        rail: Matrix = np.logical_or.reduce(on_plane) & two_domains & ~two_rails
+        # A factor `near` crosses an HB domain, or nothing on its diagonal. So the product with GPUs of one rank is r,
+        # rd, dr and drd in one. GPUs of two ranks that share a NIC have no drd: a forwarder sends to its own rank.
         is_alive = [gpu.name in self.links_bps for gpu in gpus]
         near = np.diag(is_alive)
         if self.plan.spec.forwards_in_domains:
@@ -81,28 +83,31 @@ class Survivors:
             joined_rails: Matrix = self._joined_by_switches & kind.joins_rails
         else:
             joined_rails = self._ranks_joined_by_spines[rank][:, rank]
-        across_rails: Matrix = on_plane[0] & two_domains & two_ranks & joined_rails
-        reachable = hb | (near @ rail @ near) | across_rails
+        across_rails: Matrix = on_plane[0] & two_domains & two_rails & joined_rails
+        reachable = hb | (near @ (rail & ~two_ranks) @ near) | near @ rail | rail @ near | across_rails
         pairs = frozenset((gpus[a], gpus[b]) for a, b in np.argwhere(reachable))
         if self.plan.spec.forwards_in_domains:
             return pairs
         # the policy may leave pairs without a path though cables join them
         return frozenset(pair for pair in pairs if self.plan.spec.paths(*pair))
 
-    def _both_join(self, far_ends: Iterable[str]) -> Matrix:
-        """Whether the cables of both GPUs to their far ends work; `far_ends`: one for each GPU."""
-        live: list[bool] = []
-        for gpu, far_end in zip(self.plan.gpus, far_ends, strict=True):
-            live.append(self._joins(gpu.name, far_end))
+    def _reaches_rail(self, gpu: Gpu, plane: int) -> bool:
+        """Return whether the cables between a GPU and its rail switch of a plane work."""
+        link = self.plan.rail_link(gpu, plane)
+        is_at_nic = link.a.node == gpu.name or self._joins(gpu.name, link.a.node)
+        return is_at_nic and self._joins(link.a.node, link.b.node)
+
+    def _both_joined(self, joined: Iterable[bool]) -> Matrix:
+        """Whether the cables of both GPUs work; `joined`: whether those of each GPU do."""
+        live = list(joined)
         both: Matrix = np.logical_and.outer(live, live)
         return both
 
     @property
     def _ranks_joined_by_spines(self) -> Matrix:
         """Whether two ranks have the same switch, or a spine joins their switches; ranks by ranks."""
-        kind = self.plan.spec.definition
         # the first plane's switches: fabrics with several planes have no spines
-        switches = [kind.rail_switch(rank).name for rank in range(self.plan.spec.rails)]
+        switches = [self.plan.spec.rail_switch(rank).name for rank in range(self.plan.spec.rails)]
         spines = self.plan.switches_of("spine")
         uplinks = np.zeros((len(switches), len(spines)), dtype=np.bool_)
         for row, switch in enumerate(switches):

@@ -233,10 +233,10 @@ class _Draw:
 
     def _rails_and_servers(self) -> list[list[Gpu]]:
         """Return the GPUs of each rail, and those of each server."""
-        rails: list[list[Gpu]] = [[] for _ in range(self._plan.spec.rails)]
+        rails: list[list[Gpu]] = [[] for _ in range(self._plan.spec.rail_count)]
         servers: list[list[Gpu]] = [[] for _ in range(self._plan.spec.domains)]
         for gpu in self._plan.gpus:
-            rails[gpu.rank].append(gpu)
+            rails[self._plan.spec.rail_of(gpu.rank)].append(gpu)
             servers[gpu.domain].append(gpu)
         return rails + servers
 
@@ -245,15 +245,16 @@ class _Draw:
         kinds = [kind for kind in self._candidates if FAULTS[kind].layer == layer]
         if not kinds:
             return []
+        names = list(dict.fromkeys(self._plan.link_name_of(gpu, layer) for gpu in gpus))
         if layer == "hb" and len(kinds) == 1:
-            drawn = kinds * len(gpus)
+            drawn = kinds * len(names)
         else:
-            drawn = self._rng.choices(kinds, [self._weights[kind] for kind in kinds], k=len(gpus))
+            drawn = self._rng.choices(kinds, [self._weights[kind] for kind in kinds], k=len(names))
         candidates: list[_Candidate] = []
-        for kind, gpu in zip(drawn, gpus, strict=True):
+        for kind, name in zip(drawn, names, strict=True):
             by_target = self._candidates[kind]
-            if gpu.name in by_target:
-                candidates.append(by_target[gpu.name])
+            if name in by_target:
+                candidates.append(by_target[name])
         return self._free(candidates, now_s)
 
     def _free(self, candidates: Iterable[_Candidate], now_s: float) -> list[_Candidate]:

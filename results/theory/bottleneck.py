@@ -17,7 +17,7 @@ from railyard.results.theory.ecmp import Spread, uplink_imbalance
 from railyard.topologies.graph import FabricGraph
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import Sizes
-from railyard.workloads.matrix.traffic_matrix import Way, ways, without_path
+from railyard.workloads.matrix.traffic_matrix import Way, rail_of_gpus, ways, without_path
 from railyard.workloads.schedule import Rates
 
 HASH_DRAWS: Final = 256
@@ -46,12 +46,18 @@ def bottleneck_s(
       "expected" each pair is one flow on one of them, and the result is the mean over random hashes;
     - a GPU sends and receives its own bytes stage by stage, each stage at the rate of its busiest port.
 
+    Where GPUs share a NIC they have one port on the rail. Groups of x GPUs then fill the domains.
+
     With uniform stages it equals Rail-only Eq. 1, 2 and 3 (tests/unit/results/theory/test_bottleneck.py).
     Every pair takes the path of the fabric's forwarding policy from its first byte to its last.
     Where a rail has several planes, or the policy
     several paths for a pair, each pair is one flow on one of them (planes at the plane's rate): the result is then the
     mean over random hashes, from a fixed seed. A pair without a path never ends: the result is infinite.
     """
+    if fabric.rail_of_rank and x < fabric.rails:
+        # other groups of the domains send by the same NICs: all of them are taken to do the same at the same time
+        stages = [_side_by_side(sizes, x, fabric.rails) for sizes in stages]
+        x = fabric.rails
     routed = [(sizes, ways(sizes.src, sizes.dst, x, fabric)) for sizes in stages]
     for _, routes in routed:
         if without_path(routes).any():
@@ -72,7 +78,7 @@ def _routed_bound_s(
         rate["uplinks"] /= uplink_imbalance(routed, x, y, fabric, spread) or 1.0
     has_paths = any(is_multipath(routes) for _, routes in routed)
     if planes == 1 and not has_paths:
-        ports_s = _bound_s(routed, x, y, rate, 1, np.zeros((x * y, x * y), dtype=np.int8))
+        ports_s = _bound_s(routed, x, y, rate, 1, np.zeros((x * y, x * y), dtype=np.int8), fabric)
         if not fabric.definition.is_graph:
             return ports_s
         flows = _flows_between_leaves(routed, x, y, fabric)
@@ -81,7 +87,7 @@ def _routed_bound_s(
         return max(ports_s, _even_uplinks_s(flows, rates, fabric.graph))
     bounds = []
     for plane, hashed in _draws(routed, x * y, planes, has_paths):
-        ports_s = _bound_s(hashed, x, y, rate, planes, plane)
+        ports_s = _bound_s(hashed, x, y, rate, planes, plane, fabric)
         if fabric.definition.is_graph:
             ports_s = max(ports_s, _even_uplinks_s(_flows_between_leaves(hashed, x, y, fabric), rates, fabric.graph))
         bounds.append(ports_s)
@@ -138,9 +144,14 @@ def _bound_s(
     rate: Mapping[str, float],
     planes: int,
     plane: NDArray[np.integer[Any]],
+    fabric: FabricSpec,
 ) -> float:
     """Return the bound for pairs on these planes, by (source, destination); `rate` in bytes/s by kind of link."""
-    count = {"hb": x * y, "rail": x * y * planes, "uplinks": x}
+    rail_of = rail_of_gpus(np.arange(x * y), x, fabric)
+    rails = int(rail_of.max(initial=0)) + 1
+    # a NIC by its domain and rail: where GPUs share it, they have one port
+    nic_of = np.arange(x * y) // x * rails + rail_of
+    count = {"hb": x * y, "rail": rails * y * planes, "uplinks": rails}
     port_bytes = _no_bytes(count)
     gpu_s = np.zeros(x * y)
     for (src, dst, size), routes in stages:
@@ -150,17 +161,17 @@ def _bound_s(
             near = src != enter
             rail = enter != leave
             far = leave != dst
-            spine = rail & (enter % x != leave % x)
-            rail_out = enter * planes + hashed
-            rail_in = leave * planes + hashed
+            spine = rail & (rail_of[enter] != rail_of[leave])
+            rail_out = nic_of[enter] * planes + hashed
+            rail_in = nic_of[leave] * planes + hashed
             part = share * size
             for sums, link, way, ports, chosen in (
                 (port_bytes, "hb", "out", src, near),
                 (port_bytes, "hb", "in", enter, near),
                 (port_bytes, "rail", "out", rail_out, rail),
                 (port_bytes, "rail", "in", rail_in, rail),
-                (port_bytes, "uplinks", "out", enter % x, spine),
-                (port_bytes, "uplinks", "in", leave % x, spine),
+                (port_bytes, "uplinks", "out", rail_of[enter], spine),
+                (port_bytes, "uplinks", "in", rail_of[leave], spine),
                 (port_bytes, "hb", "out", leave, far),
                 (port_bytes, "hb", "in", dst, far),
                 (own_bytes, "hb", "out", src, near | ~rail),
@@ -169,15 +180,27 @@ def _bound_s(
                 (own_bytes, "rail", "in", rail_in, ~far & rail),
             ):
                 sums[link, way] += np.bincount(ports[chosen], part[chosen], count[link])
-        # a stage takes as long as the slowest of a GPU's own ports: planes of a rail are ports of their own
+        # A stage takes as long as the slowest of a GPU's own ports: planes of a rail are ports of their own. GPUs that
+        # share a NIC are taken to run a stage at the same time.
         stage_s = np.zeros(x * y)
         for (link, _), sent in own_bytes.items():
-            stage_s = np.maximum(stage_s, (sent / rate[link]).reshape(x * y, -1).max(1))
+            seconds = (sent / rate[link]).reshape(count[link] // (planes if link == "rail" else 1), -1).max(1)
+            stage_s = np.maximum(stage_s, seconds[nic_of] if link == "rail" else seconds)
         gpu_s += stage_s
     bound_s = float(gpu_s.max(initial=0))
     for (link, _), sent in port_bytes.items():
         bound_s = max(bound_s, float((sent / rate[link]).max(initial=0)))
     return bound_s
+
+
+def _side_by_side(sizes: Sizes, x: int, rails: int) -> Sizes:
+    """Return the pairs and bytes of groups of x GPUs a domain that fill domains of `rails` GPUs."""
+    firsts = np.arange(0, rails - x + 1, x)
+    src = sizes.src // x * rails + sizes.src % x
+    dst = sizes.dst // x * rails + sizes.dst % x
+    return Sizes(
+        np.add.outer(firsts, src).ravel(), np.add.outer(firsts, dst).ravel(), np.tile(sizes.bytes, len(firsts))
+    )
 
 
 def _no_bytes(counts: Mapping[str, int]) -> dict[tuple[str, str], NDArray[np.float64]]:

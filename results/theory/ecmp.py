@@ -17,7 +17,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import Numbers, Sizes
-from railyard.workloads.matrix.traffic_matrix import Way
+from railyard.workloads.matrix.traffic_matrix import Way, rail_of_gpus
 
 Spread = Literal["even", "expected"] | float
 """Loads of a switch's uplinks: even, the mean over hashes, or a measured `imbalance`. Where the policy assigns uplinks,
@@ -41,6 +41,9 @@ def is_hashed(fabric: FabricSpec) -> bool:
     """Return whether rail switches have several uplinks and a hash decides which of them a flow takes."""
     if fabric.spine_count < 2:
         return False
+    if fabric.rail_of_rank:
+        # no policy that assigns uplinks is allowed there
+        return True
     other_gpus = fabric.domains * (fabric.rails - 1)
     fewest_uplinks = min(len(fabric.uplinks(rank)) for rank in range(fabric.rails))
     return fewest_uplinks < other_gpus
@@ -73,7 +76,7 @@ def uplink_imbalance(
     """
     uplinks = fabric.spine_count
     gpus = x * y
-    pairs, sizes = _flows_over_spines(routed, x, gpus)
+    pairs, sizes = _flows_over_spines(routed, x, gpus, fabric)
     if not len(pairs) or uplinks < 2:
         return None
     if spread == "even":
@@ -81,15 +84,15 @@ def uplink_imbalance(
     if isinstance(spread, float):
         return spread
     policy = FORWARDING_POLICIES[fabric.chosen_policy]
-    shape = Fabric(fabric.kind, y, x)
+    shape = Fabric(fabric.kind, y, x, fabric.rail_of_rank[:x])
     distinct_pairs, entry = np.unique(pairs // gpus % x * gpus + pairs % gpus, return_inverse=True)
     assigned = [policy.uplink(pair // gpus, Gpu(*divmod(pair % gpus, x)), shape) for pair in distinct_pairs.tolist()]
     # groups in other domains use the same switches, groups on other rails use others
     groups = max(1, fabric.domains // y)
     columns = max(1, fabric.rails // x)
     first_rails = np.repeat(x * np.arange(columns), len(pairs))
-    src = np.tile(np.tile(pairs // gpus % x, columns) + first_rails, groups)
-    dst = np.tile(np.tile(pairs % gpus % x, columns) + first_rails, groups)
+    src = np.tile(rail_of_gpus(np.tile(pairs // gpus % x, columns) + first_rails, x * columns, fabric), groups)
+    dst = np.tile(rail_of_gpus(np.tile(pairs % gpus % x, columns) + first_rails, x * columns, fabric), groups)
     switches = 2 * x * columns
     flow_bytes = np.tile(sizes, groups * columns)
     ends = np.concatenate([src, dst + x * columns]) * uplinks
@@ -106,7 +109,7 @@ def uplink_imbalance(
 
 
 def _flows_over_spines(
-    routed: Sequence[tuple[Sizes, Sequence[Way]]], x: int, gpus: int
+    routed: Sequence[tuple[Sizes, Sequence[Way]]], x: int, gpus: int, fabric: FabricSpec
 ) -> tuple[Numbers, NDArray[np.float64]]:
     """Return the pairs whose bytes cross spines, as sender times `gpus` plus receiver, and the bytes of each.
 
@@ -116,7 +119,7 @@ def _flows_over_spines(
     sizes = [np.empty(0)]
     for stage, ways in routed:
         for way in ways:
-            crosses = way.enter % x != way.leave % x
+            crosses = rail_of_gpus(way.enter, x, fabric) != rail_of_gpus(way.leave, x, fabric)
             keys.append((stage.src * gpus + stage.dst)[crosses])
             sizes.append((way.share * stage.bytes)[crosses])
     pairs, place = np.unique(np.concatenate(keys), return_inverse=True)

@@ -18,10 +18,11 @@ from railyard.results.theory import equations
 from railyard.results.theory.bottleneck import bottleneck_s, is_multipath
 from railyard.results.theory.ecmp import Spread, has_choice, is_hashed
 from railyard.results.theory.stated import phase_pairs, stated
+from railyard.topologies.nics import most_per_nic
 from railyard.topologies.prediction import WHOLE, NotCompared, Stated, StatedTime
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Sizes, Transport
-from railyard.workloads.matrix.traffic_matrix import at_line_rate, ways
+from railyard.workloads.matrix.traffic_matrix import at_line_rate, rail_of_gpus, ways
 from railyard.workloads.schedule import Iteration, Phase, Program, Rates, Scale, Schedule
 
 BOTTLENECK: Final = "bottleneck link"
@@ -78,12 +79,21 @@ def equation(phase: Phase, rates: Rates, fabric: FabricSpec, choices: str = "") 
     if not phase.collective:
         return BOTTLENECK
     algorithm = ALGORITHMS[phase.collective]
-    closed = algorithm.closed_form_s(phase, rates.hb, rates.rail)
+    closed = algorithm.closed_form_s(phase, rates.hb, _gpu_rail_rate(rates, fabric))
     if closed is None:
         return BOTTLENECK
     if isclose(phase.repeats * closed, predict_phase(phase, rates, fabric), rel_tol=1e-9):
+        gpus_per_nic = most_per_nic(fabric.rail_of_rank)
+        if gpus_per_nic > 1 and phase.y > 1:
+            # in the equation each GPU has its part of the NIC's rate
+            return f"{algorithm.equation}, {gpus_per_nic} GPUs a NIC"
         return algorithm.equation
     return f"{BOTTLENECK}, not {algorithm.equation}"
+
+
+def _gpu_rail_rate(rates: Rates, fabric: FabricSpec) -> float:
+    """Return the rate of a GPU's rail link; where GPUs share NICs, its part while all of them send."""
+    return rates.rail / most_per_nic(fabric.rail_of_rank)
 
 
 def predict_iteration(
@@ -123,17 +133,18 @@ def iteration_terms(
                 total_s += predict_phase(phase, rates, fabric, spread)
         return total_s
 
+    rail_rate = _gpu_rail_rate(rates, fabric)
     collectives_s = phases_s(iteration.each_micro_batch)
     boundary = iteration.boundary.data_bytes if iteration.boundary else 0.0
     m = iteration.micro_batches
     p = iteration.stages
     v = iteration.virtual_stages
     bubble_s = equations.bubble_compute_s(p, v, iteration.compute_s)
-    bubble_s += equations.bubble_network_s(boundary, p, 1, rates.hb, rates.rail)
+    bubble_s += equations.bubble_network_s(boundary, p, 1, rates.hb, rail_rate)
     if iteration.bubble_has_collectives:
         bubble_s += (p - 1) / v * collectives_s
     compute_s = equations.last_stage_compute_s(m, iteration.compute_s)
-    network_s = equations.last_stage_network_s(m, collectives_s, v, boundary, rates.rail)
+    network_s = equations.last_stage_network_s(m, collectives_s, v, boundary, rail_rate)
     return bubble_s, compute_s + network_s, phases_s(iteration.sync)
 
 
@@ -220,9 +231,12 @@ def _phase_ratios(
 ) -> tuple[float, float]:
     """Return the least and most of measured over predicted that the theory explains for a phase."""
     is_hash_mean = bool(hash_choices(phase, schedule, fabric))
+    is_whole = not phase.collective or (phase.x, phase.y) == (fabric.rails, fabric.domains)
+    if fabric.rail_of_rank and phase.y > 1 and not (is_whole or _fills_fabric(phase, schedule)):
+        # which groups send by a NIC at the same time depends on their places
+        return 0.0, inf
     if fabric.definition.is_graph and phase.y > 1:
         # the bound of a graph is one of the whole fabric: of a smaller group it depends on the group's place
-        is_whole = not phase.collective or (phase.x, phase.y) == (fabric.rails, fabric.domains)
         least = 1.0 if is_whole and not is_hash_mean else 0.0
         return least, inf
     if is_hash_mean:
@@ -234,11 +248,19 @@ def _phase_ratios(
     return loaded, loaded
 
 
+def _fills_fabric(phase: Phase, schedule: Schedule) -> bool:
+    """Return whether all GPUs send in the first run of a phase, in groups of their own."""
+    number = next(number for number, run in enumerate(schedule.phases) if run.name == phase.name)
+    columns = schedule.columns
+    senders = columns.src[~columns.is_compute & (columns.phase == number)]
+    return len(np.unique(senders)) == schedule.gpus
+
+
 def _is_exact(phase: Phase, rates: Rates, fabric: FabricSpec) -> bool:
     """Return True if the prediction of a phase is an equation of the papers, and no bound."""
     if not phase.collective:
         return False
-    closed = ALGORITHMS[phase.collective].closed_form_s(phase, rates.hb, rates.rail)
+    closed = ALGORITHMS[phase.collective].closed_form_s(phase, rates.hb, _gpu_rail_rate(rates, fabric))
     if not closed:
         return False
     return isclose(phase.repeats * closed, predict_phase(phase, rates, fabric), rel_tol=1e-9)
@@ -282,7 +304,8 @@ def share_uplinks(schedule: Schedule, fabric: FabricSpec) -> dict[str, str]:
     pairs, place = np.unique(columns.src[sent] * schedule.gpus + columns.dst[sent], return_inverse=True)
     crosses = np.zeros(len(pairs), dtype=bool)
     for way in ways(*np.divmod(pairs, schedule.gpus), rails, fabric):
-        crosses |= (way.share > 0) & (way.enter % rails != way.leave % rails)
+        two_rails = rail_of_gpus(way.enter, rails, fabric) != rail_of_gpus(way.leave, rails, fabric)
+        crosses |= (way.share > 0) & two_rails
     numbers = np.unique(columns.phase[sent[crosses[place]]])
     used = [schedule.phases[number] for number in numbers.tolist()]
     if len({(phase.collective or phase.name, phase.x, phase.y, phase.shares) for phase in used}) < 2:

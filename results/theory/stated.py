@@ -13,11 +13,11 @@ import numpy as np
 from railyard.results.theory.bottleneck import is_multipath
 from railyard.results.theory.ecmp import has_choice
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, ForwardingPolicy
+from railyard.topologies.forwarding import FORWARDING_POLICIES, ForwardingPolicy
 from railyard.topologies.prediction import WHOLE, NotCompared, Stated
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Numbers, Sizes
-from railyard.workloads.matrix.traffic_matrix import ways
+from railyard.workloads.matrix.traffic_matrix import rail_of_gpus, ways
 from railyard.workloads.matrix.waiting import waiting_phases
 from railyard.workloads.schedule import Iteration, Phase, Program, Rates, Schedule
 
@@ -71,7 +71,7 @@ def _of_definitions(phase: Phase, schedule: Schedule, rates: Rates, fabric: Fabr
         for src, dst, size in zip(*(column.tolist() for column in sizes), strict=True):
             pair = (Gpu(*divmod(src, schedule.rails)), Gpu(*divmod(dst, schedule.rails)))
             pair_bytes[pair] = pair_bytes.get(pair, 0.0) + size
-    return policy.stated(pair_bytes, rates.hb, rates.rail, Fabric(fabric.kind, fabric.domains, fabric.rails))
+    return policy.stated(pair_bytes, rates.hb, rates.rail, fabric.shape)
 
 
 def phase_pairs(phase: Phase, schedule: Schedule) -> Iterator[Sizes]:
@@ -130,7 +130,8 @@ def _are_hashed(src: Numbers, dst: Numbers, rails: int, fabric: FabricSpec) -> b
     if not has_choice(fabric):
         return False
     for way in routes:
-        crosses_spines = (way.share > 0) & (way.enter % rails != way.leave % rails)
+        two_rails = rail_of_gpus(way.enter, rails, fabric) != rail_of_gpus(way.leave, rails, fabric)
+        crosses_spines = (way.share > 0) & two_rails
         if crosses_spines.any():
             return True
     return False

@@ -99,8 +99,10 @@ class EmulatedNet(Mininet):
         self.datapath = datapath
         self._ends: defaultdict[str, dict[str, tuple[int | None, int]]] = defaultdict(dict)
         for link in plan.links:
-            for end in (link.a, link.b):
-                self._ends[end.node][end.interface] = (end.port, link.rate_bps)
+            # a GPU's connection to a NIC that it shares has no shaper: the NIC's link has
+            if link.kind != "nic":
+                for end in (link.a, link.b):
+                    self._ends[end.node][end.interface] = (end.port, link.rate_bps)
         # by node: its interfaces with links to switches
         self._nic_names = defaultdict[str, list[str]](list)
         for link in plan.links:
@@ -274,8 +276,9 @@ class EmulatedNet(Mininet):
 
 def _index_of(link: Link) -> int:
     """Return the index of the interface at a link's first end; a device has the same at every GPU."""
-    index = FIRST_INDEX + (link.a.port or 0) + (link.kind == "rail")
-    is_rail_of_gpu = link.kind == "rail" and link.a.port is None
+    is_rail = link.kind in ("rail", "nic")
+    index = FIRST_INDEX + (link.a.port or 0) + is_rail
+    is_rail_of_gpu = is_rail and link.a.port is None
     if is_rail_of_gpu:
         index += plane_of_device(link.a.interface)
     return index
@@ -331,14 +334,41 @@ class FabricNet(EmulatedNet):
             self.fabric_controller.wait_ready()
         write_active_plan(self.plan)
 
-    def _link_command(self, link: Link) -> str:
+    def _make_links(self) -> None:
+        super()._make_links()
+        namespaces.in_threads(self._attach_gpus, [nic for nic in self.plan.nics if self.has(nic)])
+
+    def _attach_gpus(self, nic: str) -> None:
+        """Give each GPU of a NIC an interface of its own on it, as an adapter with several functions does."""
+        # A macvlan has no shaper and no queue, so what GPUs send waits in the NIC's one shaper, and their kernels know
+        # that it does. It has the NIC's carrier: where that is cut, every GPU's backup route works at once.
+        lines: list[str] = []
+        for link in self.plan.cables_behind(nic):
+            words = f"link add link {link.b.interface} name {link.a.interface} {self._interface_options(link)}"
+            lines.append(f"{words} type macvlan mode private\n")
+        with namespaces.inside(nic):
+            namespaces.run(["ip", "-batch", "-"], "".join(lines), name=f"GPUs of NIC {nic}")
+
+    def _interface_options(self, link: Link) -> str:
+        """Return the words of `ip link add` for the interface of a GPU, or of a NIC that GPUs share."""
         mtu = self.plan.spec.mtu
-        options = f"mtu {mtu}"
+        options = f"index {_index_of(link)} netns {link.a.node} mtu {mtu}"
+        options += f" gso_max_segs {max_gso_segments(link.rate_bps, mtu)}"
         gpu = self._gpus.get(link.a.node)
         if gpu:
-            options += f" gso_max_segs {max_gso_segments(link.rate_bps, mtu)} address {gpu.mac_of(link.a.interface)}"
+            options += f" address {gpu.mac_of(link.a.interface)}"
+        return options
+
+    def _link_command(self, link: Link) -> str:
+        if link.kind == "nic":
+            # made by `_attach_gpus`
+            return ""
+        mtu = self.plan.spec.mtu
+        options = f"index {_index_of(link)} netns {link.a.node} mtu {mtu}"
+        if link.a.node in self._gpus or link.a.node in self.plan.gpus_of_nic:
+            options = self._interface_options(link)
         return (
-            f"link add {link.a.interface} index {_index_of(link)} netns {link.a.node} {options} type veth"
+            f"link add {link.a.interface} {options} type veth"
             f" peer name {link.b.interface} netns {link.b.node} mtu {mtu}\n"
         )
 
@@ -347,6 +377,9 @@ class FabricNet(EmulatedNet):
         return htb_commands(interface, rate_bps, self.plan.spec.mtu)
 
     def _configure_node(self, node: str) -> None:
+        if node in self.plan.gpus_of_nic:
+            gpu_setup.send((gpu_setup.link_up(socket.if_nametoindex(port)) for port in self._ends[node]), node)
+            return
         gpu = self._gpus.get(node)
         mtu = self.plan.spec.mtu
         for interface, (_, rate_bps) in self._ends[node].items():

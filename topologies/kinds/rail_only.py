@@ -10,3 +10,4 @@ class RailOnly(FabricKind):
     default_policy = "dr"
     baseline = "rail-optimized"
     takes_optics = True
+    takes_nics = True

@@ -10,3 +10,4 @@ class RailOptimized(FabricKind):
     default_policy = "spine"
     default_spines = 2
     takes_optics = True
+    takes_nics = True

@@ -68,9 +68,13 @@ def samples(net: FabricNet) -> list[Sample]:
     if plan.spec.definition.is_graph:
         return _graph_samples(plan, hb, payload)
     chosen = [Sample("hb", Gpu(0, 0), Gpu(0, 1), hb), Sample("rail", Gpu(1, 0), Gpu(0, 0), rail)]
-    if plan.uplinks and any(share.path.kind == "spine" for share in plan.spec.paths(Gpu(0, 1), Gpu(1, 0))):
+    further_ranks = [rank for rank in range(plan.spec.rails) if plan.spec.rail_of(rank) != plan.spec.rail_of(0)]
+    if not plan.uplinks or not further_ranks:
+        return chosen
+    over_spine = (Gpu(0, further_ranks[0]), Gpu(1, 0))
+    if any(share.path.kind == "spine" for share in plan.spec.paths(*over_spine)):
         uplink = min(rail, plan.uplink_bps * payload)
-        chosen.append(Sample("uplink", Gpu(0, 1), Gpu(1, 0), uplink))
+        chosen.append(Sample("uplink", *over_spine, uplink))
     return chosen
 
 

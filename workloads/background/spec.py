@@ -228,6 +228,8 @@ def check_background(specs: Sequence[BackgroundSpec], fabric: FabricSpec, field:
 
     BadInput names the field below `field`, where the specs stand.
     """
+    if specs and fabric.rail_of_rank:
+        raise BadInput(field, len(specs), "can't be given where GPUs share NICs: its rates are those of GPUs")
     for i, spec in enumerate(specs):
         check_patterns(spec.patterns, fabric, f"{field}.{i}")
     waves = [spec.wave for spec in specs]

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, Shares, policy_shares
+from railyard.topologies.nics import first_ranks
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import Numbers, Sizes
 from railyard.workloads.schedule import Columns, Rates, Schedule
@@ -133,7 +134,9 @@ def _hops(schedule: Schedule, rates: Rates, fabric: FabricSpec | None) -> list[_
     # by the place in `src` and `dst`
     pair = (np.cumsum(is_used) - 1)[pair]
     hops = []
-    for way in ways(src, dst, schedule.rails, fabric or _rail_only(schedule)):
+    fabric = fabric or _rail_only(schedule)
+    at_nic = nic_of_gpus(schedule, fabric)
+    for way in ways(src, dst, schedule.rails, fabric):
         for a, b, port, rate in (
             (src, way.enter, 0, rates.hb),
             (way.enter, way.leave, 2, rates.rail),
@@ -142,8 +145,13 @@ def _hops(schedule: Schedule, rates: Rates, fabric: FabricSpec | None) -> list[_
             has_hop = ((a != b) & (way.share > 0))[pair]
             pair_of_task = pair[has_hop]
             seconds = way.share[pair_of_task] * columns.bytes[task[has_hop]] / rate
-            out = 4 * a[pair_of_task] + port
-            into = 4 * b[pair_of_task] + port + 1
+            near = a[pair_of_task]
+            far = b[pair_of_task]
+            if port:
+                near = at_nic[near]
+                far = at_nic[far]
+            out = 4 * near + port
+            into = 4 * far + port + 1
             hops.append(_TaskHop(task[has_hop], out, into, seconds))
     return [hop for hop in hops if len(hop.task)]
 
@@ -264,14 +272,28 @@ def _pair_hops(
     """Return the hops of each pair, way by way: their share of its bytes, their rate, and the ports at both ends."""
     hops: defaultdict[tuple[int, int], list[tuple[float, float, _Port, _Port]]] = defaultdict(list)
     sizes = Sizes.of(schedule.matrix)
+    at_nic = nic_of_gpus(schedule, fabric).tolist()
     for way in ways(sizes.src, sizes.dst, schedule.rails, fabric):
         nodes = zip(sizes.src.tolist(), way.enter.tolist(), way.leave.tolist(), sizes.dst.tolist(), strict=True)
         for share, (src, enter, leave, dst) in zip(way.share.tolist(), nodes, strict=True):
-            steps = ((src, enter, 0, rates.hb), (enter, leave, 2, rates.rail), (leave, dst, 0, rates.hb))
-            for a, b, link, rate in steps:
-                if share and a != b:
-                    hops[src, dst].append((share, rate, 4 * a + link, 4 * b + link + 1))
+            if share and src != enter:
+                hops[src, dst].append((share, rates.hb, 4 * src, 4 * enter + 1))
+            if share and enter != leave:
+                hops[src, dst].append((share, rates.rail, 4 * at_nic[enter] + 2, 4 * at_nic[leave] + 3))
+            if share and leave != dst:
+                hops[src, dst].append((share, rates.hb, 4 * leave, 4 * dst + 1))
     return hops
+
+
+def nic_of_gpus(schedule: Schedule, fabric: FabricSpec) -> Numbers:
+    """Return for each GPU number the first GPU at the same NIC, whose ports on the rail are those of the NIC."""
+    gpus = np.arange(schedule.gpus)
+    by_rank = fabric.rail_of_rank
+    if not by_rank:
+        return gpus
+    rank = gpus % schedule.rails
+    first_rank: Numbers = np.array(first_ranks(by_rank))[rank]
+    return gpus - rank + first_rank
 
 
 Matrix = npt.NDArray[np.int64]
@@ -343,6 +365,15 @@ def port_bytes(schedule: Schedule, fabric: FabricSpec) -> PortBytes:
     return ports
 
 
+def rail_of_gpus(gpus: Numbers, rails: int, fabric: FabricSpec) -> Numbers:
+    """Return the rail of each of these GPUs, by number, of domains with `rails` GPUs."""
+    rank = gpus % rails
+    if not fabric.rail_of_rank:
+        return rank
+    rail: Numbers = np.array(fabric.rail_of_rank)[rank]
+    return rail
+
+
 class Way(NamedTuple):
     """One path of each of many pairs: its share of the pair's traffic, and the GPUs at the ends of its rail hop.
 
@@ -362,10 +393,11 @@ def ways(src: Numbers, dst: Numbers, rails: int, fabric: FabricSpec) -> list[Way
     has shares of 0 in all: `without_path` finds these.
     """
     policy = fabric.chosen_policy
-    shape = Fabric(fabric.kind, fabric.domains, rails)
+    shape = Fabric(fabric.kind, fabric.domains, rails, fabric.rail_of_rank[:rails])
     d1, g1 = np.divmod(src, rails)
     d2, g2 = np.divmod(dst, rails)
-    turns = np.flatnonzero((d1 != d2) & (g1 != g2))
+    is_on_rail = (d1 != d2) & (rail_of_gpus(src, rails, fabric) == rail_of_gpus(dst, rails, fabric))
+    turns = np.flatnonzero((d1 != d2) & ~is_on_rail)
     # a policy that looks at ranks alone is asked once for each pair of ranks: a large fabric has far more pairs of GPUs
     if FORWARDING_POLICIES[policy].by_rank:
         _, first, row = np.unique(g1[turns] * rails + g2[turns], return_index=True, return_inverse=True)
@@ -396,8 +428,9 @@ def ways(src: Numbers, dst: Numbers, rails: int, fabric: FabricSpec) -> list[Way
         rail[turns] = rails_of_pairs[row]
         is_spine = np.zeros(len(src), dtype=bool)
         is_spine[turns] = are_spine[row]
-        enter = np.where(is_spine, src, d1 * rails + rail)
-        leave = np.where(is_spine, dst, d2 * rails + rail)
+        is_direct = is_spine | is_on_rail
+        enter = np.where(is_direct, src, d1 * rails + rail)
+        leave = np.where(is_direct, dst, d2 * rails + rail)
         result.append(Way(share, enter, leave))
     return result
 

@@ -20,6 +20,7 @@ from railyard.results.runs.records import Run
 from railyard.results.timeline import CONTROLLER
 from railyard.results.views.tracks import Slice, Track
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.forwarding import path_name
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import FabricSpec
 
@@ -149,13 +150,14 @@ def detours_of(spec: FabricSpec, kind: str, target: str) -> tuple[tuple[Gpu, Gpu
     except (RailyardError, ValueError, LookupError):
         # the kind's plugin isn't loaded, or the record was changed by hand
         return ()
+    nics = spec.rail_of_rank
     detours: list[tuple[Gpu, Gpu, str]] = []
     for src, dst in permutations(plan.gpus, 2):
-        if all(usable(share.path, src, dst, broken, spec.kind) for share in spec.paths(src, dst)):
+        if all(usable(share.path, src, dst, broken, spec.kind, nics) for share in spec.paths(src, dst)):
             continue
         paths = [share.path for share in choose(spec, src, dst, broken)]
         if paths:
-            names = [f"{path.kind} by rail {path.rail}" for path in paths]
+            names = [path_name(path, nics) for path in paths]
             detours.append((src, dst, ", ".join(names)))
     return tuple(detours)
 

@@ -114,7 +114,10 @@ def _is_port_down_of(impact: Impact, plan: Plan, switch: object, port: object) -
     links: set[tuple[object, object]] = set()
     gpu_names: set[object] = set()
     for gpu, plane in impaired_links(impact, plan):
-        links.add((plan.network_end(gpu, "rail", plane).node, gpu.name))
+        end = plan.network_end(gpu, "rail", plane)
+        # a shared NIC stays up when one of its GPUs crashes, so that says nothing
+        if not plan.nics or gpu not in impact.dead_gpus:
+            links.add((end.node, end.interface))
         gpu_names.add(gpu.name)
     if switch in [gpu_switch.name for gpu_switch in plan.switches_of(*GPU_SWITCHES)]:
         return (switch, port) in links
@@ -160,8 +163,8 @@ def impaired_links(impact: Impact, plan: Plan) -> frozenset[tuple[Gpu, int]]:
     cables = impact.impaired_cables
     impaired: set[tuple[Gpu, int]] = set()
     for gpu, plane in product(dead | impact.gpus_impaired_at("rail"), plan.spec.definition.all_planes):
-        ends = cable(gpu.name, plan.network_end(gpu, "rail", plane).node)
-        if gpu in dead or ends in cables:
+        far_node = plan.nic_of(gpu) if plan.nics else plan.network_end(gpu, "rail", plane).node
+        if gpu in dead or cable(gpu.name, far_node) in cables:
             impaired.add((gpu, plane))
     return frozenset(impaired)
 

@@ -19,6 +19,7 @@ from railyard.topologies.build.namespaces import IFF_UP, IFLA_GROUP, LINK
 from railyard.topologies.build.network import EmulatedNet
 from railyard.topologies.fabric_kinds import End, FabricPlan, Layer, Link
 from railyard.topologies.measure.counters import IFF_LOWER_UP
+from railyard.topologies.plan import Plan
 
 RTM_NEWLINK: Final = 16
 _GROUP: Final = struct.Struct("=HHI")
@@ -87,6 +88,11 @@ class LinkFault(FaultKind):
     target_sort = "GPU"
     layer: ClassVar[Layer] = "rail"
 
+    def target_sort_on(self, plan: FabricPlan) -> str:
+        """Return NIC where GPUs share NICs, and the layer is that of the rails."""
+        has_nics = isinstance(plan, Plan) and plan.nics and self.layer == "rail"
+        return "NIC" if has_nics else self.target_sort
+
     def targets(self, plan: FabricPlan) -> Sequence[str]:
         """Return all links of the layer."""
         return plan.link_names(self.layer)
@@ -100,13 +106,20 @@ class LinkFault(FaultKind):
         near, far = plan.ends_of(target, self.layer)
         return cable(near.node, far.node)
 
+    def cables(self, plan: FabricPlan, target: str) -> frozenset[Cable]:
+        """Return the cable of the link, and of a NIC that GPUs share also their connections to it."""
+        cables = {self.cable(plan, target)}
+        if isinstance(plan, Plan):
+            cables.update(cable(link.a.node, link.b.node) for link in plan.cables_behind(target))
+        return frozenset(cables)
+
     def link(self, net: EmulatedNet, target: str) -> Link:
         """Return the link: `a` is the node's end."""
         return net.plan.link_of(target, self.layer)
 
     def impact(self, plan: FabricPlan, target: str, p: Any) -> Impact:
         """Return a dead cable."""
-        return Impact(cables=frozenset({self.cable(plan, target)}))
+        return Impact(cables=self.cables(plan, target))
 
 
 class CutLink(LinkFault):

@@ -49,13 +49,13 @@ def signal_all(gpu: str, number: signal.Signals) -> None:
 
 def gpu_links(net: FabricNet, gpu: str) -> tuple[Link, ...]:
     """Return all links of a GPU: rail0 and those of other planes, then hb0."""
-    owner = gpu_of_name(gpu)
-    return (*net.plan.rail_links(owner), net.plan.hb_link(owner))
+    return net.plan.gpu_links(gpu_of_name(gpu))
 
 
 def boot(net: FabricNet, gpu: str) -> None:
     """Set a GPU's interfaces up and restore its routes."""
-    links = net.plan.rail_links(gpu_of_name(gpu))
+    # the link of a NIC that other GPUs use stays as it is
+    links = () if net.plan.nics else net.plan.rail_links(gpu_of_name(gpu))
     # The rail cables get their carriers after the routes: packets that arrive earlier would be lost on their way
     # through. A cable that another fault has cut stays as it is.
     cables_up: list[End] = []

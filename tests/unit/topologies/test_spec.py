@@ -60,6 +60,13 @@ WRONG: dict[str, object] = {
     "policy of another kind": rail_only(policy="spine"),
     "policy of rail-only": rail_optimized(policy="dr"),
     "unknown policy": rail_only(policy="drd"),
+    "NICs that don't divide the GPUs": rail_only(gpus_per_nic=3),
+    "NICs of a single switch": {"kind": "single-switch", "gpus_per_nic": 2},
+    "NICs behind optical switches": rail_only(gpus_per_nic=2, optical={}),
+    "NICs under assigned uplinks": rail_optimized(gpus_per_nic=2, policy="round-robin"),
+    "NIC map of too few GPUs": rail_only(nics=[0, 0, 1]),
+    "NIC map with a gap": rail_only(nics=[0, 0, 2, 2]),
+    "NIC map beside a number": rail_only(nics=[0, 0, 1, 1], gpus_per_nic=2),
 }
 
 
