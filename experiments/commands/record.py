@@ -6,6 +6,7 @@ The script is run unmodified on the CPU by a few of its ranks (`railyard.workloa
 import json
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -19,6 +20,7 @@ from railyard.core.terminal import FittingTable
 from railyard.core.units import format_size, parse_time
 from railyard.experiments import options
 from railyard.topologies.platforms import PLATFORMS
+from railyard.topologies.spec import FabricSpec
 from railyard.workloads.recording.chakra_files import chakra_files, reason_against
 from railyard.workloads.recording.command_line import TrainingCommand, parse_command
 from railyard.workloads.recording.comparison import Comparison, compare, real_request, recorded_request
@@ -96,6 +98,15 @@ def command(
             "--real", min=2, max=64, show_default=False, help="Also run N ranks for real over Gloo, and compare."
         ),
     ] = None,
+    in_fabric: Annotated[
+        str,
+        typer.Option(
+            "--fabric",
+            metavar="DOMAINSxGPUS",
+            show_default=False,
+            help="Run the ranks of --real at the GPUs of such a fabric, and compare what their NICs send.",
+        ),
+    ] = "",
     show: Annotated[bool, typer.Option("--show", help="Print what the script prints.")] = False,
 ) -> int:
     """Run a training script without GPUs, and write the traffic of one iteration of all its ranks as a trace."""
@@ -103,10 +114,11 @@ def command(
     if routing not in ROUTINGS:
         raise BadInput("--routing", routing, f"is not known: allowed are {', '.join(ROUTINGS)}")
     count = rank_count(training, ranks, real)
+    spec = fabric_spec(in_fabric, real)
     request = Request(
         command=training,
         ranks=count,
-        ranks_per_node=ranks_per_node(training, platform, count),
+        ranks_per_node=ranks_per_node(training, platform, count) if spec is None else spec.rails,
         platform=platform,
         only=parse_ranks(only, count),
         steps=steps,
@@ -129,7 +141,7 @@ def command(
     if real is not None:
         compared_request = recorded_request(request, real)
         compared = record(compared_request, report, show_line)
-        really_run = record(real_request(request, real), report, show_line)
+        really_run = run_really(real_request(request, real), spec, report, show_line)
         print_comparison(compare(compared, really_run), options.console())
         if compared_request == request:
             recording = compared
@@ -138,6 +150,37 @@ def command(
     write(folder, recording)
     print_recording(folder, recording, options.console())
     return 0
+
+
+def fabric_spec(in_fabric: str, real: int | None) -> FabricSpec | None:
+    """Return the fabric of `--fabric`; None without it."""
+    if not in_fabric:
+        return None
+    if real is None:
+        raise BadInput("--fabric", in_fabric, "is for a real run: give --real too")
+    from railyard.experiments import real_run
+
+    return real_run.parse_shape(in_fabric, real)
+
+
+def run_really(
+    request: Request, spec: FabricSpec | None, report: Callable[[str], None], show: Callable[[int, str], None]
+) -> Recording:
+    """Run all ranks over Gloo, at the GPUs of a fabric if there is one; print what its NICs then sent."""
+    if spec is None:
+        return record(request, report, show)
+    # the API of fabrics takes half a second to load
+    from railyard.experiments import real_run
+
+    report(f"building a fabric of {spec.domains} x {spec.rails} GPUs")
+    with real_run.gpus_of(spec, request.command) as gpus:
+        before = gpus.sent_bytes()
+        recording = record(request, report, show, gpus)
+        after = gpus.sent_bytes()
+    sent = {key: count - before[key] for key, count in after.items()}
+    rows = real_run.carried(spec, recording, sent)
+    options.console().print(real_run.carried_table(rows, spec.mtu))
+    return recording
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:

@@ -80,7 +80,7 @@ class Coordinator:
         running = self.started - self.ended.keys()
         if not running or running - self._waits.keys():
             return
-        descriptions = [self._description(rank) for rank in self._two_that_wait()]
+        descriptions = [self.description(rank) for rank in self._two_that_wait()]
         raise BadInput(self.script, "ranks", f"wait for each other for ever: {'; '.join(descriptions)}")
 
     def _two_that_wait(self) -> Iterable[int]:
@@ -89,8 +89,11 @@ class Coordinator:
         peer = self._missing(self._waits[first])[0]
         return dict.fromkeys((first, peer))
 
-    def _description(self, rank: int) -> str:
-        wait = self._waits[rank]
+    def description(self, rank: int) -> str:
+        """Return for which ranks a rank waits, in which operation; "" if it doesn't wait."""
+        wait = self._waits.get(rank)
+        if wait is None:
+            return ""
         missing = self._missing(wait)
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         return f"rank {rank} waits in {wait.name} for rank {missing[0]}{others}"

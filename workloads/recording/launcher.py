@@ -9,14 +9,15 @@ no name: there are no temporary files and no ports, and whatever ends this proce
 import json
 import os
 import selectors
+import signal
 import socket
 import subprocess
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import IO, Any, Final, Protocol
 
 from railyard.core.errors import BadInput, MissingRequirement
 from railyard.core.installation import PROJECT, python_extra
@@ -31,10 +32,17 @@ MAX_RUN: Final = 128
 """Ranks that are run at the same time: each takes some hundred megabytes."""
 LOG_LINES: Final = 200
 RECEIVE_BYTES: Final = 1 << 20
+CHILD: Final = """import sys
+del sys.path[0]
+from railyard.workloads.recording.ranks.child import main
+main()
+"""
+"""Starts ranks/child.py without the working folder in Python's path: files in it would hide modules of Python."""
 POLL_S: Final = 0.5
 GPU_ERRORS: Final = (
     "Torch not compiled with CUDA enabled", "No NVIDIA driver", "no NVIDIA driver", "'CUDA' backend", "CUDA error",
     "libcuda", "triton", "flash_attn", "transformer_engine", "CUDA_HOME", "active drivers",
+    "dummy base class CUDAGraph",
 )  # fmt: skip
 """Parts of messages of what needs a real GPU."""
 
@@ -62,9 +70,48 @@ class Request:
     real: bool = False
 
 
+class Child(Protocol):
+    """The process that runs ranks."""
+
+    pid: int
+    stderr: IO[str] | None
+
+    def kill(self) -> None:
+        """Kill it."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended, `timeout` s at most."""
+
+
+class Gpus(Protocol):
+    """GPUs of a fabric, for the ranks of a real run. `addresses`: by name, in the order of the ranks."""
+
+    addresses: Mapping[str, str]
+
+    def start(self, argv: Sequence[str], environment: Mapping[str, str], control: socket.socket) -> Child:
+        """Start the process that runs ranks, at the first GPU, with `control` as its standard input."""
+
+
+def start_here(argv: Sequence[str], environment: Mapping[str, str], control: socket.socket) -> Child:
+    """Start the process that runs ranks on this machine, with `control` as its standard input."""
+    return subprocess.Popen(
+        argv,
+        env=environment,
+        stdin=control.fileno(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+
+
 @dataclass
 class Recording:
-    """The programs of all ranks. `sources`: of each rank the rank that was run whose program it has."""
+    """The programs of all ranks. `sources`: of each rank the rank that was run whose program it has.
+
+    `whole`: everything that the ranks which were run did, from the first operation to the last.
+    """
 
     request: Request
     families: Families
@@ -72,6 +119,7 @@ class Recording:
     sources: dict[int, int]
     iteration: Iteration | None
     torch_version: str
+    whole: dict[int, Program] = field(default_factory=dict)
 
 
 @dataclass
@@ -99,13 +147,18 @@ def initial_ranks(request: Request) -> list[int]:
     return sorted({0, min(middle, last), last})
 
 
-def record(request: Request, report: Callable[[str], None], show: Callable[[int, str], None]) -> Recording:
+def record(
+    request: Request,
+    report: Callable[[str], None],
+    show: Callable[[int, str], None],
+    gpus: Gpus | None = None,
+) -> Recording:
     """Run the script and return what its ranks do.
 
-    `report`: gets a line of progress. `show`: gets each line that a rank prints. BadInput says why it can't be
-    recorded; MissingRequirement if there is no PyTorch.
+    `report`: gets a line of progress. `show`: gets each line that a rank prints. `gpus`: of a fabric, where a real run
+    takes place. BadInput says why it can't be recorded; MissingRequirement if there is no PyTorch.
     """
-    session = _Session(request, report, show)
+    session = _Session(request, report, show, gpus)
     try:
         return session.record()
     finally:
@@ -115,8 +168,15 @@ def record(request: Request, report: Callable[[str], None], show: Callable[[int,
 class _Session:
     """The child process and the ranks of one recording."""
 
-    def __init__(self, request: Request, report: Callable[[str], None], show: Callable[[int, str], None]) -> None:
+    def __init__(
+        self,
+        request: Request,
+        report: Callable[[str], None],
+        show: Callable[[int, str], None],
+        gpus: Gpus | None = None,
+    ) -> None:
         self._request = request
+        self._gpus = gpus
         self._script = request.command.name
         self._report = report
         self._show = show
@@ -126,7 +186,7 @@ class _Session:
         self._deadline = time.monotonic() + request.limit_s
         self._torch_version = ""
         self._control: socket.socket
-        self._process: subprocess.Popen[bytes]
+        self._process: Child
 
     def record(self) -> Recording:
         """Start the child and the ranks, and run until every kind of rank is recorded."""
@@ -156,17 +216,9 @@ class _Session:
         environment.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())
         # the package alone is looked for there: child.py takes the folder out again
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
-        argv = [python, "-m", "railyard.workloads.recording.ranks.child", str(childs_end.fileno())]
         with childs_end:
-            self._process = subprocess.Popen(
-                argv,
-                env=environment,
-                pass_fds=[childs_end.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
+            start = start_here if self._gpus is None else self._gpus.start
+            self._process = start([python, "-c", CHILD], environment, childs_end)
         command = self._request.command
         job = {
             "project": str(PROJECT),
@@ -179,6 +231,7 @@ class _Session:
             "fake": self._request.fake,
             "balanced": self._request.balanced,
             "real": self._request.real,
+            "addresses": dict(self._gpus.addresses) if self._gpus else {},
         }
         self._report(f"importing PyTorch in {python}")
         self._control.send(json.dumps(job).encode())
@@ -195,7 +248,7 @@ class _Session:
 
     def _error_of_child(self) -> str:
         assert self._process.stderr is not None
-        lines = self._process.stderr.read().decode(errors="replace").strip().splitlines()
+        lines = self._process.stderr.read().strip().splitlines()
         return lines[-1] if lines else "its Python ended"
 
     def _start(self, rank: int) -> None:
@@ -230,11 +283,19 @@ class _Session:
             self._coordinator.check_progress()
             now = time.monotonic()
             if now > self._deadline:
-                allowed = "was reached before the script had done enough steps: give more time, or a smaller model"
-                raise BadInput("--limit", f"{self._request.limit_s:g} s", allowed)
+                raise BadInput("--limit", f"{self._request.limit_s:g} s", self._reason_for_limit())
             if now - reported > 1:
                 reported = now
                 self._report(self._progress())
+
+    def _reason_for_limit(self) -> str:
+        """Return which rank is farthest behind, and what it waits for if it waits."""
+        running = [rank for rank in self._ranks.values() if rank.recorded is None]
+        last = min(running, key=lambda rank: rank.steps)
+        steps = f"rank {last.number} had done {last.steps} optimizer steps"
+        waits = self._coordinator.description(last.number)
+        where = f"and {waits}" if waits else "and computed, or looped for ever"
+        return f"was reached when {steps} {where}: give more time, or a smaller model"
 
     def _progress(self) -> str:
         ended = sum(rank.recorded is not None for rank in self._ranks.values())
@@ -358,7 +419,9 @@ class _Session:
                 steps = f"ended after {len(first.steps)} optimizer steps, no two of which send the same"
                 raise BadInput(self._script, "the script", f"{steps}: do more with --steps, or keep all with --whole")
         programs: dict[int, Program] = {}
+        whole: dict[int, Program] = {}
         for recorded in records:
+            whole[recorded.rank] = program_of(recorded, recorded.operations)
             operations = recorded.operations
             if iteration is not None:
                 if len(recorded.steps) < iteration.last:
@@ -368,11 +431,14 @@ class _Session:
             programs[recorded.rank] = program_of(recorded, operations)
         programs = with_even_exchanges(programs)
         families = families_of(records)
-        return Recording(self._request, families, programs, {}, iteration, self._torch_version)
+        return Recording(self._request, families, programs, {}, iteration, self._torch_version, whole)
 
     def close(self) -> None:
         """Kill whatever still runs."""
         if hasattr(self, "_process"):
+            if self._gpus is None:
+                # ranks, and programs that they have started: all are in the session of this process
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.kill()
             self._process.wait()
             assert self._process.stderr is not None

@@ -1,9 +1,9 @@
 """The process that runs ranks: it imports PyTorch once, and forks for each rank that the recorder asks for.
 
-Started by launcher.py as `python -m railyard.workloads.recording.ranks.child DESCRIPTOR`, in the interpreter of the
-user's script. It needs nothing but Python and PyTorch. The recorder asks over a socket, and sends with each rank's
+Started by launcher.py in the interpreter of the user's script, on this machine or at a GPU of a fabric. It needs
+nothing but Python and PyTorch. The recorder asks over a socket, which is its standard input, and sends with each rank's
 number the rank's own connection and the file descriptor for its output. When the recorder is killed, the kernel kills
-this process and its ranks (PR_SET_PDEATHSIG); they have no files.
+this process and its ranks (PR_SET_PDEATHSIG), or the fabric's sandbox ends with them; they have no files.
 """
 
 import ctypes
@@ -12,6 +12,7 @@ import os
 import runpy
 import signal
 import socket
+import subprocess
 import sys
 import traceback
 from contextlib import ExitStack
@@ -24,13 +25,19 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG: Final = 1
 MAX_MESSAGE: Final = 65_536
 REAP_S: Final = 0.1
+LIBC: Final = ctypes.CDLL(None)
 
 
-def main(arguments: list[str]) -> None:
+def main() -> None:
     """Import PyTorch, then serve the recorder until it is gone."""
-    die_with_parent()
-    control = socket.socket(fileno=int(arguments[0]))
+    control = socket.socket(fileno=os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
     job = json.loads(control.recv(MAX_MESSAGE))
+    # at a GPU, a thread that has ended has started this process, and it ends with the sandbox
+    if not job["addresses"]:
+        die_with_parent()
     # the checkout's folders (core, results, ...) must not hide modules of the script
     sys.path = [folder for folder in sys.path if folder not in (job["project"], "")]
     try:
@@ -46,16 +53,16 @@ def main(arguments: list[str]) -> None:
         return
     torch.set_num_threads(1)
     if job["real"]:
-        from railyard.workloads.recording.ranks.gloo_group import LOOPBACK, enter_namespace
+        from railyard.workloads.recording.ranks import network
 
         try:
-            enter_namespace()
+            address = network.enter_first(job["addresses"])
         except OSError as error:
             control.send(json.dumps({"kind": "no-namespace", "error": str(error)}).encode())
             return
         # it serves until this process ends
-        store = torch.distributed.TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
-        job["store_port"] = store.port
+        store = torch.distributed.TCPStore(address, 0, is_master=True, wait_for_workers=False)
+        job["store"] = [address, store.port]
     control.send(json.dumps({"kind": "ready", "torch": torch.__version__}).encode())
     control.settimeout(REAP_S)
     rank_of_process: dict[int, int] = {}
@@ -89,8 +96,19 @@ def reap(control: socket.socket, rank_of_process: dict[int, int]) -> None:
 
 def die_with_parent() -> None:
     """Let the kernel kill this process with the one that started it, and so each process that is forked from it."""
-    libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def end_programs_with_rank() -> None:
+    """Let the kernel kill whatever programs this process starts when it ends."""
+    start = subprocess.Popen.__init__
+
+    def start_bound(process: Any, *arguments: Any, **options: Any) -> None:
+        if options.get("preexec_fn") is None:
+            options["preexec_fn"] = die_with_parent
+        start(process, *arguments, **options)
+
+    subprocess.Popen.__init__ = start_bound  # type: ignore[method-assign,assignment]
 
 
 def run_rank(rank: int, job: dict[str, Any], connection_descriptor: int, output_descriptor: int) -> None:
@@ -100,9 +118,14 @@ def run_rank(rank: int, job: dict[str, Any], connection_descriptor: int, output_
 
     die_with_parent()
     os.register_at_fork(after_in_child=die_with_parent)
+    end_programs_with_rank()
     os.dup2(output_descriptor, 1)
     os.dup2(output_descriptor, 2)
     exchange = Exchange(socket.socket(fileno=connection_descriptor))
+    if job["addresses"]:
+        from railyard.workloads.recording.ranks import network
+
+        network.enter_gpu(list(job["addresses"])[rank])
     recorder = Recorder(rank, job["ranks"])
     try:
         run_script(job, recorder, exchange)
@@ -143,7 +166,7 @@ def run_script(job: dict[str, Any], recorder: "Recorder", exchange: Any) -> None
 
     register_optimizer_step_post_hook(after_step)
     with ExitStack() as stack:
-        Initialization(recorder, exchange, job.get("store_port")).install()
+        Initialization(recorder, exchange, real_network(rank, job)).install()
         devices.install(stack, recorder, local_ranks, local_rank)
         if job["fake"]:
             from railyard.workloads.recording.ranks.fake_tensors import FakeLargeTensors
@@ -157,6 +180,17 @@ def run_script(job: dict[str, Any], recorder: "Recorder", exchange: Any) -> None
         else:
             sys.path.insert(0, str(Path(job["script"]).resolve().parent))
             runpy.run_path(job["script"], run_name="__main__")
+
+
+def real_network(rank: int, job: dict[str, Any]) -> Any:
+    """Return where a rank of a real run finds the others; None to record alone."""
+    if not job["real"]:
+        return None
+    from railyard.workloads.recording.ranks.network import LOOPBACK, Network
+
+    addresses = list(job["addresses"].values()) or [LOOPBACK] * job["ranks"]
+    store_address, store_port = job["store"]
+    return Network(addresses[rank], store_address, store_port)
 
 
 def environment(rank: int, job: dict[str, Any]) -> dict[str, str]:
@@ -210,7 +244,3 @@ def flush() -> None:
             stream.flush()
         except (OSError, ValueError):
             continue
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

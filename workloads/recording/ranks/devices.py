@@ -3,6 +3,7 @@
 docs/recording.md lists everything that is replaced.
 """
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from railyard.workloads.recording.ranks.recorder import Recorder
 GPU_NAME: Final = "NVIDIA H100 80GB HBM3"
 GPU_MEMORY: Final = 80 << 30
 CAPABILITY: Final = (9, 0)
+NCCL_VERSION: Final = (2, 27, 5)
 CPU: Final = torch.device("cpu")
 CUDA: Final = torch.device("cuda")
 
@@ -76,6 +78,37 @@ def _type(function: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any
     return result.replace("torch.", "torch.cuda.", 1) if isinstance(result, str) else result
 
 
+class NoProfiler:
+    """A profiler that measures nothing: PyTorch's waits for ever in a forked process."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def __enter__(self) -> "NoProfiler":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        """Return a method that does nothing: `start`, `step`, `export_chrome_trace`, ..."""
+        return _nothing
+
+
+def _refuse_spawn(*_: Any, **__: Any) -> None:
+    raise NotImplementedError("the script starts its ranks itself, by spawn: record a script that torchrun starts")
+
+
+def _loader(load: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `torch.load`, which takes tensors of any device to the CPU."""
+
+    def load_to_cpu(file: Any, map_location: Any = None, *arguments: Any, **options: Any) -> Any:
+        location = CPU
+        if callable(map_location) or isinstance(map_location, dict):
+            location = map_location
+        return load(file, location, *arguments, **options)
+
+    return load_to_cpu
+
+
 def _nothing(*_: Any, **__: Any) -> None:
     return None
 
@@ -109,6 +142,7 @@ def _replace_cuda(recorder: Recorder, gpus: int, local_rank: int) -> None:
         "get_device_capability": _constant(CAPABILITY),
         "mem_get_info": _constant((GPU_MEMORY, GPU_MEMORY)),
         "memory_stats": lambda *_: {},
+        "memory_summary": _constant(""),
         "get_rng_state": lambda *_, **__: torch.get_rng_state(),
         "default_generators": tuple(torch.Generator() for _ in range(gpus)),
     }
@@ -126,6 +160,9 @@ def _replace_cuda(recorder: Recorder, gpus: int, local_rank: int) -> None:
         for module in (torch.cuda.random, torch.cuda.memory):
             if hasattr(module, name):
                 setattr(module, name, value)
+    for name in ("mark", "range_push", "range_pop"):
+        setattr(torch.cuda.nvtx, name, _nothing)
+    torch.cuda.nccl.version = _constant(NCCL_VERSION)
     # FSDP looks its streams up by the device of its parameters, which is the CPU here
     for name in ("Event", "Stream", "current_stream", "stream", "synchronize"):
         setattr(torch.cpu, name, of_streams[name])
@@ -149,8 +186,20 @@ def _replace_accelerator(local_rank: int) -> None:
 def _replace_elsewhere() -> None:
     """Replace what else is bound to CUDA, or compiles for it."""
     torch.compile = lambda model=None, *_, **__: model if model is not None else (lambda function: function)
+    torch.multiprocessing.spawn = _refuse_spawn
+    torch.load = _loader(torch.load)
+    torch.profiler.profile = NoProfiler
     torch.Tensor.cuda = lambda tensor, *_, **__: tensor
+    torch.Tensor.pin_memory = lambda tensor, *_, **__: tensor
     torch.nn.Module.cuda = lambda module, *_: module
+    run_thread = threading.Thread.run
+
+    def run_on_cpu(thread: threading.Thread) -> None:
+        # a mode is one thread's
+        with CpuTensors():
+            run_thread(thread)
+
+    threading.Thread.run = run_on_cpu  # type: ignore[method-assign,assignment]
     autocast = torch.amp.autocast_mode.autocast
     make_autocast = autocast.__init__
 

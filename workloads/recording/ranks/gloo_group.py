@@ -1,13 +1,8 @@
 """A recording group whose collectives really take place, over Gloo, to compare a recording with a real run.
 
-All ranks are run, in a network namespace of their own, and every tensor has its contents.
+All ranks are run, in a network namespace of their own or in a fabric's GPUs, and every tensor has its contents.
 """
 
-import ctypes
-import fcntl
-import os
-import socket
-import struct
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -19,12 +14,6 @@ from railyard.workloads.recording.ranks.exchange import Exchange
 from railyard.workloads.recording.ranks.process_group import RecordedWork, RecordingGroup
 from railyard.workloads.recording.ranks.recorder import Recorder
 
-CLONE_NEWUSER: Final = 0x10000000
-CLONE_NEWNET: Final = 0x40000000
-SIOCGIFFLAGS: Final = 0x8913
-SIOCSIFFLAGS: Final = 0x8914
-IFF_UP: Final = 1
-LOOPBACK: Final = "127.0.0.1"
 CALLS: Final = (
     "allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "_allgather_base",
     "allgather_into_tensor_coalesced", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced",
@@ -40,28 +29,25 @@ OTHER_NAMES: Final = {
 }
 
 
-def enter_namespace() -> None:
-    """Move this process to a network namespace that has a loopback interface alone. OSError if the kernel refuses."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    flags = CLONE_NEWNET if os.geteuid() == 0 else CLONE_NEWNET | CLONE_NEWUSER
-    if libc.unshare(flags) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        request = struct.pack("16sh14x", b"lo", 0)
-        current = struct.unpack("16sh14x", fcntl.ioctl(control, SIOCGIFFLAGS, request))[1]
-        fcntl.ioctl(control, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", current | IFF_UP))
-
-
 class GlooGroup(RecordingGroup):
     """One communicator of one rank, with a Gloo group of the same ranks."""
 
     def __init__(
-        self, recorder: Recorder, exchange: Exchange, rank: int, ranks: Sequence[int], store: Any, timeout: timedelta
+        self,
+        recorder: Recorder,
+        exchange: Exchange,
+        rank: int,
+        ranks: Sequence[int],
+        store: Any,
+        timeout: timedelta,
+        address: str,
     ) -> None:
-        """`store`: for this group alone."""
+        """`store`: for this group alone. `address`: of this rank."""
         super().__init__(recorder, exchange, rank, ranks)
-        self._gloo = dist.ProcessGroupGloo(store, rank, len(ranks), timeout)
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
+        options._timeout = timeout
+        self._gloo = dist.ProcessGroupGloo(store, rank, len(ranks), options)
 
     def _is_exchanged(self, tensors: list[torch.Tensor]) -> bool:
         """Return false: Gloo carries all contents."""

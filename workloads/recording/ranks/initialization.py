@@ -15,7 +15,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from railyard.workloads.recording.ranks.exchange import Exchange
-from railyard.workloads.recording.ranks.gloo_group import LOOPBACK, GlooGroup
+from railyard.workloads.recording.ranks.gloo_group import GlooGroup
+from railyard.workloads.recording.ranks.network import Network
 from railyard.workloads.recording.ranks.process_group import RecordingGroup
 from railyard.workloads.recording.ranks.recorder import Recorder
 
@@ -26,10 +27,10 @@ MAX_FRAMES = 12  # of the code that makes a communicator
 class Initialization:
     """The replaced functions of one rank."""
 
-    def __init__(self, recorder: Recorder, exchange: Exchange, store_port: int | None) -> None:
-        """`store_port`: of the store of a real run over Gloo; None to record alone."""
+    def __init__(self, recorder: Recorder, exchange: Exchange, network: Network | None) -> None:
+        """`network`: of a real run over Gloo; None to record alone."""
         self._recorder = recorder
-        self._store_port = store_port
+        self._network = network
         self._exchange = exchange
         self._ranks_of_next: Sequence[int] = ()
         self._default_backend = ""
@@ -68,8 +69,8 @@ class Initialization:
         self._ranks_of_next = range(self._recorder.world_size)
         rank = self._recorder.rank
         store = dist.HashStore()
-        if self._store_port is not None:
-            store = dist.TCPStore(LOOPBACK, self._store_port, is_master=False)
+        if self._network is not None:
+            store = dist.TCPStore(self._network.store_address, self._network.store_port, is_master=False)
         self._real_init(BACKEND, rank=rank, world_size=self._recorder.world_size, store=store)
         self._define(self._ranks_of_next, distributed_c10d._get_default_group(), "", self._default_backend)
 
@@ -110,8 +111,9 @@ class Initialization:
     def _make_group(self, store: Any, rank: int, count: int, timeout: Any) -> RecordingGroup:
         """Make the group that `init_process_group` or `new_group` asked PyTorch for."""
         assert count == len(self._ranks_of_next)
-        if self._store_port is not None:
-            return GlooGroup(self._recorder, self._exchange, rank, self._ranks_of_next, store, timeout)
+        if self._network is not None:
+            members = self._ranks_of_next
+            return GlooGroup(self._recorder, self._exchange, rank, members, store, timeout, self._network.address)
         return RecordingGroup(self._recorder, self._exchange, rank, self._ranks_of_next)
 
     def _define(self, ranks: Sequence[int], group: Any, description: str, backend: str) -> None:
