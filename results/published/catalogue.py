@@ -1,7 +1,7 @@
-"""Figures and tables of papers that `predict` computes anew: one module of figures/ each, loaded when it is computed.
+"""Figures and tables that `predict` computes: one module each, loaded when it is computed.
 
-The first line of the module's docstring describes it; its function `figure()` computes it. A plugin registers such a
-function, with a docstring: `@FIGURES.register("my-figure")`.
+Those of papers are in figures/, our own in predictions/. The first line of the module's docstring describes it; its
+function `figure()` computes it. A plugin registers such a function, with a docstring: `@FIGURES.register("my-figure")`.
 """
 
 import re
@@ -69,18 +69,18 @@ class Figure:
     inches: tuple[float, float] = (9.0, 4.5)
 
 
-FOLDER: Final = Path(__file__).parent / "figures"
+FOLDERS: Final = ("figures", "predictions")
 Compute = Callable[[], Figure]
 
 
-def _later(name: str, description: str) -> Compute:
-    """Return a function that imports the module of figures/ when it is called, and computes the figure."""
+def _later(module: str, description: str) -> Compute:
+    """Return a function that imports a module of a folder when it is called, and computes its figure."""
 
     # once in a process, since it has no input that could change
     @cache
     def compute() -> Figure:
         # matplotlib and models of training take a second to load, so they are not loaded before
-        made: Figure = import_module(f"railyard.results.published.figures.{name}").figure()
+        made: Figure = import_module(f"railyard.results.published.{module}").figure()
         return made
 
     compute.__doc__ = description
@@ -104,18 +104,23 @@ def describe(name: str) -> str:
 
 
 def _register_modules() -> None:
-    """Register every module of figures/, in natural order: fig2 before fig10."""
+    """Register every module of the folders, in natural order: fig2 before fig10."""
 
     def natural(path: Path) -> list[str]:
         return [part.zfill(4) if part.isdigit() else part for part in re.split(r"(\d+)", path.stem)]
 
-    for path in sorted(FOLDER.glob("[!_]*.py"), key=natural):
+    paths: list[Path] = []
+    for folder in FOLDERS:
+        paths += (Path(__file__).parent / folder).glob("[!_]*.py")
+    for path in sorted(paths, key=natural):
         text = path.read_text()
         match = re.match(r'"""([^"\n]+)', text)
         source = Source("built-in", file_in_project(path), 1)
         if "\ndef figure() -> Figure:" not in text:
             raise BadDefinition(source, path.stem, "has no function figure() -> Figure")
-        FIGURES.add(path.stem, _later(path.stem, match[1] if match else ""), source)
+        FIGURES.add(
+            path.stem.replace("_", "-"), _later(f"{path.parent.name}.{path.stem}", match[1] if match else ""), source
+        )
 
 
 _register_modules()

@@ -1,0 +1,138 @@
+"""Time of a mixture's all-to-alls on rail-only and on rail-optimized, beside all of its computing.
+
+Expert-parallel groups are grids of x GPUs in each of y HB domains. Only their all-to-alls differ between the fabrics:
+Rail-only Eq. 2 (rail-optimized, straight) and Eq. 3 (rail-only, HB domains first). A group may leave GPUs of a domain
+idle, so that groups need fewer domains; times are then of as many GPUs as the domains have.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from railyard.results.theory.step.compute import compute_time
+from railyard.results.theory.step.hardware import Hardware
+from railyard.results.theory.step.strategy import Recipe, one_strategy
+from railyard.workloads.collectives.all_to_all_direct import all_to_all_direct_s
+from railyard.workloads.collectives.all_to_all_two_phase import all_to_all_two_phase_s
+from railyard.workloads.models.mixture import Mixture, mixture_of
+from railyard.workloads.models.transformer import Transformer
+
+# one sequence a GPU: all-to-alls and computing are both proportional to its tokens
+MICRO_BATCH: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A group's grid, `gpus` in each of `domains` HB domains, and the GPUs of a domain that are in some group."""
+
+    gpus: int
+    domains: int
+    used: int
+
+    def __str__(self) -> str:
+        return f"{self.gpus} x {self.domains}"
+
+
+@dataclass(frozen=True, slots=True)
+class FabricStep:
+    """The fastest placement on a fabric; seconds of a micro-batch through all layers, computing not included.
+
+    `idle_factor`: GPUs of a domain over those that work: how much longer a step takes on as many GPUs.
+    """
+
+    placement: Placement
+    all_to_all_s: float
+    idle_factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertCost:
+    """Seconds of a micro-batch through all layers on both fabrics.
+
+    `..._deduplicated`: a token may also cross the rails once for each HB domain that has one of its experts.
+    """
+
+    compute_s: float
+    rail_only: FabricStep
+    rail_optimized: FabricStep
+    rail_only_deduplicated: FabricStep
+    rail_optimized_deduplicated: FabricStep
+
+    @property
+    def cost(self) -> float:
+        """Share by which a step takes longer on rail-only, where computing waits for all-to-alls."""
+        return self._ratio(self.rail_only, self.rail_optimized, self._in_turn_s) - 1
+
+    @property
+    def overlapped_cost(self) -> float:
+        """The same where all-to-alls run beside the computing of another micro-batch, at their best."""
+        return self._ratio(self.rail_only, self.rail_optimized, self._beside_s) - 1
+
+    @property
+    def deduplicated_cost(self) -> float:
+        """The same where each fabric may take all-to-alls that send a token once to each HB domain, in turn."""
+        return self._ratio(self.rail_only_deduplicated, self.rail_optimized_deduplicated, self._in_turn_s) - 1
+
+    def _ratio(self, slow: FabricStep, fast: FabricStep, step_s: Callable[[FabricStep], float]) -> float:
+        return step_s(slow) / step_s(fast)
+
+    def _in_turn_s(self, step: FabricStep) -> float:
+        return (self.compute_s + step.all_to_all_s) * step.idle_factor
+
+    def _beside_s(self, step: FabricStep) -> float:
+        return max(self.compute_s, step.all_to_all_s) * step.idle_factor
+
+
+def placements(expert: int, domain_gpus: int) -> Iterator[Placement]:
+    """Yield every grid of a group of `expert` GPUs in HB domains of `domain_gpus`."""
+    for gpus in range(1, min(expert, domain_gpus) + 1):
+        if expert % gpus == 0:
+            yield Placement(gpus, expert // gpus, domain_gpus // gpus * gpus)
+
+
+def expert_cost(model: Transformer, hardware: Hardware, expert: int, recipe: Recipe | None = None) -> ExpertCost:
+    """Return the cost of a mixture of experts with groups of `expert` GPUs; each fabric has its best placement."""
+    mixture = mixture_of(model)
+    strategy = one_strategy(data=expert, expert=expert, micro_batch=MICRO_BATCH)
+    computing = compute_time(model, recipe or Recipe(global_batch=expert), hardware, strategy)
+    compute_s = float((computing.layers_s + computing.output_s)[0])
+    hb = hardware.hb_bytes_per_s
+    rail = hardware.rail_bytes_per_s
+    pair_bytes = mixture.exchanged_bytes(MICRO_BATCH * model.sequence) / expert
+
+    def straight_s(place: Placement) -> float:
+        return all_to_all_direct_s(pair_bytes, place.gpus, place.domains, hb, rail)
+
+    def two_phase_s(place: Placement) -> float:
+        return all_to_all_two_phase_s(pair_bytes, place.gpus, place.domains, hb, rail)
+
+    def deduplicated_s(place: Placement) -> float:
+        return _deduplicated_s(mixture, MICRO_BATCH * model.sequence, place, hb, rail)
+
+    def fastest(*forms: Callable[[Placement], float]) -> FabricStep:
+        steps: list[FabricStep] = []
+        for place in placements(expert, hardware.domain_gpus):
+            seconds = mixture.all_to_alls * min(form(place) for form in forms)
+            steps.append(FabricStep(place, seconds, hardware.domain_gpus / place.used))
+        return min(steps, key=lambda step: (compute_s + step.all_to_all_s) * step.idle_factor)
+
+    return ExpertCost(
+        compute_s=compute_s,
+        rail_only=fastest(two_phase_s),
+        rail_optimized=fastest(straight_s),
+        rail_only_deduplicated=fastest(two_phase_s, deduplicated_s),
+        rail_optimized_deduplicated=fastest(straight_s, deduplicated_s),
+    )
+
+
+def _deduplicated_s(mixture: Mixture, tokens: int, place: Placement, hb: float, rail: float) -> float:
+    """Return the time of an all-to-all that sends a token once to each HB domain, and there on to its experts.
+
+    It leaves a GPU on its own rail and is forwarded where it arrives, as DeepEP does, so it needs no spines.
+    """
+    copies = mixture.experts_per_token
+    y = place.domains
+    # mean number of other domains among those of a token's experts, drawn at random
+    other_domains = (y - 1) * (1 - (1 - 1 / y) ** copies)
+    token_bytes = mixture.exchanged_bytes(tokens) / copies
+    return token_bytes * (other_domains / rail + copies * (place.gpus - 1) / place.gpus / hb)
