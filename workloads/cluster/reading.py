@@ -55,7 +55,7 @@ def _files_of(path: Path) -> list[Path]:
         return [path]
     files = sorted(file for file in path.iterdir() if file.is_file())
     if not files:
-        raise BadInput("FILE", str(path), "is a folder without files")
+        raise BadInput("FILE", str(path), "is a folder without files (those of folders in it aren't read: name these)")
     if len(files) > MAX_FILES:
         raise BadInput("FILE", str(path), f"has {len(files):,} files: {MAX_FILES:,} or fewer can be read")
     return files

@@ -1,4 +1,4 @@
-"""NCCL's and RCCL's log, as NCCL_DEBUG=INFO writes it, of versions 2.9 to 2.32.
+"""NCCL's and RCCL's log, as NCCL_DEBUG=INFO writes it, of versions 2.7 to 2.32.
 
 The text is no interface of NCCL's and changes with its versions. So each sort of line has a pattern with what all
 versions have in common, and a line that none of them fits is counted and shown.
@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, cast
 
+from railyard.core.errors import BadInput
 from railyard.workloads.cluster.definition import CLUSTER_FORMATS, LineFormat, LineReader
 from railyard.workloads.cluster.records import (
     Cluster,
@@ -26,6 +27,7 @@ _LINE: Final = re.compile(
     r"R?NCCL (?P<level>INFO|WARN) ?(?P<text>.*)"
 )
 _VERSION: Final = re.compile(r"\b(?P<library>R?CCL|NCCL) version ?:? ?(?P<version>\d+\.\d+[.\d]*\S*)")
+_KNOWN_VERSIONS: Final = ((2, 7), (2, 32))
 _COMMUNICATOR: Final = re.compile(r"\bcomm (?P<pointer>0x[0-9a-f]+) rank (?P<rank>\d+) n[rR]anks (?P<size>\d+)")
 _RING: Final = re.compile(r"Channel (?P<channel>\d+)/\d+ : +(?P<ranks>\d+(?: +\d+)*) *$")
 _CONNECTION: Final = re.compile(
@@ -96,15 +98,18 @@ class _Reader(LineReader):
         self._source = source
         self._part_of_thread: dict[tuple[str, str], CommunicatorPart] = {}
         self._parts_of_process: dict[str, list[CommunicatorPart]] = {}
-        self._sorts: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], None]], ...] = (
-            (_CONNECTION, self._connection),
-            (_COLLNET, self._collnet),
-            (_RING, self._ring),
-            (_COMMUNICATOR, self._communicator),
-            (_SETTING, self._setting),
-            (_CALL, self._call),
-            (_OFI_NICS, self._ofi_nics),
+        # each with words that all of its lines have: to look for these is ten times as fast as a pattern.
+        # Calls come first: a long log has little else
+        self._sorts: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], None]], ...] = (
+            (": opCount ", _CALL, self._call),
+            (" via ", _CONNECTION, self._connection),
+            (" via COLLNET/", _COLLNET, self._collnet),
+            ("Channel ", _RING, self._ring),
+            ("comm 0x", _COMMUNICATOR, self._communicator),
+            (" to ", _SETTING, self._setting),
+            ("rovider is ", _OFI_NICS, self._ofi_nics),
         )
+        self._version = ""
         self._host = ""
         self._process = ""
         self._thread = ""
@@ -117,7 +122,8 @@ class _Reader(LineReader):
         if "CCL" not in line:
             return False
         if "version" in line and (version := _VERSION.search(line)):
-            self._cluster.versions[f"{version['library']} {version['version']}"] += 1
+            self._version = version["version"]
+            self._cluster.versions[f"{version['library']} {self._version}"] += 1
             return True
         match = _LINE.search(line)
         if not match:
@@ -134,9 +140,23 @@ class _Reader(LineReader):
         self._read_text()
         return True
 
+    def end(self) -> None:
+        """Note a version whose lines aren't known. BadInput if they have no communicator."""
+        if not self._version:
+            return
+        major, minor = self._version.split(".")[:2]
+        first, last = _KNOWN_VERSIONS
+        if first <= (int(major), int(minor)) <= last:
+            return
+        reason = f"is none of {first[0]}.{first[1]} to {last[0]}.{last[1]}, whose lines are known"
+        if self._source.unknown and not self._parts_of_process:
+            place = f"{self._source.file}: NCCL version"
+            raise BadInput(place, self._version, f"{reason}, and no line has a communicator as theirs have")
+        self._cluster.gaps[f"{self._source.file}: NCCL version {self._version} {reason}"] = None
+
     def _read_text(self) -> None:
-        for pattern, take in self._sorts:
-            if match := pattern.search(self._text):
+        for words, pattern, take in self._sorts:
+            if words in self._text and (match := pattern.search(self._text)):
                 take(match)
                 return
         if self._text.startswith("NET/") and ": Using" in self._text:

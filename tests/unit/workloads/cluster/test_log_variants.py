@@ -4,6 +4,9 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
+
+from railyard.core.errors import BadInput
 from railyard.workloads.cluster.check import RailCheck
 from railyard.workloads.cluster.rails import RailMap, Route
 from railyard.workloads.cluster.reading import read
@@ -96,3 +99,15 @@ def test_older_outputs_of_nccl_tests_have_an_error_column(tmp_path: Path) -> Non
     ]
     (row,) = check_of(tmp_path, lines).cluster.bandwidths
     assert (row.bytes, row.bus_bps, row.wrong) == (33554432, 0.79 * 8e9, 0)
+
+
+def test_log_of_a_later_version_is_read_with_a_note(tmp_path: Path) -> None:
+    lines = [line(0, "NCCL version 3.7.1+cuda14.0"), *connection(0, 1, (0, 0))]
+    (gap,) = check_of(tmp_path, lines).cluster.gaps
+    assert "version 3.7.1+cuda14.0 is none of" in gap
+
+
+def test_log_of_another_grammar_is_refused(tmp_path: Path) -> None:
+    lines = [line(0, "NCCL version 3.7.1+cuda14.0"), line(0, "lane 0 of 8: rank 0 joins rank 1 by NIC 3")]
+    with pytest.raises(BadInput, match=r"a\.log.*3\.7\.1"):
+        check_of(tmp_path, lines)
