@@ -91,6 +91,15 @@ def test_python_files_that_a_page_names_exist(page: Path) -> None:
     assert {name for name in names if not any(file.endswith(f"/{name}") for file in files)} == set()
 
 
+def test_questions_take_short_commands() -> None:
+    """Each of the five questions has a command of at most 80 characters."""
+    parts = text_of(ROOT / "docs" / "questions.md").split("\n## ")[1:]
+    commands = [part.partition("```sh\n")[2].partition("\n```")[0] for part in parts]
+    assert len(commands) == 5
+    assert all(command.startswith("script/run ") and len(command) <= 80 for command in commands)
+    assert all("**How sure:**" in part for part in parts)
+
+
 def test_every_page_is_reachable_from_the_index() -> None:
     seen: set[Path] = set()
     pages = [ROOT / "docs" / "index.md"]
