@@ -127,14 +127,14 @@ def _row(network: Network, equipment: Equipment) -> dict[str, Any]:
 def _print_rows(rows: list[dict[str, Any]], console: Console) -> None:
     table = options.plain_table(*COLUMNS, right={*COLUMNS} - {"design"})
     for row in rows:
-        whole_numbers = [f"{row[key]:,}" for key in ("gpus", "domain_gpus", "radix")]
-        equipment = [f"{row[key]:,}" for key in ("tiers", "switches", "transceivers")]
+        cluster = map("{:,}".format, (row["gpus"], row["domain_gpus"], row["radix"]))
+        equipment = map("{:,}".format, (row["tiers"], row["switches"], row["transceivers"]))
         amounts = [digits(row["cost_usd"] / 1e6), digits(row["power_w"] / 1e3)]
         saved = ["", "", ""]
         if "usd_saved_pct" in row:
             range_text = f"{row['least_saved_pct']:.0f} to {row['most_saved_pct']:.0f}%"
             saved = [percent(row["usd_saved_pct"] / 100), percent(row["w_saved_pct"] / 100), range_text]
-        table.add_row(*whole_numbers, row["design"], *equipment, *amounts, *saved)
+        table.add_row(*cluster, row["design"], *equipment, *amounts, *saved)
     console.print(table)
 
 

@@ -107,7 +107,9 @@ def _rows(job: _Job) -> list[tuple[Any, ...]]:
     ideal = ideal_s(job.operation, sizes, *group, forwarding=job.forwarding)
     seconds = ideal
     if job.form == "measured":
-        constants = job.own.constants if job.own else platform_constants(job.platform)
+        constants = platform_constants(job.platform)
+        if job.own:
+            constants = job.own.constants
         seconds = collective_s(job.operation, sizes, *group, constants, forwarding=job.forwarding)
     factor = float(bus_factor(job.operation, job.gpus))
     rows: list[tuple[Any, ...]] = []
@@ -136,7 +138,9 @@ def _interval(job: _Job, size: int) -> float:
 def _print(job: _Job, rows: list[tuple[Any, ...]], console: Console) -> None:
     """Print the rows as nccl-tests does, and the notes as its comments."""
     # as nccl-tests prints it, so that tools which read its output read this too
-    redop = "sum" if job.operation in ("all-reduce", "reduce-scatter") else "none"
+    redop = "none"
+    if job.operation in ("all-reduce", "reduce-scatter"):
+        redop = "sum"
     fabric = f"{job.gpus} GPUs in HB domains of {job.domain_gpus}, {job.platform}"
     lines = [
         f"# {PROGRAMS[job.operation]}_perf, predicted: {fabric}",
@@ -146,7 +150,10 @@ def _print(job: _Job, rows: list[tuple[Any, ...]], console: Console) -> None:
         "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)",
     ]
     for size, count, time_us, algbw, busbw, *_ in rows:
-        time_text = f"{time_us:.2f}" if time_us < 1e4 else f"{time_us:.0f}"
+        # as many digits as nccl-tests has room for
+        time_text = f"{time_us:.2f}"
+        if time_us >= 1e4:
+            time_text = f"{time_us:.0f}"
         numbers = f"{time_text:>8} {algbw:>7.2f} {busbw:>7.2f}     N/A"
         lines.append(f"{size:>12} {count:>13}     float {redop:>7}      -1 {numbers}")
     lines += [f"# {note}" for note in _notes(job)]

@@ -48,7 +48,9 @@ def _claims(rows: tuple[MeasuredCollective, ...], errors_pct: np.ndarray) -> tup
         label = f"mean error of {len(tested)} rows not fitted, {first.platform}, {sizes} GPUs (source {source})"
         mean_pct = float(np.mean(np.abs(errors_pct[tested])))
         # the bar is for rows of clusters of which others are fitted
-        note = SPREAD if first.use == "never" else ""
+        note = ""
+        if first.use == "never":
+            note = SPREAD
         if source == "2":
             note = "NCCL changed its algorithm from 1 GiB on, up to 28% off below"
         claims.append(Claim(label, BAR_PCT, mean_pct, "%", bound="at most", note=note, stated="our bar"))

@@ -108,10 +108,15 @@ def fit(rows: Sequence[MeasuredCollective], links: Links, reference: CollectiveC
     Rows of single HB domains set latency, efficiency and pipelining there; rows of several set those of rails.
     """
     constants = reference
-    single = [row for row in rows if row.y == 1]
+    single: list[MeasuredCollective] = []
+    several: list[MeasuredCollective] = []
+    for row in rows:
+        if row.y == 1:
+            single.append(row)
+        else:
+            several.append(row)
     if single:
         constants = _with_domain(single, links, constants)
-    several = [row for row in rows if row.y > 1]
     if several:
         constants = _with_rails(several, links, constants)
     return constants
@@ -121,7 +126,7 @@ def _reference(rows: Sequence[MeasuredCollective], links: Links) -> CollectiveCo
     """Return the constants of rows with several sizes of groups."""
     single = [row for row in rows if row.y == 1]
     hb_s, _, steps = _columns(single, links)
-    gpus = np.array([row.x for row in single], dtype=np.float64)
+    _, gpus, _ = _sizes(single)
     # a start, steps, bytes, bytes in small groups, and pipelining
     columns = [np.ones_like(hb_s), steps, hb_s, hb_s / gpus, np.sqrt(hb_s)]
     base_s, step_s, per_byte, per_byte_small, pipeline = _least_squares(columns, _seconds(single))
@@ -144,7 +149,7 @@ def _with_domain(
 ) -> CollectiveConstants:
     """Return constants with latency, efficiency and pipelining of single HB domains as in the rows."""
     hb_s, _, steps = _columns(rows, links)
-    gpus = np.array([row.x for row in rows], dtype=np.float64)
+    _, gpus, _ = _sizes(rows)
     # one group size doesn't tell a start from a step: the reference says in which proportion they are
     latency_s = constants.base_s + constants.step_s * steps
     columns = [latency_s, hb_s * (1 + constants.small_group / gpus), np.sqrt(hb_s)]
@@ -183,7 +188,8 @@ def _with_efficiency(
     """Return constants with an efficiency of rails, and the latency and pipelining that the rows then have."""
     start = replace(constants, rail_efficiency=share, rail_base_s=0.0, rail_pipeline=0.0)
     _, rail_s, _ = _columns(rows, links)
-    columns = [np.log2([row.y for row in rows]), np.sqrt(rail_s)]
+    _, _, domains = _sizes(rows)
+    columns = [np.log2(domains), np.sqrt(rail_s)]
     rail_base_s, rail_pipeline = _least_squares(columns, _seconds(rows), _predicted(rows, links, start))
     return replace(start, rail_base_s=rail_base_s, rail_pipeline=rail_pipeline)
 
@@ -242,9 +248,7 @@ def _predicted(rows: Sequence[MeasuredCollective], links: Links, constants: Coll
 
 def _sizes(rows: Sequence[MeasuredCollective]) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return size, x and y of each row."""
-    size = np.array([row.size for row in rows], dtype=np.float64)
-    x = np.array([row.x for row in rows], dtype=np.float64)
-    y = np.array([row.y for row in rows], dtype=np.float64)
+    size, x, y = np.array([(row.size, row.x, row.y) for row in rows], dtype=np.float64).T
     return size, x, y
 
 
@@ -272,4 +276,4 @@ def _least_squares(
                 best = np.zeros(len(columns))
                 best[list(chosen)] = factors / scale[list(chosen)]
                 best_error = error
-    return [float(factor) for factor in best]
+    return list(map(float, best))

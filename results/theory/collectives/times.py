@@ -120,7 +120,9 @@ def collective_s(
     hb_s = ideal.hb_s * (1 + constants.small_group / gpus) / efficiency
     rail_s = ideal.rail_s / constants.rail_efficiency
     # libraries send on both tiers at the same time, unless one hands its data to the other
-    bytes_s = hb_s + rail_s if ideal.in_turn else np.maximum(hb_s, rail_s)
+    bytes_s = np.maximum(hb_s, rail_s)
+    if ideal.in_turn:
+        bytes_s = hb_s + rail_s
     latency_s = constants.base_s + constants.step_s * ideal.steps + constants.rail_base_s * np.log2(domains)
     pipeline_s = constants.hb_pipeline * np.sqrt(ideal.hb_s) + constants.rail_pipeline * np.sqrt(ideal.rail_s)
     # a group of one GPU has nothing to send, and needs no start either
