@@ -26,6 +26,7 @@ from railyard.topologies.platforms import PLATFORMS, PlatformName
 from railyard.workloads.matrix.pair_traffic import gpt_traffic, moe_traffic
 from railyard.workloads.matrix.waiting import wait_lines
 from railyard.workloads.models.catalogue import (
+    Dense,
     GptModel,
     LayersModel,
     MoeModel,
@@ -120,15 +121,12 @@ def _print_placement(spec: PlacementSpec, console: Console) -> int:
     if isinstance(model, LayersModel):
         allowed = "is only data-parallel, layer by layer: all its GPUs are one group"
         raise BadInput("placement.model", spec.model, allowed)
-    if isinstance(model, Transformer) and not model.experts:
-        allowed = "has no published parallelism; lint takes models of kind gpt or moe, and mixtures of experts"
-        raise BadInput("placement.model", spec.model, allowed)
     layout, best = layouts(spec, model)
     p = layout.parallelism
-    if isinstance(model, GptModel):
-        traffic = gpt_traffic(model, layout)
-    else:
+    if isinstance(model, MoeModel) or (isinstance(model, Transformer) and model.experts):
         traffic = moe_traffic(mixture_of(model), layout)
+    else:
+        traffic = gpt_traffic(model, layout)
     if layout is best:
         kind = "in HB domains x across them"
         parts = [f"{name} {s.hb} x {s.network}" for name, s in splits(p, layout.rails).items()]
@@ -161,8 +159,8 @@ def layouts(spec: PlacementSpec, model: GptModel | MoeModel | Transformer) -> tu
     """Return the file's layout and the hierarchical one: the same object if the file has no order and no ranks."""
     field = "placement.parallelism"
     rails = _domain_gpus(spec, model)
-    if isinstance(model, GptModel):
-        parallelism = spec.parallelism or model.training
+    if isinstance(model, GptModel) or (isinstance(model, Transformer) and not model.experts):
+        parallelism = _dense_parallelism(spec, model)
         check_heads(model, parallelism, field)
         check_layers(model, parallelism, field)
         check_dense(parallelism, field)
@@ -190,6 +188,15 @@ def _domain_gpus(spec: PlacementSpec, model: GptModel | MoeModel | Transformer) 
     if isinstance(model, Transformer):
         raise BadInput("placement.model", spec.model, "has no cluster: give rails or platform")
     return model.domain_gpus
+
+
+def _dense_parallelism(spec: PlacementSpec, model: Dense) -> Parallelism:
+    """Return the parallelism of the file or of the published job. BadInput if there is neither."""
+    if spec.parallelism is not None:
+        return spec.parallelism
+    if isinstance(model, Transformer):
+        raise BadInput("placement.model", spec.model, "has no published job: give parallelism")
+    return model.training
 
 
 def _all_data_parallel(spec: PlacementSpec, model: MoeModel | Transformer, rails: int) -> Parallelism:

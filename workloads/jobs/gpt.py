@@ -17,7 +17,7 @@ from railyard.core.input_paths import NameOrPath
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import run, whole_phase
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
-from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, check_dense, check_heads
+from railyard.workloads.models.catalogue import FP16_BYTES, Dense, GptModel, check_dense, check_heads, load_dense
 from railyard.workloads.pipeline import Pass, emit_pipeline
 from railyard.workloads.placement.layout import Layout, Parallelism, place
 from railyard.workloads.schedule import Factor, Iteration, Phase, Program, Scale, Schedule
@@ -68,7 +68,7 @@ class GptJob(Job):
 
 
 def gpt_job(
-    model: GptModel, name: str, placement: Layout, layers: int, flops_per_s: float, pairs_per_pass: int | None = None
+    model: Dense, name: str, placement: Layout, layers: int, flops_per_s: float, pairs_per_pass: int | None = None
 ) -> GptJob:
     """The job in real bytes and seconds, with `layers` at a stage, on GPUs that achieve `flops_per_s`.
 
@@ -161,12 +161,14 @@ def _emit_replica(program: Program, iteration: Iteration, job: GptJob, replica: 
 
 @WORKLOADS.register("gpt")
 class GptSpec(Training):
-    """An iteration of a dense GPT. `bytes` is D of each AllGather and ReduceScatter as merged.
+    """An iteration of a dense model. `bytes` is D of each AllGather and ReduceScatter as merged.
 
     Left out: t = the GPUs of an HB domain, p = the smallest divisor of the number of domains above 1, d = the rest,
     four micro-batches of the model's own size (or of `micro_batch` sequences; as many as `global_batch` has, whatever
     d); as many layers at a stage as in the published job. A pass (a micro-batch through a stage, one way) has
     `pairs_per_pass` AllGather and ReduceScatter, which carry the bytes of all its layers.
+
+    A model of kind transformer has no published job: at full size it is this fabric's job with all layers of the model.
     """
 
     model: NameOrPath = "gpt-145.6b"
@@ -194,10 +196,10 @@ class GptSpec(Training):
     def state_parameters(self, scale: Scale) -> float:
         layers = scale.shape["layers_per_stage"].emulated
         tensor = scale.shape["tensor"].emulated
-        return layers * GptModel.load(self.model).layer_parameters / tensor
+        return layers * load_dense(self.model).layer_parameters / tensor
 
     def build(self, setting: Setting) -> Built:
-        model = GptModel.load(self.model, f"{setting.field}.model")
+        model = load_dense(self.model, f"{setting.field}.model")
         fabric = setting.fabric
         field = setting.field
         chosen = self.parallelism or _default_parallelism(model, fabric, self.global_batch, self.micro_batch)
@@ -205,7 +207,15 @@ class GptSpec(Training):
         placement = place(chosen, fabric.domains, fabric.rails, placement_field)
         check_heads(model, chosen, f"{field}.parallelism")
         check_dense(chosen, f"{field}.parallelism")
-        published_layers = model.layers // model.training.pipeline
+        published_layers = model.layers // chosen.pipeline
+        published = placement
+        if isinstance(model, GptModel):
+            published_layers = model.layers // model.training.pipeline
+            published_domains = model.training.gpus // model.domain_gpus
+            published = place(model.training, published_domains, model.domain_gpus, f"{field}.model: training")
+        if not published_layers:
+            allowed = f"must be at most the {model.layers} layers of the model"
+            raise BadInput(f"{field}.parallelism.pipeline", chosen.pipeline, allowed)
         layers = self.layers_per_stage or published_layers
         if layers % chosen.virtual_stages:
             allowed = f"must divide the {layers} layers of a stage"
@@ -217,8 +227,6 @@ class GptSpec(Training):
             return replace(whole_job, compute_s=whole_job.compute_s * self.compute)
 
         emulated_job = job(placement, layers, self.pairs_per_pass)
-        published_domains = model.training.gpus // model.domain_gpus
-        published = place(model.training, published_domains, model.domain_gpus, f"{field}.model: training")
         published_job = job(published, published_layers)
         factor = self.bytes_factor(
             setting, emulated_job.gather_bytes, lambda rates: line_rate_duration_s(gpt_schedule(emulated_job), rates)
@@ -235,10 +243,10 @@ class GptSpec(Training):
 
 
 def _default_parallelism(
-    model: GptModel, fabric: FabricSpec, global_batch: int | None, micro_batch: int | None
+    model: Dense, fabric: FabricSpec, global_batch: int | None, micro_batch: int | None
 ) -> Parallelism:
     pipeline = next(p for p in range(2, fabric.domains + 1) if fabric.domains % p == 0)
     data = fabric.domains // pipeline
-    micro = micro_batch or model.training.micro_batch
+    micro = micro_batch or (model.training.micro_batch if isinstance(model, GptModel) else 1)
     batch = global_batch or MICRO_BATCHES * data * micro
     return Parallelism(tensor=fabric.rails, pipeline=pipeline, data=data, micro_batch=micro, global_batch=batch)

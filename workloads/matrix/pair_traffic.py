@@ -14,7 +14,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from railyard.workloads.models.catalogue import FP16_BYTES, GptModel
+from railyard.workloads.models.catalogue import FP16_BYTES, Dense
 from railyard.workloads.models.mixture import Mixture, check_experts
 from railyard.workloads.placement.layout import Layout, Numbers, grids
 
@@ -187,8 +187,8 @@ class Traffic:
         return matrix
 
 
-def gpt_traffic(model: GptModel, layout: Layout) -> Traffic:
-    """An iteration of a dense GPT; embeddings are left out, as in `volumes`."""
+def gpt_traffic(model: Dense, layout: Layout) -> Traffic:
+    """An iteration of a dense model; embeddings are left out, as in `volumes`."""
     p = layout.parallelism
     if model.layers % p.pipeline:
         raise ValueError(f"{p.pipeline} stages must divide {model.layers} layers")

@@ -21,7 +21,7 @@ CATALOGUE: Final = data_file("workloads/models")
 # How far published parameters may be from what a GPT's shape counts to: the rounding of two digits. A model with
 # grouped-query attention, gated MLPs or untied embeddings is further away, and would get FLOPs that it doesn't have.
 MAX_PARAMETER_ERROR: Final = 0.03
-FP16_BYTES: Final = 2  # bytes of a parameter, an activation or a gradient: 16 bits throughout (Rail-only appendix)
+FP16_BYTES: Final = transformer.FP16_BYTES
 
 
 class _Model(ConfigModel):
@@ -289,7 +289,20 @@ def _checked(data: object, where: str) -> Model:
     return model
 
 
-def check_layers(model: GptModel, parallelism: Parallelism, field: str = "parallelism") -> None:
+Dense = GptModel | Transformer
+"""A model without experts."""
+
+
+def load_dense(name: str, field: str = "model") -> Dense:
+    """Return a dense model as `load_model` does. BadInput for another."""
+    model = load_model(name, field)
+    if isinstance(model, GptModel) or (isinstance(model, Transformer) and not model.experts):
+        return model
+    text = "a mixture of experts" if isinstance(model, Transformer) else model.text
+    raise BadInput(field, name, f"is {text}; kind gpt takes a model of kind gpt or transformer without experts")
+
+
+def check_layers(model: Dense, parallelism: Parallelism, field: str = "parallelism") -> None:
     """BadInput unless every chunk of every stage gets as many layers."""
     chunks = parallelism.pipeline * parallelism.virtual_stages
     if model.layers % chunks:
@@ -300,7 +313,7 @@ def check_layers(model: GptModel, parallelism: Parallelism, field: str = "parall
         raise BadInput(f"{field}.pipeline", parallelism.pipeline, allowed)
 
 
-def check_heads(model: GptModel, parallelism: Parallelism, field: str = "parallelism") -> None:
+def check_heads(model: Dense, parallelism: Parallelism, field: str = "parallelism") -> None:
     """BadInput unless every rank of a tensor-parallel group gets as many attention heads (Megatron-LM section 2.3)."""
     if model.heads % parallelism.tensor:
         nearest = nearest_divisors(parallelism.tensor, model.heads)

@@ -25,6 +25,8 @@ Layers = Annotated[int, Field(ge=1, le=10_000)]
 # How far the stated parameters may be from those that the shape counts to. Published totals are rounded to two or three
 # digits; a forgotten gate, untied embedding or grouped-query attention is further away.
 MAX_PARAMETER_ERROR: Final = 0.02
+# bytes of a parameter, an activation or a gradient: 16 bits throughout (Rail-only appendix)
+FP16_BYTES: Final = 2
 
 
 class LatentAttention(ConfigModel):
@@ -235,6 +237,25 @@ class Transformer(ConfigModel):
     def moe_layers(self) -> int:
         """Layers whose MLP is replaced by experts."""
         return sum(kind.layers for kind in self.layer_kinds if kind.moe)
+
+    @property
+    def layer_parameters(self) -> float:
+        """Parameters of a layer, on average over all kinds."""
+        return sum(kind.layers * kind.parameters for kind in self.layer_kinds) / self.layers
+
+    def gathered_bytes(self, micro_batch: int) -> int:
+        """D of one tensor-parallel AllGather or ReduceScatter: 2 b h s (Rail-only, appendix B)."""
+        return FP16_BYTES * micro_batch * self.hidden * self.sequence
+
+    def layer_flops(self, micro_batch: int) -> float:
+        """FLOPs of a layer, forward and backward, for a micro-batch; on average over all kinds.
+
+        Attention that isn't fused is computed once more, with selective recomputation (Korthikanti et al. 2022).
+        """
+        matmuls = sum(kind.layers * kind.matmul_flops for kind in self.layer_kinds) / self.layers
+        attention = sum(kind.layers * kind.attention_flops(self.sequence) for kind in self.layer_kinds) / self.layers
+        attention_passes = 3 if self.fused_attention else 4
+        return micro_batch * (3.0 * self.sequence * matmuls + attention_passes * attention)
 
     def forward_flops(self, sequence: int, causal: bool = False) -> int:
         """FLOPs of one sequence's forward pass in all layers and the output layer; a step takes three times as many."""

@@ -63,10 +63,15 @@ def test_a_model_as_published_or_an_experiment(name: str, status: int, capsys: p
             1,
             "EP 6.757 TB, 67.7% between rails; PP 7.516 GB, none between rails",
         ),
+        (
+            "model: llama3-70b\nparallelism: {tensor: 8, pipeline: 4, data: 8, micro_batch: 1, global_batch: 128}",
+            0,
+            "TP 76.97 TB, none between rails; PP 103.1 GB, none between rails; DP 1.917 TB, none between rails",
+        ),
     ],
-    ids=["8 experts stay in domains of 8", "groups of 32 need 4 domains"],
+    ids=["8 experts stay in domains of 8", "groups of 32 need 4 domains", "dense"],
 )
-def test_mixture_of_experts_as_a_placement(
+def test_modern_model_as_a_placement(
     keys: str, status: int, volume: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["lint", write(tmp_path, f"{keys}\nrails: 8")]) == status
@@ -89,6 +94,7 @@ IMPOSSIBLE = {
     "mixture of experts with parallelism": PLACED.replace("gpt-145.6b", "moe-1.3b-128"),
     "mixture of experts without a cluster": "model: mixtral-8x7b\ndomains: 8",
     "mixture of experts without a job": "model: mixtral-8x7b\nrails: 8",
+    "dense model without a job": "model: llama3-8b\nrails: 8",
     "too many GPUs by data": PLACED.replace("data: 2", "data: 40000000").replace("64}", "40000000}"),
     "too many GPUs by domains": "model: moe-1.3b-128\ndomains: 8193",
     "published model with fewer heads": (CATALOGUE / "gpt-145.6b.yaml").read_text().replace("heads: 96", "heads: 12"),

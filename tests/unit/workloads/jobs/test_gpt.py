@@ -6,13 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railyard.core.errors import BadInput
 from railyard.results.theory.predict import predict_iteration, predict_phase
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.jobs.gpt import GptJob, gpt_iteration, gpt_job, gpt_schedule
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes, line_rate_duration_s
-from railyard.workloads.models.catalogue import GptModel
+from railyard.workloads.models.catalogue import GptModel, load_dense
 from railyard.workloads.placement.layout import Parallelism, place
 from railyard.workloads.schedule import Rates
+from railyard.workloads.spec import build, parse_workload
 from railyard.workloads.tasks import Compute, Transfer
 
 RATES = Rates(hb=300e9, rail=25e9)
@@ -109,6 +111,29 @@ def test_the_figures_of_a_layer() -> None:
     assert job.boundary_bytes == job.gather_bytes / 4
     assert job.sync_bytes == pytest.approx(2 * 10 * 12 * 12288**2 / 4, rel=1e-4)
     assert job.compute_s == pytest.approx(0.7534, rel=1e-3)
+
+
+def test_modern_model_has_its_own_bytes_and_computing() -> None:
+    """Llama 3 8B: matrices of 4,096 x (2 x 4,096 + 2 x 1,024 + 3 x 14,336) a layer; attention is not repeated."""
+    parallelism = Parallelism(tensor=4, pipeline=2, data=1, micro_batch=1, global_batch=8)
+    model = load_dense("llama3-8b")
+    job = gpt_job(model, "j", place(parallelism, 2, 4), 16, 156e12)
+    assert job.gather_bytes == 2 * 4096 * 8192
+    matrices = 4096 * (2 * 4096 + 2 * 1024 + 3 * 14336)
+    assert job.sync_bytes == 2 * 16 * (matrices + 2 * 4096) / 4
+    forward = 2 * 8192 * matrices + 4 * 8192**2 * 4096
+    assert job.compute_s == pytest.approx(16 * 3 * forward / 4 / 156e12)
+
+
+def test_full_size_of_a_modern_model_is_its_own_job() -> None:
+    spec = parse_workload({"kind": "gpt", "model": "llama3-8b", "bytes": "1MB"})
+    shape = build(spec, FabricSpec(kind="rail-only", domains=4, rails=4), 10_000_000, 90_000_000).scale.shape
+    assert {name: factor.real for name, factor in shape.items()} == {
+        **{name: factor.emulated for name, factor in shape.items()},
+        "collectives_per_stage_and_micro_batch": 4 * 2 * 16,
+    }
+    with pytest.raises(BadInput, match="mixtral-8x7b"):
+        load_dense("mixtral-8x7b")
 
 
 def test_a_computing_rank_does_not_communicate() -> None:
