@@ -83,7 +83,7 @@ def _shape_cells(shape: Transformer) -> Row:
         width = shape.expert_ffn
     sizes = (shape.layers, shape.hidden, shape.heads, shape.kv_heads, width)
     parameters = (count(shape.all_parameters), count(shape.active_parameters))
-    return *parameters, *(f"{number:,}" for number in sizes), experts
+    return *parameters, *map("{:,}".format, sizes), experts
 
 
 def platform_rows() -> Iterator[Row]:
@@ -94,15 +94,17 @@ def platform_rows() -> Iterator[Row]:
 
 def _platform_cells(platform: Platform) -> Row:
     low = platform.low_precision_flops
-    peaks = (platform.flops, low.fp8, low.mxfp8, low.nvfp4)
     memory_rate = platform.memory_bytes_per_s
+    peaks = []
+    for peak in (platform.flops, low.fp8, low.mxfp8, low.nvfp4):
+        peaks.append(f"{peak / 1e12:,.0f}" if peak else NOTHING)
     return (
         str(platform.domain_gpus),
         format_rate(platform.hb_bps),
         format_rate(platform.rail_bps),
         f"{platform.memory_bytes / 1e9:.0f} GB",
         f"{digits(memory_rate / 1e12, 3)} TB/s" if memory_rate else NOTHING,
-        *(f"{peak / 1e12:,.0f}" if peak else NOTHING for peak in peaks),
+        *peaks,
     )
 
 
@@ -150,7 +152,7 @@ def _kind_cells(kind: LayerKind, sequence: int) -> Row:
         kind.name,
         count(kind.parameters),
         count(kind.active_parameters),
-        *(f"{width:,}" for width in widths),
+        *map("{:,}".format, widths),
         flops(kind.matmul_flops),
         flops(kind.attention_flops(sequence) / sequence),
     )

@@ -252,10 +252,13 @@ class Transformer(ConfigModel):
 
         Attention that isn't fused is computed once more, with selective recomputation (Korthikanti et al. 2022).
         """
-        matmuls = sum(kind.layers * kind.matmul_flops for kind in self.layer_kinds) / self.layers
-        attention = sum(kind.layers * kind.attention_flops(self.sequence) for kind in self.layer_kinds) / self.layers
+        matmuls = 0
+        attention = 0
+        for kind in self.layer_kinds:
+            matmuls += kind.layers * kind.matmul_flops
+            attention += kind.layers * kind.attention_flops(self.sequence)
         attention_passes = 3 if self.fused_attention else 4
-        return micro_batch * (3.0 * self.sequence * matmuls + attention_passes * attention)
+        return micro_batch * (3.0 * self.sequence * matmuls + attention_passes * attention) / self.layers
 
     def forward_flops(self, sequence: int, causal: bool = False) -> int:
         """FLOPs of one sequence's forward pass in all layers and the output layer; a step takes three times as many."""
