@@ -96,7 +96,7 @@ def carried(spec: FabricSpec, real: Recording, sent: Mapping[tuple[str, str], in
     """
     transfers: list[Transfer] = []
     for (source, target), size in pair_bytes(real.whole, real.families).items():
-        if source != target and size:
+        if size:
             transfers.append(Transfer(source, target, size, 0))
     schedule = Schedule("real run", spec.domains * spec.rails, spec.rails, (), transfers)
     ports = port_bytes(schedule, spec)

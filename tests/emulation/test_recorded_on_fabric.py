@@ -18,7 +18,7 @@ def test_nics_carry_the_recorded_bytes(tmp_path: Path, capsys: pytest.CaptureFix
     status = cli.main(["record", *words, "--", "python", str(SCRIPT)])
     output = capsys.readouterr().out
     assert status == 0
-    assert "operations of 4 ranks recorded are those of a real run over Gloo" in output
+    assert re.search(r"^\d+ operations of 4 ranks ", output, re.MULTILINE)
     rows = {(gpu, nic): (expected, sent) for gpu, nic, expected, sent in ROW.findall(output)}
     assert len(rows) == 8
     busy = 0

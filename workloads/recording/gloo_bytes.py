@@ -23,7 +23,8 @@ def pair_bytes(programs: Mapping[int, Program], families: Families) -> Pairs:
             if "communicator" in operation:
                 group = _group_of(rank, families[operation["communicator"]])
                 for place, size in _sent(operation, group.index(rank), len(group)).items():
-                    pairs[rank, group[place]] += size
+                    if group[place] != rank:
+                        pairs[rank, group[place]] += size
     return pairs
 
 
@@ -35,22 +36,22 @@ def _group_of(rank: int, groups: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def _sent(operation: Mapping[str, Any], place: int, count: int) -> Mapping[int, int]:
-    """Return the bytes that a place of a group sends to others in an operation."""
+    """Return the bytes that a place of a group sends to each in an operation; its own place may be among them."""
     size = operation.get("bytes", 0)
     root = operation.get("root", 0)
     match operation["op"]:
         case "all-to-all":
-            return {peer: size for peer in range(count) if peer != place}
+            return dict.fromkeys(range(count), size)
         case "all-to-allv":
-            return {peer: part for peer, part in enumerate(operation["sends"]) if peer != place}
+            return dict(enumerate(operation["sends"]))
         case "send":
             return {operation["peer"]: size}
         case "broadcast":
             return dict.fromkeys(_children(place, root, count), size)
         case "gather":
-            return {root: size} if place != root else {}
+            return {root: size}
         case "scatter":
-            return {peer: size for peer in range(count) if place == root != peer}
+            return dict.fromkeys(range(count), size) if place == root else {}
     return _sent_in_ring(operation, place, count)
 
 
@@ -68,8 +69,7 @@ def _sent_in_ring(operation: Mapping[str, Any], place: int, count: int) -> Mappi
             return {higher: sum(operation["receives"]) - operation["receives"][higher]}
         case "reduce":
             sent = Counter({lower: (count - 1) * size // count})
-            if place != operation["root"]:
-                sent[operation["root"]] += size // count
+            sent[operation["root"]] += size // count
             return sent
     return {}
 

@@ -20,6 +20,10 @@ CALLS: Final = (
     "alltoall_base", "alltoall", "gather", "scatter", "barrier", "send", "recv",
 )  # fmt: skip
 """Methods that a recording group and a Gloo group both have."""
+SINGLE_CALLS: Final = {
+    "allgather_into_tensor_coalesced": "_allgather_base",
+    "reduce_scatter_tensor_coalesced": "_reduce_scatter_base",
+}
 OTHER_NAMES: Final = {
     "all_gather_single": "_allgather_base",
     "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
@@ -54,6 +58,18 @@ class GlooGroup(RecordingGroup):
         return False
 
 
+def _real_works(gloo: Any, name: str, arguments: Sequence[Any]) -> list[Any]:
+    """Make a call over Gloo; return what to wait for. Coalesced calls are made for each tensor, as Gloo has none."""
+    if name not in SINGLE_CALLS:
+        return [getattr(gloo, name)(*arguments)]
+    call = getattr(gloo, SINGLE_CALLS[name])
+    outputs, inputs, *options = arguments
+    works: list[Any] = []
+    for output, part in zip(outputs, inputs, strict=True):
+        works.append(call(output, part, *options))
+    return works
+
+
 def _recorded_and_real(name: str) -> Callable[..., RecordedWork]:
     """Return the method that records a call, and makes it over Gloo."""
 
@@ -64,11 +80,12 @@ def _recorded_and_real(name: str) -> Callable[..., RecordedWork]:
             # Gloo has no average
             options.reduceOp = dist.ReduceOp.SUM
         work: RecordedWork = getattr(RecordingGroup, name)(group, *arguments)
-        real_work = getattr(group._gloo, name)(*arguments)
+        real_works = _real_works(group._gloo, name, arguments)
         results = arguments[0]
 
         def complete() -> None:
-            real_work.wait()
+            for real_work in real_works:
+                real_work.wait()
             if is_average:
                 for tensor in results if isinstance(results, list) else [results]:
                     tensor.div_(group.size())
