@@ -1,7 +1,7 @@
 """`search`: the fastest strategies of a training on a real cluster, by formulas, and where their time goes."""
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Annotated, Any, Final, cast
 
 import typer
@@ -82,6 +82,9 @@ def command(
     tokens: Annotated[
         str, typer.Option(metavar="15T", show_default=False, help="Say how many days these tokens take.")
     ] = "",
+    cuda_graphs: Annotated[
+        bool, typer.Option("--cuda-graphs", help="A MoE layer's kernels are launched as CUDA graphs.")
+    ] = False,
     unfused: Annotated[bool, typer.Option("--unfused", help="Attention as in 2022, without fused kernels.")] = False,
     variants: Annotated[
         bool, typer.Option("--variants", help="Also print slower v, b, recomputation and ZeRO of a layout.")
@@ -91,7 +94,7 @@ def command(
 ) -> int:
     """Find the fastest parallelization strategies for a model on a real cluster, by the formulas. Needs no root."""
     shape = load_shape(model, sequence, fused=not unfused)
-    recipe = Recipe(batch or default_batch(shape.sequence))
+    recipe = Recipe(batch or default_batch(shape.sequence), cuda_graphs=cuda_graphs)
     hardware = make_hardware(platform, gpus, domain_gpus, parse_precision(precision))
     space = parse_space(fix, recompute, zero)
     trained_tokens = parse_tokens(tokens) if tokens else None
@@ -99,13 +102,16 @@ def command(
     if explain:
         return _explain(console, shape, recipe, hardware, space, explain)
     weighed = weigh(shape, recipe, hardware, space)
-    indices = [int(index) for index in weighed.order()] if variants else weighed.fastest_layouts()
+    indices = weighed.fastest_layouts()
+    kind = "layouts"
+    if variants:
+        indices = list(map(int, weighed.order()))
+        kind = "strategies"
     interval = interval_of(job_class(PLATFORMS[platform].name, hardware.precision, bool(shape.moe_layers)))
     if as_json:
         rows = [_json_row(shape, hardware, weighed, index, interval) for index in indices[:top]]
         print(json.dumps(rows, indent=1))
         return 0
-    kind = "strategies" if variants else "layouts"
     title = (
         f"{model}, batch {recipe.global_batch:,} x {shape.sequence:,} tokens, on {gpus:,} GPUs ({platform}, "
         f"{hardware.precision}) in HB domains of {hardware.domain_gpus:,}: the fastest of {len(indices):,} {kind}, "
@@ -169,10 +175,9 @@ def _table(shape: Transformer, hardware: Hardware, weighed: Weighed, indices: li
         seconds = float(weighed.seconds[index])
         figures = answer(shape, recipe, hardware, seconds)
         times = step_time(shape, recipe, hardware, weighed.strategy(index))
-        dimensions = [str(strategy[name]) for name in DIMENSIONS.values()]
         table.add_row(
             str(position),
-            *dimensions,
+            *map(str, strategy.values()),
             recipe.recompute,
             str(recipe.zero),
             f"{weighed.gpu_bytes[index] / 1e9:.1f}",
@@ -248,7 +253,7 @@ def _explain(console: Console, shape: Transformer, recipe: Recipe, hardware: Har
     if "d=" not in text:
         used = dimensions["tensor"] * dimensions["context"] * dimensions["pipeline"]
         dimensions["data"] = max(1, hardware.gpus // used)
-    variant = Recipe(recipe.global_batch, recompute=space.recompute[0], zero=space.zero[0])
+    variant = replace(recipe, recompute=space.recompute[0], zero=space.zero[0])
     reasons, times, gpu_bytes = explained(shape, variant, hardware, one_strategy(**dimensions))
     weighed = weigh(shape, recipe, hardware, space)
     first = int(weighed.order()[0])

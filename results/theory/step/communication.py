@@ -32,9 +32,8 @@ def ring_s(data_bytes: FloatArray, inside: FloatArray, group: FloatArray, hardwa
     """
     across = group / inside
     # a ring has as many links between domains as ranks in each, one for each NIC, in both directions
-    rate = np.where(
-        across > 1, np.minimum(hardware.hb_bytes_per_s, inside * hardware.rail_bytes_per_s), hardware.hb_bytes_per_s
-    )
+    hb_rate = hardware.hb_rate / (1 + hardware.small_group / inside)
+    rate = np.where(across > 1, np.minimum(hb_rate, inside * hardware.rail_rate), hb_rate)
     hops_over_rails = np.where(across > 1, across, 0.0)
     latency_s = (group - 1 - hops_over_rails) * hardware.hb_latency_s + hops_over_rails * hardware.rail_latency_s
     return np.where(group > 1, (group - 1) / group * data_bytes / rate + latency_s, 0.0)
@@ -60,7 +59,7 @@ def context_s(model: Transformer, hardware: Hardware, s: Strategies, attention_s
     widths = sum(kind.layers * (kind.key_width + kind.value_width) for kind in model.layer_kinds)
     passed = BYTES * s.micro_batch * model.sequence / s.context * widths / (s.tensor * s.pipeline)
     leaves = s.tensor * s.context > hardware.domain_gpus
-    rate = np.where(leaves, hardware.rail_bytes_per_s, hardware.hb_bytes_per_s)
+    rate = np.where(leaves, hardware.rail_rate, hardware.hb_rate)
     exchange_s = 3 * (s.context - 1) * passed / rate
     return np.where(s.context > 1, np.maximum(0.0, exchange_s - attention_s), 0.0)
 
@@ -80,8 +79,8 @@ def expert_s(model: Transformer, hardware: Hardware, s: Strategies) -> FloatArra
     # the mean number of distinct other domains among the domains of a token's experts, drawn at random
     other_domains = (domains - 1) * (1 - (1 - 1 / domains) ** copies)
     token_bytes = BYTES * model.hidden
-    rail_s = tokens * token_bytes * other_domains / hardware.rail_bytes_per_s
-    hb_s = tokens * token_bytes * copies * (inside - 1) / inside / hardware.hb_bytes_per_s
+    rail_s = tokens * token_bytes * other_domains / hardware.rail_rate
+    hb_s = tokens * token_bytes * copies * (inside - 1) / inside / hardware.hb_rate
     return 4 * model.moe_layers / s.pipeline * (rail_s + hb_s)
 
 
@@ -89,8 +88,8 @@ def hop_s(model: Transformer, hardware: Hardware, s: Strategies) -> FloatArray:
     """Return the time of one transfer of a micro-batch's activations between stages: 2 b s h/(t c) bytes."""
     boundary = BYTES * s.micro_batch * model.sequence / s.context * model.hidden / s.tensor
     leaves = s.tensor * s.replicas * s.pipeline > hardware.domain_gpus
-    over_rails = boundary / hardware.rail_bytes_per_s + hardware.rail_latency_s
-    in_domain = boundary / hardware.hb_bytes_per_s + hardware.hb_latency_s
+    over_rails = boundary / hardware.rail_rate + hardware.rail_latency_s
+    in_domain = boundary / hardware.hb_rate + hardware.hb_latency_s
     return np.where(s.pipeline > 1, np.where(leaves, over_rails, in_domain), 0.0)
 
 

@@ -42,12 +42,13 @@ def compute_time(model: Transformer, recipe: Recipe, hardware: Hardware, s: Stra
     attention = 0 * tokens
     moved_bytes = 0 * tokens
     launch_s = 0.0
+    moe_s = hardware.moe_graph_s if recipe.cuda_graphs else hardware.moe_layer_s
     for kind in model.layer_kinds:
         share = kind.layers / s.pipeline
         matmul = matmul + share * passes * tokens * _matmul_s(kind, hardware) / s.tensor
         attention = attention + share * _attention_s(model, kind, recipe, hardware, s)
         moved_bytes = moved_bytes + share * tokens * _moved_bytes(model, kind, recipe, hardware, s)
-        launch_s += kind.layers * (passes * hardware.pass_s + (hardware.moe_layer_s if kind.moe else 0.0))
+        launch_s += kind.layers * (passes * hardware.pass_s + (moe_s if kind.moe else 0.0))
     # never computed again, and in bf16 whatever the layers are in, since losses need the digits
     output_flops = 3 * tokens * model.output_flops / s.tensor
     return ComputeTime(

@@ -13,9 +13,11 @@ import yaml
 
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.installation import data_file
+from railyard.results.theory.collectives.fit import platform_constants
 from railyard.results.theory.iteration.iteration_time import A100
 from railyard.topologies.platforms import PLATFORMS, Precision
 
+FITTED_WITH_DATA_SHEET: Final = "a100"
 EFFICIENCY: Final = data_file("results/theory/step/efficiency.yaml")
 
 
@@ -30,6 +32,10 @@ class Hardware:
     expert_share: share of `matmul_share` that matmuls of routed experts reach, being many and small
     pass_s: time of a layer's pass that doesn't depend on its size (launches, ramps and tails of kernels)
     moe_layer_s: the same of routing and permuting, for a MoE layer and micro-batch, all passes together
+    moe_graph_s: the same where kernels are launched as CUDA graphs
+    hb_bytes_per_s, rail_bytes_per_s: rates of HB links and of the NIC by the data sheet
+    hb_share, rail_share: shares of these that large collectives get
+    small_group: a ring of n GPUs in a domain gets 1/(1 + small_group/n) of that
     memory_share: share of the HBM's rate that all other kernels reach
     """
 
@@ -40,6 +46,9 @@ class Hardware:
     precise_flops: float
     hb_bytes_per_s: float
     rail_bytes_per_s: float
+    hb_share: float
+    rail_share: float
+    small_group: float
     memory_bytes: float
     memory_bytes_per_s: float
     matmul_share: float
@@ -49,8 +58,19 @@ class Hardware:
     memory_share: float
     pass_s: float
     moe_layer_s: float
+    moe_graph_s: float
     hb_latency_s: float
     rail_latency_s: float
+
+    @property
+    def hb_rate(self) -> float:
+        """Rate that large collectives get of HB links, bytes/s."""
+        return self.hb_share * self.hb_bytes_per_s
+
+    @property
+    def rail_rate(self) -> float:
+        """Rate that large collectives get of a NIC, bytes/s."""
+        return self.rail_share * self.rail_bytes_per_s
 
 
 @cache
@@ -75,9 +95,10 @@ def make_hardware(platform: str, gpus: int, domain_gpus: int | None = None, prec
         lower = gpus // size * size
         nearest = f"{lower:,} or {lower + size:,}" if lower else f"{size:,}"
         raise BadInput("gpus", gpus, f"must be a multiple of the {size:,} GPUs of an HB domain: {nearest}")
+    hb_share, rail_share, small_group = link_shares(p.name)
     shares = efficiency()["all"] | efficiency().get(p.name, {})
     bf16_share = p.matmul_efficiency or A100.matmul_efficiency
-    overhead_flops = A100.overhead_flops if p.overhead_flops is None else p.overhead_flops
+    overhead_flops = _or_default(p.overhead_flops, A100.overhead_flops)
     return Hardware(
         gpus=gpus,
         domain_gpus=size,
@@ -86,18 +107,39 @@ def make_hardware(platform: str, gpus: int, domain_gpus: int | None = None, prec
         precise_flops=p.peak_flops(precision),
         hb_bytes_per_s=p.hb_bps / 8,
         rail_bytes_per_s=p.rail_bps / 8,
+        hb_share=hb_share,
+        rail_share=rail_share,
+        small_group=small_group,
         memory_bytes=float(p.memory_bytes),
         memory_bytes_per_s=p.memory_bytes_per_s or A100.memory_bytes_per_s,
-        matmul_share=bf16_share if precision == "bf16" else shares[precision],
+        matmul_share={**shares, "bf16": bf16_share}[precision],
         bf16_share=bf16_share,
         attention_share=shares["attention"],
         expert_share=shares["experts"],
         memory_share=p.memory_efficiency or A100.memory_efficiency,
         pass_s=overhead_flops / bf16_share / p.flops,
         moe_layer_s=shares["moe_layer_s"],
-        hb_latency_s=A100.hb_latency_s if p.hb_latency_s is None else p.hb_latency_s,
-        rail_latency_s=A100.rail_latency_s if p.rail_latency_s is None else p.rail_latency_s,
+        moe_graph_s=shares["moe_graph_s"],
+        hb_latency_s=_or_default(p.hb_latency_s, A100.hb_latency_s),
+        rail_latency_s=_or_default(p.rail_latency_s, A100.rail_latency_s),
     )
+
+
+def _or_default(value: float | None, default: float) -> float:
+    """Return a value of a platform's file, which may be 0, or the default where the file leaves it out."""
+    return default if value is None else value
+
+
+def link_shares(platform: str) -> tuple[float, float, float]:
+    """Return the shares of the data sheet's rates that collectives get of HB links and of NICs, and `small_group`.
+
+    As measured with nccl-tests (results/theory/collectives). The A100's are 1, 1 and 0: its constants of computing were
+    fitted on step times with the data sheet's rates, and contain what its links lack.
+    """
+    if platform == FITTED_WITH_DATA_SHEET:
+        return 1.0, 1.0, 0.0
+    constants = platform_constants(platform)
+    return constants.ring_efficiency, constants.rail_efficiency, constants.small_group
 
 
 def largest_domain(gpus: int, domain_gpus: int) -> int:

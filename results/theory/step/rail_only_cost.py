@@ -94,7 +94,7 @@ def expert_cost(model: Transformer, hardware: Hardware, expert: int, recipe: Rec
     """Return the cost of a mixture of experts with groups of `expert` GPUs; each fabric has its best placement."""
     mixture = mixture_of(model)
     strategy = one_strategy(data=expert, expert=expert, micro_batch=MICRO_BATCH)
-    computing = compute_time(model, recipe or Recipe(global_batch=expert), hardware, strategy)
+    computing = compute_time(model, recipe or Recipe(global_batch=expert, cuda_graphs=True), hardware, strategy)
     compute_s = float((computing.layers_s + computing.output_s)[0])
     hb = hardware.hb_bytes_per_s
     rail = hardware.rail_bytes_per_s

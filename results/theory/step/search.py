@@ -206,7 +206,10 @@ def explained(
 ) -> tuple[list[str], StepTime, float]:
     """Return why one strategy is left out (nothing if it isn't), its times, and its bytes of a GPU."""
     broken = broken_rules(model, recipe, hardware, s)
-    reasons = [rule for rule, mask in broken.items() if mask[0]]
+    reasons: list[str] = []
+    for rule, mask in broken.items():
+        if mask[0]:
+            reasons.append(rule)
     gpu_bytes = float(gpu_memory(model, recipe, s).total_bytes[0])
     usable = usable_bytes(hardware)
     if gpu_bytes > usable:
@@ -216,8 +219,8 @@ def explained(
 
 def _joined(parts: Iterable[Strategies]) -> Strategies:
     """Return strategies one after the other."""
-    columns = [vars(part) for part in parts]
-    return Strategies(**{name: np.concatenate([part[name] for part in columns]) for name in DIMENSIONS.values()})
+    columns = zip(*(vars(part).values() for part in parts), strict=True)
+    return Strategies(*map(np.concatenate, columns))
 
 
 def _nearest(model: Transformer, recipe: Recipe, hardware: Hardware, space: Space) -> str:

@@ -29,6 +29,7 @@ class Recipe:
     gradient_bytes: bytes of a parameter's gradient, as kept and as reduced
     overlap_data: whether data-parallel communication runs beside the computing of a micro-batch
     overlap_experts: whether all-to-alls run beside the computing of another micro-batch
+    cuda_graphs: whether a MoE layer's kernels are launched as recorded graphs, without the host's time for each
     equal_stages: whether the output layer is spread over all stages, as Rail-only Eq. 6 to 11 have it. Otherwise it is
         the last stage's, which then decides how fast micro-batches follow each other
     """
@@ -40,6 +41,7 @@ class Recipe:
     gradient_bytes: int = 2
     overlap_data: bool = True
     overlap_experts: bool = False
+    cuda_graphs: bool = False
     equal_stages: bool = False
 
 

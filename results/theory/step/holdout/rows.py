@@ -72,6 +72,7 @@ class MeasuredStep:
             zero=int(self["zero"]),
             overlap_data=not of_2022,
             overlap_experts=self["overlap_experts"] == "yes",
+            cuda_graphs=self["cuda_graphs"] == "yes",
             equal_stages=of_2022,
         )
 
@@ -98,8 +99,9 @@ class MeasuredStep:
         if self["table"] == "dgxc":
             return f"{title} {self['precision']}"
         if self["table"] == "mpt":
-            length = "longer" if int(self["sequence"]) > LONG_SEQUENCE else f"s <= {LONG_SEQUENCE:,}"
-            return f"{title}, {length}"
+            if int(self["sequence"]) > LONG_SEQUENCE:
+                return f"{title}, longer"
+            return f"{title}, s <= {LONG_SEQUENCE:,}"
         if self["table"] == "bridge":
             return f"{title} {self['release']}, {'MoE' if self.is_moe else 'dense'}"
         return title

@@ -30,8 +30,7 @@ def test_bars_are_met_or_explained() -> None:
     missed = {claim.what: claim.ours for claim in claims if not claim.agrees}
     assert missed == {
         "mean error, A100, GPT of 2021/22, 109 rows": pytest.approx(6.5, abs=0.1),
-        "mean error, Megatron-Bridge 26.02, MoE, 38 rows": pytest.approx(18.6, abs=0.1),
-        "mean error, Megatron-Bridge 25.11, MoE, 17 rows": pytest.approx(24.6, abs=0.1),
+        "mean error, Megatron-Bridge 25.09, MoE, 9 rows": pytest.approx(18.5, abs=0.1),
     }
     assert all(claim.note for claim in claims if not claim.agrees)
 
@@ -41,22 +40,23 @@ def test_calibration_finds_the_stored_constants() -> None:
     for platform in platforms_to_fit():
         platform_shares = shares["all"] | shares.get(platform, {})
         assert platform_shares["fp8"] == platform_shares["mxfp8"] == matmul_share(platform)
-    assert expert_constants() == (shares["all"]["experts"], shares["all"]["moe_layer_s"])
+    stored = tuple(shares["all"][name] for name in ("experts", "moe_layer_s", "moe_graph_s"))
+    assert expert_constants() == stored
 
 
 def test_intervals_hold_most_rows_held_out() -> None:
     held_out = [step for step in predicted_steps() if not step.row.fitted]
     inside = sum(step.is_inside for step in held_out)
-    assert inside / len(held_out) == pytest.approx(COVERAGE, abs=0.03)
+    assert inside / len(held_out) == pytest.approx(COVERAGE, abs=0.05)
 
 
 def test_classes_of_few_models_take_a_wider_class() -> None:
-    assert interval_of(job_class("a100", "bf16", is_moe=False)).of == "same GPUs, number format and kind of model"
-    # in bf16 three models were measured on H100, in any format five
-    assert interval_of(job_class("h100", "bf16", is_moe=False)).of == "same GPUs and kind of model"
+    assert interval_of(job_class("a100", "bf16", is_moe=False)).models == 17
+    # three models were measured on H100 in bf16, five in any format
+    assert interval_of(job_class("h100", "bf16", is_moe=False)).models == 5
+    dense = {row["model"] for row in measured_steps() if row.can_be_predicted and not (row.is_moe or row.fitted)}
     unmeasured = interval_of(job_class("mi300x", "fp8", is_moe=False))
-    assert unmeasured.of == "same kind of model on any GPUs"
-    assert unmeasured.models > 20
+    assert unmeasured.models == len(dense)
     # no MoE row of H100 is of enough models, and all of them scatter widely
     moe = interval_of(job_class("h100", "fp8", is_moe=True))
     assert moe.high / moe.low > unmeasured.high / unmeasured.low

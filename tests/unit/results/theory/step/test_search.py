@@ -65,7 +65,7 @@ def test_weighed_strategies_fit_and_have_their_own_times() -> None:
         # NVIDIA/dgxc-benchmarking: 8.453 s
         ("gpt-175b", 1024, 2048, 4, 8, 8.453, 0.1),
         # Llama 3's 43% MFU on 8,192 GPUs is about 12 s: a run of 2024, which the fastest recipes of 2025 are ahead of
-        ("llama3-405b", 8192, 2048, 8, 16, 12.0, 0.16),
+        ("llama3-405b", 8192, 2048, 8, 16, 12.0, 0.13),
     ],
 )
 def test_published_layouts_are_among_the_first_ten(
@@ -78,7 +78,7 @@ def test_published_layouts_are_among_the_first_ten(
         if (strategy["tensor"], strategy["pipeline"], strategy["context"]) == (tensor, pipeline, 1):
             assert weighed.seconds[index] == pytest.approx(measured_s, rel=within)
             return
-    pytest.fail("not among the first ten")
+    pytest.fail("not there")
 
 
 def test_large_searches_take_seconds() -> None:

@@ -65,9 +65,10 @@ def test_ring_is_never_faster_than_its_rails(inside: int, across: int, data_byte
     x, y = np.array([float(inside)]), np.array([float(across)])
     ring = ring_s(np.array([data_bytes]), x, x * y, hardware)[0]
     if across == 1:
-        assert ring == pytest.approx((inside - 1) / inside * data_bytes / hardware.hb_bytes_per_s)
+        share = 1 + hardware.small_group / inside
+        assert ring == pytest.approx((inside - 1) / inside * data_bytes * share / hardware.hb_rate)
     else:
-        over_rails = (across - 1) / (inside * across) * data_bytes / hardware.rail_bytes_per_s
+        over_rails = (across - 1) / (inside * across) * data_bytes / hardware.rail_rate
         assert ring >= over_rails * (1 - 1e-9)
 
 
