@@ -100,6 +100,7 @@ def _has_host(parts: Iterable[CommunicatorPart], part: CommunicatorPart) -> bool
 def _communicator(parts: Sequence[CommunicatorPart]) -> Communicator:
     sizes = [part.size or _size_of(part) for part in parts]
     communicator = Communicator("", max(sizes))
+    communicator.is_traced = all(part.is_traced for part in parts)
     for part in parts:
         if part.member:
             communicator.members[part.rank] = part.member
@@ -107,7 +108,6 @@ def _communicator(parts: Sequence[CommunicatorPart]) -> Communicator:
         communicator.calls.update(part.calls)
         communicator.call_bytes.update(part.call_bytes)
         communicator.sends.update(part.sends)
-        communicator.is_traced = communicator.is_traced or part.is_traced
         for position, rank in enumerate(part.group):
             communicator.global_ranks[position] = rank
         if part.last_call:

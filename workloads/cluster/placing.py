@@ -30,8 +30,9 @@ def place(cluster: Cluster, ranks_per_host: int | None = None) -> None:
     ranks: set[int] = set()
     for communicator in traced:
         ranks.update(communicator.global_ranks.values())
-    members = _members(cluster, max(ranks, default=0) + 1, ranks_per_host or cluster.ranks_per_host)
-    if not members:
+    # a report of RAS has the hosts, and no ranks of the job
+    members = _members(cluster, max(ranks) + 1, ranks_per_host or cluster.ranks_per_host) if ranks else {}
+    if ranks and not members:
         cluster.gaps["the hosts of the ranks aren't known: add a hostfile or a log, or give --ranks-per-host"] = None
     for communicator in traced:
         for position, rank in communicator.global_ranks.items():
