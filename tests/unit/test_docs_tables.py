@@ -12,8 +12,8 @@ import pytest
 from railyard.core.config import ConfigModel
 from railyard.failure.faults import FAULTS
 from railyard.failure.faults.support import links, processes
-from railyard.topologies.platforms import LowPrecisionPeaks, Platform
-from railyard.workloads.models.catalogue import KINDS, Layer, load_model
+from railyard.topologies.platforms import PLATFORMS, LowPrecisionPeaks, Platform
+from railyard.workloads.models.catalogue import KINDS, Layer, load_model, load_transformer
 from railyard.workloads.models.transformer import LatentAttention
 from railyard.workloads.placement.layout import Parallelism
 from railyard.workloads.schedule import Program
@@ -59,6 +59,35 @@ def test_model_file_of_the_page_is_a_model() -> None:
     path = ROOT / "docs" / "examples" / "models" / "mine.yaml"
     assert f"```yaml\n{path.read_text(encoding='utf-8')}```" in WORKLOADS
     assert isinstance(load_model(str(path)), KINDS["gpt"])
+
+
+def test_figures_of_models_are_counted_from_their_shape() -> None:
+    rows = 0
+    for line in (ROOT / "docs" / "models.md").read_text(encoding="utf-8").splitlines():
+        if match := re.match(r"\| `([a-z0-9-]+)` \| ([\d,.]+) B \| ([\d.]+) B \| (\d+) \|", line):
+            name, parameters, active, layers = match.groups()
+            model = load_transformer(name)
+            assert model.all_parameters / 1e9 == pytest.approx(float(parameters.replace(",", "")), rel=0.005)
+            assert model.active_parameters / 1e9 == pytest.approx(float(active), abs=0.051)
+            assert model.layers == int(layers)
+            rows += 1
+    assert rows == 12
+
+
+def test_figures_of_platforms_equal_their_files() -> None:
+    rows = [re.split(r" *\| *", line.strip("| ")) for line in WORKLOADS.splitlines() if line.startswith("| `")]
+    described = {row[0].split("`")[1]: row[1:] for row in rows if row[0].split("`")[1] in PLATFORMS}
+    assert described.keys() == set(PLATFORMS)
+    for name, row in described.items():
+        platform = PLATFORMS[name]
+        low = platform.low_precision_flops
+        peaks = (platform.flops, low.fp8, low.mxfp8, low.nvfp4)
+        assert row == [
+            str(platform.domain_gpus),
+            f"{platform.hb_bps / 1e9:,.0f}, {platform.rail_bps / 1e9:,.0f}",
+            f"{platform.memory_bytes / 1e9:.0f} GB, {(platform.memory_bytes_per_s or 0) / 1e12:.2f} TB/s",
+            ", ".join(f"{peak / 1e12:,.0f}" if peak else "-" for peak in peaks),
+        ]
 
 
 MAKERS = {"Column", "text", "texts", "text_table", "plain_table", "add_column"}
