@@ -10,6 +10,7 @@ rail1 --+---------+
 import time
 from collections.abc import Sequence
 from itertools import permutations
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from railyard.experiments.commands.trace import assemble_path, verdict
 from railyard.failure.connectivity.check import ConnectivityChecker
 from railyard.failure.faults import Impact
 from railyard.failure.oracle.reachability import Survivors
+from railyard.results.analysis.run_analysis import BELIEVABLE
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.measure.capture import Capture
 from railyard.topologies.plan import Plan
@@ -28,8 +30,7 @@ from railyard.workloads.schedule import Schedule
 from railyard.workloads.spec import build as build_workload
 from railyard.workloads.spec import parse_workload
 from tests.emulation.fabrics import build, eventually
-
-pytestmark = pytest.mark.sandbox
+from tests.emulation.runs import FABRIC, run_experiment, small_spec
 
 WINDOWS = Windows(200_000, 200_000, 36_000)
 CROSSING = ("d0g0", "d0g1", "d1g0", "d1g1")
@@ -41,6 +42,7 @@ def ring(plan: Plan, gpus: Sequence[str]) -> Schedule:
     return build_workload(parse_workload(data), plan.spec, plan.rail_bps, plan.hb_bps).schedule
 
 
+@pytest.mark.sandbox
 @pytest.mark.parametrize(("kind", "reroute"), [("rail-only", False), ("rail-only", True), ("dual-plane", True)])
 def test_only_pairs_of_a_domain_or_rail_are_answered(kind: str, reroute: bool) -> None:
     fabric = build(kind, 2, 3, policy="isolated", reroute=reroute, backups=reroute)
@@ -60,6 +62,7 @@ def test_only_pairs_of_a_domain_or_rail_are_answered(kind: str, reroute: bool) -
     assert verdict(ways, []) == "as the policy says"
 
 
+@pytest.mark.sandbox
 def test_a_ring_across_rails_waits_and_an_aligned_ring_ends() -> None:
     plan = build("rail-only", 2, 2, policy="isolated").net.plan
     aligned = ring(plan, ALIGNED)
@@ -74,9 +77,27 @@ def test_a_ring_across_rails_waits_and_an_aligned_ring_ends() -> None:
     assert waiting
 
 
+@pytest.mark.sandbox
 def test_a_pair_that_has_a_path_against_its_policy_is_an_error() -> None:
     """The fabric forwards, though the replay is given the unreachable pairs of one that doesn't."""
     plan = build("rail-only", 2, 2, policy="dr").net.plan
     crossing = ring(plan, CROSSING)
     with pytest.raises(RailyardError, match="connected, though it should have no path"):
         replay(crossing, WINDOWS, 1, 3.0, unreachable=frozenset({(1, 2), (3, 0)}))
+
+
+def test_a_run_passes_if_a_communicator_waits_as_predicted(tmp_path: Path) -> None:
+    isolated = {**FABRIC, "policy": "isolated"}
+    rings = []
+    for name, gpus in (("crossing", CROSSING), ("aligned", ALIGNED)):
+        rings.append(
+            {"kind": "collective", "collective": "all-reduce", "name": name, "gpus": list(gpus), "duration": "200ms"}
+        )
+    stored = run_experiment(small_spec(fabrics=[isolated], workloads=rings), tmp_path)
+    assert stored.failed_checks() <= {BELIEVABLE}
+    (wait,) = stored.rows("waits.csv")
+    assert (wait["workload"], wait["operation"], wait["pair"]) == ("crossing", "all-reduce", "d0g1 -> d1g0")
+    assert (wait["pairs"], wait["arrived"]) == ("2", "0")
+    timed = {row["workload"] for row in stored.rows("results.csv") if row["metric"] == "completion_time"}
+    assert timed == {"aligned"}
+    assert wait["line"] in " ".join(stored.output.split())
