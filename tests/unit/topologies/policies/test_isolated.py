@@ -28,8 +28,8 @@ from tests.unit.fake_kernel import FakeKernel
 SIZES = ((2, 2), (2, 4), (3, 3))
 
 
-def isolated(domains: int, rails: int, kind: str = "rail-only") -> Plan:
-    return nominal_plan(parse_fabric({"kind": kind, "policy": "isolated", "domains": domains, "rails": rails}))
+def isolated(domains: int, rails: int, kind: str = "rail-only", **keys: int) -> Plan:
+    return nominal_plan(parse_fabric({"kind": kind, "policy": "isolated", "domains": domains, "rails": rails, **keys}))
 
 
 def is_joined(src: Gpu, dst: Gpu) -> bool:
@@ -45,6 +45,15 @@ def test_route_tables_join_domains_and_rails_alone(size: tuple[int, int], kind: 
         hops = kernel.walk(src, dst)
         assert (hops is not None) == is_joined(src, dst)
         assert hops is None or len(hops) == 1
+
+
+def test_gpus_of_one_rail_are_joined_whatever_their_number() -> None:
+    plan = isolated(2, 4, gpus_per_nic=2)
+    rail = plan.spec.rail_of_rank
+    kernel = FakeKernel(plan, lambda a, b: rail[a.rank] == rail[b.rank], backups=True)
+    joined = {(a, b) for a, b in permutations(plan.gpus, 2) if a.domain == b.domain or rail[a.rank] == rail[b.rank]}
+    assert Survivors(plan, Impact()).reachable == joined
+    assert {pair for pair in permutations(plan.gpus, 2) if kernel.walk(*pair)} == joined
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -119,5 +128,5 @@ def test_only_a_policy_without_forwarding_may_give_no_path() -> None:
     pair = (Gpu(0, 0), Gpu(1, 1))
     fabric = Fabric("rail-only", 2, 2)
     assert rule_problem(Isolated(), *pair, fabric) == ""
-    assert "path(d0g0, d1g1) gives no path: only a policy" in rule_problem(Nowhere(), *pair, fabric)
-    assert "'dr' between two domains and ranks: allowed are spine" in rule_problem(Forwards(), *pair, fabric)
+    assert "forwards_in_domains = False" in rule_problem(Nowhere(), *pair, fabric)
+    assert rule_problem(Forwards(), *pair, fabric).endswith("allowed are spine")
