@@ -48,10 +48,7 @@ class Plan(FabricPlan):
     @property
     def title(self) -> str:
         """The fabric in words, for messages."""
-        size = f"{self.spec.domains} domains x {self.spec.rails} rails"
-        if self.spec.rail_of_rank:
-            size = f"{self.spec.domains} domains x {self.spec.rails} GPUs on {self.spec.rail_count} rails"
-        return f"the {self.spec.kind} fabric of {size}"
+        return f"the {self.spec.kind} fabric of {self.spec.size_text}"
 
     @property
     def frame_s(self) -> float:

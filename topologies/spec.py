@@ -257,6 +257,12 @@ class FabricSpec(BaseFabricSpec):
         return self.definition.rail_switch(self.rail_of(rank), plane)
 
     @property
+    def size_text(self) -> str:
+        """The size in words: `2 domains x 4 rails`, or `2 domains x 4 GPUs on 2 rails` where GPUs share NICs."""
+        size = f"{self.domains} domains x {self.rails}"
+        return f"{size} GPUs on {self.rail_count} rails" if self.rail_of_rank else f"{size} rails"
+
+    @property
     def rail_count(self) -> int:
         """Number of rails, and of the NICs of a domain."""
         return len(set(self.rail_of_rank)) or self.rails

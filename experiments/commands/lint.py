@@ -240,8 +240,11 @@ def print_workloads(spec: ExperimentSpec, console: Console) -> int:
         plan = nominal_plan(fabric)
         for name, workload in labelled_workloads(spec):
             schedule, *_ = build(workload, fabric, plan.rail_bps, plan.hb_bps, seed=spec.seed)
-            findings = lint_schedule(schedule)
-            _print_findings(f"{name} on {label}, {fabric.domains} x {fabric.rails}", findings, console)
+            size = f"{fabric.domains} x {fabric.rails}"
+            if fabric.rail_of_rank:
+                size = fabric.size_text
+            findings = lint_schedule(schedule, fabric.rail_of_rank)
+            _print_findings(f"{name} on {label}, {size}", findings, console)
             if not findings:
                 console.print(NO_FINDINGS, highlight=False)
             for line in wait_lines(schedule, fabric):

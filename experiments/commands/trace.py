@@ -21,9 +21,10 @@ from railyard.core.units import format_time
 from railyard.experiments import options
 from railyard.experiments.commands import ps
 from railyard.experiments.live_run_options import LiveRunName, complete_node
-from railyard.topologies.addresses import Gpu, gpu_of_name
+from railyard.topologies.addresses import Gpu, gpu_of_name, is_gpu_name
 from railyard.topologies.forwarding import Path, path_name
 from railyard.topologies.measure.capture import Capture, Observation, Probe
+from railyard.topologies.nics import RailOfRank
 from railyard.topologies.plan import Plan, read_active_plan
 
 PURPOSE = "Look into a live run"
@@ -65,11 +66,12 @@ class Hop:
 
 @dataclass(frozen=True)
 class TracedPath:
-    """The nodes that a packet from `src` to `dst` crossed, in order."""
+    """The nodes that a packet from `src` to `dst` crossed, in order. `nics`: rails of ranks that share NICs."""
 
     src: Gpu
     dst: Gpu
     hops: tuple[Hop, ...]
+    nics: RailOfRank = ()
 
     @property
     def delivered(self) -> bool:
@@ -87,13 +89,16 @@ class TracedPath:
         for (hop, gpu), (_, next_gpu) in pairwise(stops):
             if hop.out_interface == "hb0":
                 legs += "d"
-            elif gpu.rank == next_gpu.rank:
+            elif self._is_one_rail(gpu, next_gpu):
                 legs += "r"
             else:
                 legs += "s"
         if legs == "s":
             return "spine"
         return legs
+
+    def _is_one_rail(self, a: Gpu, b: Gpu) -> bool:
+        return self.nics[a.rank] == self.nics[b.rank] if self.nics else a.rank == b.rank
 
     @cached_property
     def path(self) -> Path | None:
@@ -115,7 +120,7 @@ class TracedPath:
         if self.delivered:
             if self.path is None:
                 return f"{self.kind}, which no policy takes"
-            return path_name(self.path)
+            return path_name(self.path, self.nics)
         if not self.hops:
             return f"lost before it left {self.src.name}"
         last = self.hops[-1]
@@ -134,7 +139,7 @@ class TracedPath:
         return text
 
 
-def assemble_path(src: Gpu, dst: Gpu, observations: Iterable[Observation]) -> TracedPath:
+def assemble_path(src: Gpu, dst: Gpu, observations: Iterable[Observation], nics: RailOfRank = ()) -> TracedPath:
     """Return one packet's path: an observed arrival and the departure that follows it at a node are one hop."""
     hops: list[Hop] = []
     for sighting in sorted(observations, key=lambda observation: observation.ns):
@@ -144,7 +149,7 @@ def assemble_path(src: Gpu, dst: Gpu, observations: Iterable[Observation]) -> Tr
             hops[-1] = replace(hops[-1], out_interface=sighting.interface, out_ns=sighting.ns)
         else:
             hops.append(Hop(sighting.node, out_interface=sighting.interface, out_ns=sighting.ns))
-    return TracedPath(src, dst, tuple(hops))
+    return TracedPath(src, dst, tuple(hops), nics)
 
 
 def follows_policy(traced: Sequence[TracedPath], expected: Collection[Path]) -> bool:
@@ -170,12 +175,12 @@ def verdict(traced: Sequence[TracedPath], expected: Collection[Path]) -> str:
         if count < len(traced):
             deviation += f" ({count} of {len(traced)})"
         parts.append(deviation)
-    return f"{', '.join(parts)}: the policy says {path_choice(expected)}"
+    return f"{', '.join(parts)}: the policy says {path_choice(expected, traced[0].nics)}"
 
 
-def path_choice(paths: Collection[Path]) -> str:
-    """Return `dr by rail 2 or rd by rail 1`; `no path` for none."""
-    return " or ".join(map(path_name, paths)) or "no path"
+def path_choice(paths: Collection[Path], nics: RailOfRank = ()) -> str:
+    """Return `dr by rail 2 or rd by rail 1`; `no path` for none. `nics`: rails of ranks that share NICs."""
+    return " or ".join(path_name(path, nics) for path in paths) or "no path"
 
 
 # a packet socket's buffer holds this many, captured twice each, with some room left
@@ -197,7 +202,7 @@ def command(
 
 def check_names(src: str, dst: str, nodes: Collection[str], run: str) -> None:
     """Raise BadInput unless both are GPUs among the nodes, and different ones."""
-    gpus = [node for node in nodes if node.startswith("d")]
+    gpus = [node for node in nodes if is_gpu_name(node)]
     if not gpus:
         raise BadInput("RUN", run, "has no GPUs to trace between: on a multi-rail fabric, every rail is one switch")
     for field, name in (("SRC", src), ("DST", dst)):
@@ -216,15 +221,15 @@ def show(plan: Plan, src: Gpu, dst: Gpu, probes: int, console: Console) -> int:
     before = ask(src, dst)
     with Capture(plan) as capture:
         sent = capture.probe(src, dst, probes)
-    ways = [assemble_path(src, dst, probe.observations) for probe in sent]
+    ways = [assemble_path(src, dst, probe.observations, plan.spec.rail_of_rank) for probe in sent]
     chosen = (before or []) + (ask(src, dst) or [])
     expected = list(dict.fromkeys(chosen))
     if not expected:
         expected = [share.path for share in plan.spec.paths(src, dst)]
     spec = plan.spec
-    names = path_choice(expected)
+    names = path_choice(expected, spec.rail_of_rank)
     by = "its agent chose" if chosen else f"policy {spec.chosen_policy}:"
-    fabric = f"{spec.kind}, {spec.domains} domains x {spec.rails} rails"
+    fabric = f"{spec.kind}, {spec.size_text}"
     console.print(f"{src.name} -> {dst.name}  {fabric}, {by} {names}", highlight=False)
     print_ways(sent, ways, console)
     console.print(verdict(ways, expected), highlight=False)

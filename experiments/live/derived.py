@@ -302,6 +302,8 @@ class _CrossedLinks:
                     numbers = self._links.at_gpu(gpu, hop.side)
                     for number in numbers:
                         yield direction, number, part / len(numbers)
+                    for number in self._links.at_nic(gpu, hop.side):
+                        yield direction, number, part
                 if hop.side == "rail":
                     yield from self._uplinks(hop.a, hop.b, part)
 
@@ -312,7 +314,7 @@ class _CrossedLinks:
                 yield direction, number, part * share
             return
         numbers = self._links.uplinks(src, dst)
-        near_switches = {self.plan.links[number].b.node for number in self._links.at_gpu(src, "rail")}
+        near_switches = self._links.switches_of(src)
         for number in numbers:
             direction = 0 if self.plan.links[number].a.node in near_switches else 1
             # half of them lead up to a spine, and half down from one

@@ -48,13 +48,24 @@ class Links:
         """Return the links of a GPU on a side: of its rail, one in each plane."""
         return self._by_node.get((gpu.name, side == "hb"), [])
 
+    def at_nic(self, gpu: Gpu, side: Side) -> list[int]:
+        """Return the link of the NIC that a GPU shares, behind its own; none where it has its own NIC."""
+        if side == "hb" or not self._plan.nics:
+            return []
+        return self._by_node[self._plan.nic_of(gpu), False]
+
+    def switches_of(self, gpu: Gpu) -> set[str]:
+        """Return the switches that the rail links of a GPU lead to."""
+        numbers = self.at_nic(gpu, "rail") or self.at_gpu(gpu, "rail")
+        return {self._plan.links[number].b.node for number in numbers}
+
     def policy(self, src: Gpu, dst: Gpu) -> list[int]:
         """Return the links of the policy's paths: in every plane, and of spines all that a hash may choose."""
         numbers = dict[int, None]()
         for share in self._plan.spec.paths(src, dst):
             for hop in hops(share.path, src, dst):
                 for end in (hop.a, hop.b):
-                    numbers |= dict.fromkeys(self.at_gpu(end, hop.side))
+                    numbers |= dict.fromkeys([*self.at_gpu(end, hop.side), *self.at_nic(end, hop.side)])
                 numbers |= dict.fromkeys(self.uplinks(hop.a, hop.b))
         return list(numbers)
 
@@ -62,10 +73,11 @@ class Links:
         """Return the uplinks between the rails of two GPUs; none if they are of one rail or domain."""
         if self._plan.spec.definition.is_graph and a.domain != b.domain:
             return [number for number, _, _ in self.graph_uplinks(a, b)]
-        if a.rank == b.rank or a.domain == b.domain or not self._plan.uplinks:
+        spec = self._plan.spec
+        is_one_rail = spec.rail_of(a.rank) == spec.rail_of(b.rank)
+        if is_one_rail or a.domain == b.domain or not self._plan.uplinks:
             return []
-        rail_links = [*self.at_gpu(a, "rail"), *self.at_gpu(b, "rail")]
-        rails = {self._plan.links[number].b.node for number in rail_links}
+        rails = self.switches_of(a) | self.switches_of(b)
         return [number for (node, _), number in self.at.items() if node in rails]
 
     def has_one_path(self, a: Gpu, b: Gpu) -> bool:
@@ -103,6 +115,7 @@ def describe_path(plan: Plan, links: Links, src: Gpu, dst: Gpu, next_hop: NextHo
             problem = f"no route at {here.name}"
         else:
             device, following = next_node
+            side: Side = "hb" if device == "hb0" else "rail"
             arrived_by = _far_device(device, here, following)
             if not {(here.name, device), (following.name, arrived_by)} <= links.at.keys():
                 problem = f"no link at {device} of {here.name} to {following.name}"
@@ -111,10 +124,12 @@ def describe_path(plan: Plan, links: Links, src: Gpu, dst: Gpu, next_hop: NextHo
             # which of several uplinks packets take is up to a hash of the switch
             if device != "hb0" and links.has_one_path(here, following):
                 uplinks = links.uplinks(here, following)
-            numbers += [links.at[here.name, device], *uplinks, links.at[following.name, arrived_by]]
+            near = [links.at[here.name, device], *links.at_nic(here, side)]
+            far = [*links.at_nic(following, side), links.at[following.name, arrived_by]]
+            numbers += [*near, *uplinks, *far]
             gpus.append(following)
     return {
-        "policy": path_names(plan.spec.paths(src, dst)),
+        "policy": path_names(plan.spec.paths(src, dst), plan.spec.rail_of_rank),
         "policy_links": links.policy(src, dst),
         "gpus": [gpu.name for gpu in gpus],
         "links": numbers,

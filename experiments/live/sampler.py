@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from railyard.failure.faults import FAULTS
 from railyard.failure.faults.definition import fault_kinds
-from railyard.topologies.fabric_kinds import FabricPlan, Layer
+from railyard.topologies.fabric_kinds import End, FabricPlan, Layer
 from railyard.topologies.measure.counters import TRAFFIC, PortReader, PortStats
 from railyard.topologies.plan import Plan
 
@@ -103,8 +103,12 @@ class Sampler:
     """Samples of all links of a fabric that is up. Close it before the fabric is taken down."""
 
     def __init__(self, plan: FabricPlan) -> None:
-        self._links = [(link.b.node, link.b.interface, link.rate_bps) for link in plan.links]
-        self._reader = PortReader(sorted({node for node, _, _ in self._links}))
+        # a GPU's connection to a NIC that it shares has no interface of its own at the NIC
+        self._is_near = [link.kind == "nic" for link in plan.links]
+        self._links: list[tuple[End, int]] = []
+        for link, is_near in zip(plan.links, self._is_near, strict=True):
+            self._links.append((link.a if is_near else link.b, link.rate_bps))
+        self._reader = PortReader(sorted({end.node for end, _ in self._links}))
         self._before: Mapping[str, Mapping[str, PortStats]] = {}
         self._before_s = 0.0
 
@@ -115,10 +119,13 @@ class Sampler:
         now_ns = (begun_ns + time.monotonic_ns()) // 2
         seconds = now_ns / 1e9 - self._before_s
         samples: list[LinkSample] = []
-        for node, name, rate_bps in self._links:
-            before = self._before.get(node, {}).get(name)
-            after = counters.get(node, {}).get(name)
-            samples.append(link_sample(before, after, rate_bps, seconds))
+        for (end, rate_bps), is_near in zip(self._links, self._is_near, strict=True):
+            before = self._before.get(end.node, {}).get(end.interface)
+            after = counters.get(end.node, {}).get(end.interface)
+            sample = link_sample(before, after, rate_bps, seconds)
+            if is_near:
+                sample = sample._replace(to_network=sample.from_network, from_network=sample.to_network)
+            samples.append(sample)
         self._before = counters
         self._before_s = now_ns / 1e9
         return now_ns, samples

@@ -359,6 +359,7 @@ def _fabric_record(label: str, net: FabricNet) -> FabricRun:
         stop_s=0.0,
         optics=tuple(plan.optics),
         cables=_cables(plan),
+        nics=spec.rail_of_rank,
     )
 
 

@@ -111,12 +111,15 @@ def _rails(axes: Axes, fabric: FabricRun, rails: int, gpus: Points, width: float
     kind = _kind(fabric)
     planes = _planes(fabric)
     places: dict[str, list[tuple[int, float]]] = {}
+    rail_of = fabric.nics or range(rails)
     for g, plane in product(range(rails), range(planes)):
-        name = kind.rail_switch(g, plane).name if kind else f"rail{g}"
+        name = kind.rail_switch(rail_of[g], plane).name if kind else f"rail{rail_of[g]}"
         places.setdefault(name, []).append((g, pitch * (g + (plane + 0.5) / planes)))
-    # a switch may serve several rails
+    # a switch may serve several rails, or ranks that share NICs
+    centres: list[Point] = []
     for name, of_rails in places.items():
         centre = (sum(x for _, x in of_rails) / len(of_rails), _Y["rail"])
+        centres.append(centre)
         for g, _ in of_rails:
             tops = [top for (_, rank), top in gpus.items() if rank == g]
             _cables(axes, tops, centre, _colour(g, rails), 0.9)
@@ -129,7 +132,7 @@ def _rails(axes: Axes, fabric: FabricRun, rails: int, gpus: Points, width: float
         _switch(axes, centre, min(pitch * 0.8 / planes, 16), label, colour)
     for i in range(fabric.spines):
         spine = (width * (i + 0.5) / fabric.spines, _Y["spine"])
-        rail_tops = [(pitch * (g + 0.5), _Y["rail"] + 4) for g in range(rails)]
+        rail_tops = [(x, y + 4) for x, y in centres]
         _cables(axes, rail_tops, spine, style.MUTED, 1.2)
         name = f"spine{i}" if fabric.spines <= 8 else f"{i}"
         _switch(axes, spine, min(width / fabric.spines * 0.8, 20), name, style.MUTED)
@@ -244,6 +247,10 @@ def _colour(rank: int, rails: int) -> str:
 
 def _caption(fabric: FabricRun) -> str:
     parts = [f"{fabric.domains} HB domains × {fabric.rails} GPUs"]
+    owner = "GPU"
+    if fabric.nics:
+        parts.append(f"{len(set(fabric.nics))} NICs a domain, which GPUs share")
+        owner = "NIC"
     planes = _planes(fabric)
     if planes > 1:
         parts.append(f"{planes} planes per rail")
@@ -258,6 +265,6 @@ def _caption(fabric: FabricRun) -> str:
         parts.append(f"optical circuit switches between GPUs and {' and '.join(optics)}")
     if optics and fabric.optics == _PER_DOMAIN:
         parts.append("one a domain")
-    rates = f"HB {short(rate(fabric.hb_bps))}, rail {short(rate(fabric.rail_bps))} per GPU and direction"
+    rates = f"HB {short(rate(fabric.hb_bps))}, rail {short(rate(fabric.rail_bps))} per {owner} and direction"
     kind = f"{fabric.kind[0].upper()}{fabric.kind[1:]}"
     return f"{kind}: {', '.join(parts)}. {rates}. Policy {fabric.policy}."

@@ -224,6 +224,7 @@ class FabricRun:
 
     `optics`: the layers that go through optical switches ("rail", "hb"), which `switches` has among the others.
     `cables`: of a kind that is a graph, the names of the two ends of each cable in the NIC network.
+    `nics`: the rail of each rank, where GPUs share NICs.
     """
 
     label: str
@@ -243,6 +244,7 @@ class FabricRun:
     stop_s: float
     optics: tuple[str, ...] = ()
     cables: tuple[tuple[str, str], ...] = ()
+    nics: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from railyard.results.theory import equations
 from railyard.results.theory.bottleneck import bottleneck_s, is_multipath
 from railyard.results.theory.ecmp import Spread, has_choice, is_hashed
 from railyard.results.theory.stated import phase_pairs, stated
-from railyard.topologies.nics import most_per_nic
+from railyard.topologies.nics import RailOfRank, most_per_nic
 from railyard.topologies.prediction import WHOLE, NotCompared, Stated, StatedTime
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Sizes, Transport
@@ -326,28 +326,29 @@ class PathSeconds(NamedTuple):
     cross_rail: float
 
 
-def idle_credit(schedule: Schedule, credit: PathSeconds) -> dict[str, float]:
+def idle_credit(schedule: Schedule, credit: PathSeconds, nics: RailOfRank = ()) -> dict[str, float]:
     """Return the most seconds that idle credit of shapers saves in a run of each phase, and in the whole iteration.
 
-    `credit`: of a link of each path (`idle_credit_s`).
+    `credit`: of a link of each path (`idle_credit_s`). `nics`: the rail of each rank, where GPUs share NICs.
     """
     # a stage ends with its slowest link, and every link may have been idle before it
-    return _by_stage(schedule, lambda sizes, _: max(_of_paths(sizes, schedule.rails, credit)))
+    return _by_stage(schedule, lambda sizes, _: max(_of_paths(sizes, schedule.rails, credit, nics)))
 
 
-def latency(schedule: Schedule, one_way: PathSeconds) -> dict[str, float]:
+def latency(schedule: Schedule, one_way: PathSeconds, nics: RailOfRank = ()) -> dict[str, float]:
     """Return the seconds by which latency prolongs a run of each phase, and the whole iteration: alpha of alpha-beta.
 
-    `one_way`: of each path, all its hops together.
+    `one_way`: of each path, all its hops together. `nics`: the rail of each rank, where GPUs share NICs.
     """
     # each sequential step of a stage waits for the message before it
-    return _by_stage(schedule, lambda sizes, steps: steps * max(_of_paths(sizes, schedule.rails, one_way)))
+    return _by_stage(schedule, lambda sizes, steps: steps * max(_of_paths(sizes, schedule.rails, one_way, nics)))
 
 
-def _of_paths(sizes: Sizes, rails: int, seconds: PathSeconds) -> Iterator[float]:
+def _of_paths(sizes: Sizes, rails: int, seconds: PathSeconds, nics: RailOfRank) -> Iterator[float]:
     """Yield the seconds of each path that these pairs take; 0 without pairs."""
     crosses = sizes.src // rails != sizes.dst // rails
-    turns = sizes.src % rails != sizes.dst % rails
+    rail_of = np.array(nics or range(rails))
+    turns = rail_of[sizes.src % rails] != rail_of[sizes.dst % rails]
     if np.any(~crosses):
         yield seconds.hb
     if np.any(crosses & ~turns):

@@ -2,12 +2,17 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import closing
 
 import pytest
 
+from railyard.experiments.commands.trace import assemble_path
+from railyard.experiments.live.paths import Paths
+from railyard.experiments.live.sampler import Sampler
 from railyard.failure.faults import Fault
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build.shaping import payload_fraction
+from railyard.topologies.measure.capture import Capture
 from tests.emulation.fabrics import Fabric, at_best, build, inject, repair
 
 RAIL_BPS = 40_000_000
@@ -53,6 +58,25 @@ def test_pairs_take_the_rail_of_their_nics() -> None:
     assert fabric.trace(Gpu(0, 0), Gpu(1, 1)) == [Gpu(1, 1)], "another rank, but the same rail"
     assert fabric.trace(Gpu(0, 0), Gpu(1, 3)) == [Gpu(0, 3), Gpu(1, 3)]
     assert fabric.trace(Gpu(0, 0), Gpu(0, 1)) == [Gpu(0, 1)]
+
+
+@pytest.mark.sandbox
+def test_trace_and_live_page_know_the_nics() -> None:
+    fabric = shared_fabric()
+    plan = fabric.net.plan
+    nics = plan.spec.rail_of_rank
+    with Capture(plan) as capture:
+        probes = {dst: capture.probe(Gpu(0, 0), dst, 1)[0] for dst in (Gpu(1, 1), Gpu(1, 3))}
+    traced = {dst: assemble_path(Gpu(0, 0), dst, probe.observations, nics) for dst, probe in probes.items()}
+    assert [path.name for path in traced.values()] == ["r by rail 0", "dr by rail 1"]
+    assert str(traced[Gpu(1, 1)]) == "d0g0 -rail0-> d0n0 -> rail0 -> d1n0 -> d1g1"
+    _, described = Paths(plan).read((Gpu(0, 0), Gpu(1, 1)))
+    path = described["d0g0 d1g1"]
+    assert path["policy"] == "r by rail 0"
+    crossed = [(plan.links[number].a.node, plan.links[number].b.node) for number in path["links"]]
+    assert crossed == [("d0g0", "d0n0"), ("d0n0", "rail0"), ("d1n0", "rail0"), ("d1g1", "d1n0")]
+    with closing(Sampler(plan)) as sampler:
+        assert all(sample.up for sample in sampler.sample()[1])
 
 
 @pytest.mark.sandbox

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, Shares, policy_shares
-from railyard.topologies.nics import first_ranks
+from railyard.topologies.nics import RailOfRank, first_ranks
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import Numbers, Sizes
 from railyard.workloads.schedule import Columns, Rates, Schedule
@@ -323,16 +323,17 @@ def bytes_by_kind(schedule: Schedule) -> dict[str, int]:
     return dict(total)
 
 
-def cross_rail_bytes(schedule: Schedule) -> int:
-    """Payload between GPUs that differ in rank and in domain: what only spines, or forwarding, can carry.
+def cross_rail_bytes(schedule: Schedule, nics: RailOfRank = ()) -> int:
+    """Payload between GPUs that differ in rail and in domain: what only spines, or forwarding, can carry.
 
-    Rail-only section III-B: none for dense LLMs.
+    Rail-only section III-B: none for dense LLMs. `nics`: the rail of each rank, where GPUs share NICs.
     """
+    rail_of = nics or range(schedule.rails)
     total = 0
     for (src, dst), size in schedule.matrix.items():
         src_domain, src_rank = divmod(src, schedule.rails)
         dst_domain, dst_rank = divmod(dst, schedule.rails)
-        if src_domain != dst_domain and src_rank != dst_rank:
+        if src_domain != dst_domain and rail_of[src_rank] != rail_of[dst_rank]:
             total += size
     return total
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.nics import RailOfRank
 from railyard.workloads.placement.layout import Layout, Numbers, grids
 from railyard.workloads.schedule import Schedule
 
@@ -53,12 +54,17 @@ def _expert_findings(layout: Layout) -> Iterator[Finding]:
             yield _finding("EP", f"experts' group {number}", group, reason, layout)
 
 
-def lint_schedule(schedule: Schedule) -> tuple[Finding, ...]:
-    """Steps of a schedule whose transfers cross rails, each once; `ranks` are GPU numbers."""
+def lint_schedule(schedule: Schedule, nics: RailOfRank = ()) -> tuple[Finding, ...]:
+    """Steps of a schedule whose transfers cross rails, each once; `ranks` are GPU numbers.
+
+    `nics`: the rail of each rank, where GPUs share NICs.
+    """
+    rail_of = nics or range(schedule.rails)
     crossing: defaultdict[tuple[str, str], set[tuple[int, int]]] = defaultdict(set)
     for _, t in schedule.transfers:
         phase = schedule.phases[t.phase]
-        if crosses(t.src, t.dst, schedule.rails):
+        is_one_rail = rail_of[t.src % schedule.rails] == rail_of[t.dst % schedule.rails]
+        if crosses(t.src, t.dst, schedule.rails) and not is_one_rail:
             crossing[phase.kind, phase.name].add((t.src, t.dst))
     findings = []
     for (kind, name), pairs in crossing.items():

@@ -5,7 +5,7 @@ import numpy as np
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.plan import Plan
-from railyard.workloads.matrix.traffic_matrix import ways
+from railyard.workloads.matrix.traffic_matrix import nic_of_gpus, rail_of_gpus, ways
 from railyard.workloads.replay.job import Windows
 from railyard.workloads.schedule import Schedule
 
@@ -36,15 +36,18 @@ def longest_queue_s(schedule: Schedule, plan: Plan, windows: Windows) -> float:
     if fabric.definition.is_graph:
         graph = fabric.graph
         leaf = np.array([graph.leaves.index(graph.switch_of[gpu]) for gpu in plan.gpus])
+    at_nic = nic_of_gpus(schedule, fabric)
     for way in ways(src, dst, rails, fabric):
-        steps = [(src, way.enter, hb), (way.enter, way.leave, rail), (way.leave, dst, hb)]
+        steps = [(src, way.enter, hb), (at_nic[way.enter], at_nic[way.leave], rail), (way.leave, dst, hb)]
         on_way = np.zeros(len(channels))
         for a, b, rate in steps:
             has = (a != b) & (way.share > 0)
             for end in (a, b):
                 on_way += np.where(has, np.bincount(end[has], under_way[has], gpus)[end] / rate, 0.0)
-        has = (way.enter % rails != way.leave % rails) & (way.share > 0)
-        for end in (way.enter % rails, way.leave % rails):
+        near_rail = rail_of_gpus(way.enter, rails, fabric)
+        far_rail = rail_of_gpus(way.leave, rails, fabric)
+        has = (near_rail != far_rail) & (way.share > 0)
+        for end in (near_rail, far_rail):
             on_way += np.where(has, np.bincount(end[has], under_way[has], rails)[end] / uplink, 0.0)
         if fabric.definition.is_graph:
             # as if all traffic of a switch left it by one cable

@@ -168,7 +168,8 @@ export class Drawing {
     const { hosts, switches, inner, links } = this.fabric;
     const hb = new Set(links.filter((link) => link.kind === "hb").map((link) => link.b));
     const role = (...roles) => switches.filter((s) => roles.includes(s.role)).map((s) => s.name);
-    const others = inner.filter((name) => !hb.has(name) && !switches.some((s) => s.name === name));
+    const nics = [...new Set(links.filter((link) => link.kind === "nic").map((link) => link.b))];
+    const others = inner.filter((name) => !hb.has(name) && !nics.includes(name) && !switches.some((s) => s.name === name));
     const optical = role("optical");
     const isHost = (name) => hosts.some((host) => host.name === name);
     const domains = inner.filter((name) => hb.has(name) && !optical.includes(name));
@@ -176,6 +177,7 @@ export class Drawing {
       [role("spine", "core"), 86, 34],
       [[...role("rail", "single", "leaf"), ...others], optical.length ? 90 : 170, 34],
       [optical, 90, 24],
+      [nics, 62, 22],
       [hosts.map((host) => host.name), 62, 24],
       [domains, 34, 30],
     ].filter(([names]) => names.length);

@@ -12,7 +12,7 @@ function style(name) {
 function seriesOf(fabric) {
   const groups = new Map();
   fabric.links.forEach((link, i) => {
-    if (link.kind === "uplink" || link.kind === "hb") return;
+    if (["uplink", "hb", "nic"].includes(link.kind)) return;
     if (!groups.has(link.b)) groups.set(link.b, []);
     groups.get(link.b).push(i);
   });

@@ -161,7 +161,7 @@ class FaultsMeasure(Measure[FaultSpec | ScriptSpec]):
                 # only the first row of a script names it
                 title = ""
                 times = ""
-        size = f"{fabric.domains} domains x {fabric.rails} rails"
+        size = fabric.size_text
         console.print(f"[bold]faults[/] on {label}, {size}", highlight=False)
         console.print(table, "")
 

@@ -13,6 +13,7 @@ from railyard.experiments.measures.workloads.spec import labelled_workloads
 from railyard.experiments.options import plain_table
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.spec import FabricSpec
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes
 from railyard.workloads.matrix.waiting import wait_lines
 from railyard.workloads.schedule import Schedule
@@ -39,14 +40,14 @@ def print_schedules(spec: ExperimentSpec, console: Console) -> None:
     """Print each workload on each fabric: its scale, the steps of its schedule, and notes."""
     for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
         plan = nominal_plan(fabric)
-        size = f"{fabric.domains} domains x {fabric.rails} rails"
+        size = fabric.size_text
         for number, (name, workload) in enumerate(labelled_workloads(spec)):
             built = build(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{number}", spec.seed)
             factor = f"bytes times {built.scale.bytes_factor:.4g}"
             if built.scale.compute_kept < 1:
                 factor += f", computing: {100 * built.scale.compute_kept:.3g}% kept"
             console.print(f"[bold]{name}[/] on {label}, {size}: {factor}", highlight=False)
-            _print_schedule(built.schedule, console)
+            _print_schedule(built.schedule, fabric, console)
             for line in wait_lines(built.schedule, fabric):
                 console.print(line, highlight=False, soft_wrap=True)
             for note in built.notes:
@@ -89,7 +90,7 @@ def _step(schedule: Schedule, name: str, kind: str, runs: Sequence[npt.NDArray[n
     )
 
 
-def _print_schedule(schedule: Schedule, console: Console) -> None:
+def _print_schedule(schedule: Schedule, fabric: FabricSpec, console: Console) -> None:
     """Print a table of steps, then totals, computing, and the pairs that send most."""
     numbers = ("runs", "transfers", "bytes", "over rails")
     table = plain_table("step", "kind", "runs", "GPUs", *numbers[1:], right=numbers)
@@ -103,7 +104,7 @@ def _print_schedule(schedule: Schedule, console: Console) -> None:
     console.print(table)
     kinds = [f"{kind} {format_size(size)}" for kind, size in bytes_by_kind(schedule).items()]
     total = sum(schedule.matrix.values())
-    crossing = cross_rail_bytes(schedule)
+    crossing = cross_rail_bytes(schedule, fabric.rail_of_rank)
     share = "none"
     if crossing:
         share = f"{format_size(crossing)} ({100 * crossing / total:.3g}%)"

@@ -214,5 +214,5 @@ def print_rates(spec: ExperimentSpec, console: Console) -> None:
         if fabric.rail_rate == "auto":
             assumed = " (assumed for auto)"
         rates = f"rails {format_rate(plan.rail_bps)}{assumed}, HB {format_rate(plan.hb_bps)}"
-        line = f"{label}: {fabric.domains} domains x {fabric.rails} rails, {rates}"
+        line = f"{label}: {fabric.size_text}, {rates}"
         console.print(line, style="dim", highlight=False)

@@ -119,9 +119,9 @@ def _theory(schedule: Schedule, plan: Plan, seconds: Mapping[str, float], condit
         reasons |= _stated_reasons(schedule, rates, plan)
     if seconds:
         phases_on_same_links = _phases_on_same_links(schedule, rates, plan)
-        credit_s = idle_credit(schedule, _idle_credit_of_links(plan))
+        credit_s = idle_credit(schedule, _idle_credit_of_links(plan), fabric.rail_of_rank)
     if seconds and conditions.one_way is not None:
-        latency_s = latency(schedule, conditions.one_way)
+        latency_s = latency(schedule, conditions.one_way, fabric.rail_of_rank)
     if conditions.is_steered or conditions.is_faulted:
         # the equations count the fabric's own paths, with all of its links
         return _Theory(seconds, reasons, phases_on_same_links, credit_s, latency_s)

@@ -313,7 +313,7 @@ def _byte_check(
         pairs_wrong=pairs_wrong,
         rail_port_bytes=ports_counted.gpus,
         rail_expected_bytes=round(ports_expected / payload_fraction(session.plan.spec.mtu)),
-        cross_rail_bytes=max(cross_rail_bytes(sent), uplinks_out),
+        cross_rail_bytes=max(cross_rail_bytes(sent, session.plan.spec.rail_of_rank), uplinks_out),
     )
 
 

@@ -61,7 +61,7 @@ def heatmaps(analysis: Analysis, workload: str, flows: Mapping[Place, Sequence[F
     grids: dict[str, Grid] = {}
     for fabric in analysis.run.fabrics:
         if fabric.domains * fabric.rails <= _PAIRS_DRAWN:
-            grids[fabric.label] = Grid(fabric.domains, fabric.rails)
+            grids[fabric.label] = Grid(fabric.domains, fabric.rails, fabric.nics)
     alike: dict[bytes, list[Place]] = {}
     for place, of_place in flows.items():
         if place[0] in grids:

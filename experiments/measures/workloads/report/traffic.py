@@ -12,10 +12,11 @@ from railyard.topologies.addresses import gpu_of_name
 
 
 class Grid(NamedTuple):
-    """M domains of K rails: GPU number n is G(n // K, n % K)."""
+    """M domains of K rails: GPU number n is G(n // K, n % K). `nics`: the rail of each rank, where GPUs share NICs."""
 
     domains: int
     rails: int
+    nics: tuple[int, ...] = ()
 
     @property
     def gpus(self) -> int:

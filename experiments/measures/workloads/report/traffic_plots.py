@@ -105,7 +105,7 @@ def pair_shares(flows: Iterable[Flow], grid: Grid) -> str:
     for flow in one_repeat(flows):
         src = gpu_of_name(flow.src)
         dst = gpu_of_name(flow.dst)
-        sizes[_locality(src, dst)] += flow.delivered
+        sizes[_locality(src, dst, grid)] += flow.delivered
         if flow.delivered:
             pairs.add((src, dst))
     total = sum(sizes.values())
@@ -116,11 +116,12 @@ def pair_shares(flows: Iterable[Flow], grid: Grid) -> str:
     return f"{size(total)} delivered: {', '.join(shares)}. {percent(idle_share)} of GPU pairs carry nothing."
 
 
-def _locality(src: Gpu, dst: Gpu) -> str:
+def _locality(src: Gpu, dst: Gpu, grid: Grid) -> str:
     """Return whether a pair is within an HB domain, within a rail, or neither."""
     if src.domain == dst.domain:
         return "within HB domains"
-    if src.rank == dst.rank:
+    rail_of = grid.nics or range(grid.rails)
+    if rail_of[src.rank] == rail_of[dst.rank]:
         return "within rails"
     return "across both"
 
