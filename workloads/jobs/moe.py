@@ -12,7 +12,6 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import cycle, islice
 from math import ceil, gcd
 from typing import Annotated, Final
@@ -50,6 +49,7 @@ class MoeJob(Job):
     `algorithm`: the full name of the all-to-alls'.
     `micro_batches`: of each pipeline.
     `all_to_alls`: of a micro-batch at each stage.
+    `gpu_experts`: experts of a layer on each GPU.
     `pair_bytes`: D of an all-to-all.
     `boundary_bytes`: a GPU's part of a stage's output.
     `static_bytes`: D of the AllReduce of what every GPU of a stage has.
@@ -62,6 +62,7 @@ class MoeJob(Job):
     algorithm: str
     micro_batches: int
     all_to_alls: int
+    gpu_experts: int
     pair_bytes: float
     boundary_bytes: float
     static_bytes: float
@@ -130,6 +131,7 @@ def moe_job(
         algorithm=algorithm or algorithms.sizing_algorithm(ALL_TO_ALL),
         micro_batches=p.micro_batches,
         all_to_alls=all_to_alls,
+        gpu_experts=gpu_experts,
         pair_bytes=mixture.exchanged_bytes(tokens) / p.expert,
         boundary_bytes=boundary_bytes,
         static_bytes=share * FP16_BYTES * mixture.static_parameters,
@@ -179,16 +181,17 @@ def moe_schedule(job: MoeJob) -> Schedule:
     program = Program(job.placement.domains, job.placement.rails)
     iteration = moe_iteration(job)
     exchange_grids = [job.exchange_grids(stage) for stage in range(job.stages)]
-    exchange = partial(_emit_exchanges, program, iteration.each_micro_batch)
+    exchanges = list(islice(cycle(iteration.each_micro_batch), job.all_to_alls))
     if job.stages * job.micro_batches > 1:
-        count = job.all_to_alls // 2
+        half = job.all_to_alls // 2
 
         def run_pass(stage: int, step: Pass, compute_s: float) -> None:
-            exchange(exchange_grids[stage], count, compute_s, f"stage {stage}", f"{step.name}, ")
+            phases = exchanges[:half] if step.forward else exchanges[half:]
+            _emit_exchanges(program, phases, exchange_grids[stage], compute_s, f"stage {stage}", f"{step.name}, ")
 
         emit_pipeline(program, iteration, job.placement.gpus[:, :, 0].tolist(), run_pass, backward=1.0)
     else:
-        exchange(exchange_grids[0], job.all_to_alls, job.compute_s, "stage 0", "")
+        _emit_exchanges(program, exchanges, exchange_grids[0], job.compute_s, "stage 0", "")
     for stage in range(job.stages):
         groups = ((job.replica_grid(stage),), job.copy_grids(stage))
         for reduction, grids_of_stage in zip(iteration.sync, groups, strict=False):
@@ -200,15 +203,14 @@ def _emit_exchanges(
     program: Program,
     phases: Sequence[Phase],
     groups: Sequence[Grid],
-    count: int,
     compute_s: float,
     stage: str,
     step: str,
 ) -> None:
-    """Append `count` all-to-alls of all groups of a stage, the phases by turns, with computing before each."""
-    for number, phase in enumerate(islice(cycle(phases), count)):
+    """Append all-to-alls of all groups of a stage, one after the other, with computing before each."""
+    for number, phase in enumerate(phases):
         named = replace(phase, repeats=1, stage=stage, step=f"{step}all-to-all {number}")
-        algorithms.run(program, named, *groups, compute_s=compute_s / count)
+        algorithms.run(program, named, *groups, compute_s=compute_s / len(phases))
 
 
 def zipf_shares(experts: int, skew: float, seed: int) -> tuple[float, ...]:
@@ -222,6 +224,12 @@ def zipf_shares(experts: int, skew: float, seed: int) -> tuple[float, ...]:
     random.Random(seed).shuffle(weights)
     total = sum(weights)
     return tuple(weight / total for weight in weights)
+
+
+def gpu_shares(gpus: int, gpu_experts: int, skew: float, seed: int) -> tuple[float, ...]:
+    """Return the share of all tokens that each GPU of a group gets, with `gpu_experts` experts on each."""
+    shares = zipf_shares(gpus * gpu_experts, skew, seed)
+    return tuple(sum(shares[first : first + gpu_experts]) for first in range(0, len(shares), gpu_experts))
 
 
 def _uneven_algorithms() -> dict[str, str]:
@@ -273,8 +281,9 @@ class MoeSpec(Training):
         job = self._emulated_job(setting, real)
 
         def with_algorithm(job: MoeJob) -> MoeJob:
-            expert = job.placement.parallelism.expert
-            shares = zipf_shares(expert, self.skew, setting.seed) if self.skew else ()
+            shares: tuple[float, ...] = ()
+            if self.skew:
+                shares = gpu_shares(job.placement.parallelism.expert, job.gpu_experts, self.skew, setting.seed)
             return replace(job, algorithm=chosen, shares=shares)
 
         kept_job = replace(job, compute_s=job.compute_s * self.compute)

@@ -14,7 +14,7 @@ from railyard.results.theory.predict import predict_phase, predict_schedule
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import Sizes
 from railyard.workloads.collectives.all_to_all_uneven import Combine, Dispatch
-from railyard.workloads.jobs.moe import zipf_shares
+from railyard.workloads.jobs.moe import gpu_shares, zipf_shares
 from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes, line_rate_duration_s, traffic_matrix
 from railyard.workloads.schedule import Phase, Program, Rates, payload_rates
 from railyard.workloads.spec import build, parse_workload
@@ -54,6 +54,26 @@ def test_seed_decides_the_popular_experts() -> None:
     most = Counter(max(range(4), key=zipf_shares(4, 1, seed).__getitem__) for seed in range(400))
     assert all(60 <= count <= 140 for count in most.values())  # 100 each, give or take four deviations
     assert len(most) == 4
+
+
+def test_several_experts_of_a_gpu_share_its_popularity() -> None:
+    """So a GPU with four experts is less uneven than one with the most popular expert alone."""
+    experts = zipf_shares(32, 1.0, 5)
+    shares = gpu_shares(8, 4, 1.0, 5)
+    assert shares == pytest.approx([sum(experts[first : first + 4]) for first in range(0, 32, 4)])
+    assert max(shares) < max(gpu_shares(8, 1, 1.0, 5))
+    assert gpu_shares(8, 1, 1.0, 5) == zipf_shares(8, 1.0, 5)
+
+
+def test_micro_batches_dispatch_and_combine_by_turns() -> None:
+    """Of two all-to-alls of a micro-batch at a stage, the forward pass has one and the backward pass the other."""
+    parallelism = {"tensor": 1, "pipeline": 2, "data": 8, "micro_batch": 1, "global_batch": 24, "expert": 8}
+    spec = {"kind": "moe", "model": "deepseek-v3", "parallelism": parallelism, "bytes": "1MB", "skew": 1.0}
+    schedule = build(parse_workload(spec), ONLY, RAIL, HB).schedule
+    names = Counter(phase.name for phase in schedule.phases if phase.kind == "EP")
+    assert names == {"moe-dispatch": 6, "moe-combine": 6}
+    assert schedule.iteration is not None
+    assert [phase.repeats for phase in schedule.iteration.each_micro_batch] == [1, 1]
 
 
 @given(x=SIDE, y=SIDE, skew=SKEW, seed=SEED)
