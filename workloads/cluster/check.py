@@ -1,7 +1,7 @@
 """The check of a cluster for rails: places of GPUs, routes of communicators, and findings."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -139,10 +139,10 @@ class RailCheck:
     def findings(self) -> Iterator[str]:
         """Yield a sentence for everything that a reader should know or change."""
         yield from self.cluster.reports
+        yield from _order_findings(self.routes)
         for communicator in self.routes:
             yield from self._crossing_findings(communicator)
             yield from _connection_findings(communicator)
-            yield from _order_findings(communicator)
             yield from _initialization_findings(communicator)
             yield from _waiting_findings(communicator.communicator)
             yield from self._leaf_findings(communicator.communicator)
@@ -248,14 +248,17 @@ def _connection_findings(routes_of: CommunicatorRoutes) -> Iterator[str]:
         )
 
 
-def _order_findings(routes_of: CommunicatorRoutes) -> Iterator[str]:
-    communicator = routes_of.communicator
-    if not interleaved(communicator):
+def _order_findings(all_routes: Iterable[CommunicatorRoutes]) -> Iterator[str]:
+    """Yield one finding for all communicators whose ranks are dealt out to hosts, with the largest of them."""
+    dealt_out = [routes.communicator for routes in all_routes if interleaved(routes.communicator)]
+    if not dealt_out:
         return
-    places = [f"{rank} on {member.host}" for rank, member in sorted(communicator.members.items())]
+    largest = max(dealt_out, key=lambda communicator: communicator.size)
+    places = [f"{rank} on {member.host}" for rank, member in sorted(largest.members.items())]
+    more = f" and {len(dealt_out) - 1} more communicators" if len(dealt_out) > 1 else ""
     yield (
-        f"{communicator.name}: consecutive ranks are on different hosts ({_listed(places)}), so their groups leave the "
-        "HB domain. Fill one host after the other: mpirun --map-by slot, srun --distribution=block"
+        f"{largest.name}{more}: consecutive ranks are on different hosts ({_listed(places)}), so their groups leave "
+        "the HB domain. Fill one host after the other: mpirun --map-by slot, srun --distribution=block"
     )
 
 
