@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
 import typer
@@ -11,6 +12,7 @@ from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.terminal import FittingTable
 from railyard.experiments import options
 from railyard.results.format import digits
+from railyard.results.theory.collectives.own_rows import ring_constants
 from railyard.results.theory.step.answer import answer, days, parse_tokens
 from railyard.results.theory.step.hardware import Hardware, make_hardware
 from railyard.results.theory.step.interval import Interval, interval_of, job_class, outside_of_measured
@@ -79,6 +81,10 @@ def command(
         str,
         typer.Option(metavar="t=8,p=16", show_default=False, help="Say why a strategy is slower or left out."),
     ] = "",
+    nccl: Annotated[
+        Path | None,
+        typer.Option(show_default=False, help="Take the rates of collectives that your nccl-tests output shows."),
+    ] = None,
     tokens: Annotated[
         str, typer.Option(metavar="15T", show_default=False, help="Say how many days these tokens take.")
     ] = "",
@@ -96,6 +102,8 @@ def command(
     shape = load_shape(model, sequence, fused=not unfused)
     recipe = Recipe(batch or default_batch(shape.sequence), cuda_graphs=cuda_graphs)
     hardware = make_hardware(platform, gpus, domain_gpus, parse_precision(precision))
+    if nccl:
+        hardware = with_own_links(hardware, str(nccl), platform)
     space = parse_space(fix, recompute, zero)
     trained_tokens = parse_tokens(tokens) if tokens else None
     console = options.console()
@@ -139,6 +147,17 @@ def parse_precision(text: str) -> Precision:
     if text not in names:
         raise BadInput("precision", text, unknown_name_hint(text, names))
     return cast(Precision, text)
+
+
+def with_own_links(hardware: Hardware, file: str, platform: str) -> Hardware:
+    """Return the hardware with the shares of links' rates that an output of nccl-tests shows."""
+    constants = ring_constants(file, platform).constants
+    return replace(
+        hardware,
+        hb_share=min(constants.hb_efficiency, constants.ring_efficiency),
+        rail_share=constants.rail_efficiency,
+        small_group=constants.small_group,
+    )
 
 
 def parse_space(fix: str, recompute: str | None, zero: int | None) -> Space:

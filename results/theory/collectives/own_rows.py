@@ -23,6 +23,7 @@ from railyard.workloads.cluster.records import Cluster
 LEAST_BYTES: Final = 2**20
 """Smaller messages are latency alone, by other protocols."""
 LEAST_ROWS: Final = 4
+RINGS: Final[tuple[Operation, ...]] = ("all-gather", "reduce-scatter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,20 @@ def read_own(file: str, operation: Operation, platform: str) -> OwnCollectives:
         differences += list(constants_error(rows[1 - first :: 2], links, halved))
     errors = np.abs(differences)
     return OwnCollectives(fit(rows, links, reference), tuple(rows), float(np.mean(errors)), float(np.max(errors)))
+
+
+def ring_constants(file: str, platform: str) -> OwnCollectives:
+    """Return the constants of AllGather and ReduceScatter from an output of nccl-tests, of these or of AllReduce.
+
+    Switches that add make an AllReduce faster than these: then they get the efficiency of a ring on the platform.
+    """
+    collectives = {row.collective for row in read([file]).bandwidths}
+    for operation in RINGS:
+        if operation in collectives:
+            return read_own(file, operation, platform)
+    own = read_own(file, "all-reduce", platform)
+    ring_efficiency = platform_constants(platform).ring_efficiency
+    return replace(own, constants=replace(own.constants, ring_efficiency=ring_efficiency))
 
 
 def _rows(cluster: Cluster, operation: Operation, platform: str, file: str) -> list[MeasuredCollective]:

@@ -77,6 +77,20 @@ def test_days_and_unmeasured_hardware_are_noted(capsys: pytest.CaptureFixture[st
     assert "outside of" in out
 
 
+def test_own_output_with_slow_nics_takes_longer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An output whose bus bandwidth is a tenth of the NICs' rate, on two hosts of eight."""
+    lines = [f"#  Rank  {n} Group  0 Pid  {n} on  node{n // 8} device  {n % 8} [0x10] NVIDIA H100" for n in range(16)]
+    lines += [f" {2**n} {2**n // 64} float none -1 1.00 0.00 {40 * 2**n / (2**n + 2**25):.2f} 0" for n in range(20, 32)]
+    output = tmp_path / "out.txt"
+    output.write_text("\n".join(["$ all_gather_perf", *lines]) + "\n")
+    seconds: list[float] = []
+    for options in ([], ["--nccl", str(output)]):
+        assert cli.main([*JOB, "--fix", "t=16,p=1", "--json", "--top", "1", *options]) == 0
+        seconds.append(float(json.loads(capsys.readouterr().out)[0]["step_s"]))
+    assert seconds[0] < seconds[1] / 2
+    assert cli.main([*JOB, "--nccl", "none.txt"]) == 2
+
+
 def test_jobs_take_evenly_of_each_domain() -> None:
     assert make_hardware("gb200-nvl72", 144).domain_gpus == 72
     assert make_hardware("gb200-nvl72", 36).domain_gpus == 36
