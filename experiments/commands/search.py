@@ -250,7 +250,7 @@ def _notes(
     ]
     if tokens:
         spans = [f"{days(shape, recipe, tokens, value):,.1f}" for value in (seconds, low_s, high_s)]
-        number = f"{tokens:,.0f} tokens take {spans[0]} days ({spans[1]} to {spans[2]})"
+        number = f"{tokens / 1e12:,g} T tokens take {spans[0]} days ({spans[1]} to {spans[2]})"
         notes.append(f"{number} with the first, without failures")
     outside = outside_of_measured(platform, hardware.precision, shape.sequence, hardware.gpus)
     if outside:

@@ -166,6 +166,7 @@ def weigh(model: Transformer, recipe: Recipe, hardware: Hardware, space: Space) 
     """
     s = candidates(model, recipe, hardware, space.fixed)
     if not len(s):
+        _check_fixed(model, recipe, hardware, space.fixed)
         raise BadInput("gpus", hardware.gpus, f"no strategy divides {_nearest(model, recipe, hardware, space)}")
     recipes: list[Recipe] = []
     chosen: list[Strategies] = []
@@ -221,6 +222,19 @@ def _joined(parts: Iterable[Strategies]) -> Strategies:
     """Return strategies one after the other."""
     columns = zip(*(vars(part).values() for part in parts), strict=True)
     return Strategies(*map(np.concatenate, columns))
+
+
+def _check_fixed(model: Transformer, recipe: Recipe, hardware: Hardware, fixed: Mapping[str, int]) -> None:
+    """BadInput for the first fixed dimension that no strategy can have; it names the nearest sizes that work."""
+    for letter, number in fixed.items():
+        if len(candidates(model, recipe, hardware, {letter: number})):
+            continue
+        free = candidates(model, recipe, hardware, {})
+        sizes = np.unique(vars(free)[DIMENSIONS[letter]]).astype(int)
+        lower = sizes[sizes < number][-1:]
+        higher = sizes[sizes > number][:1]
+        nearest = " or ".join(f"{size:,}" for size in (*lower, *higher))
+        raise BadInput(f"fix.{letter}", number, f"divides no strategy of this model and cluster; nearest are {nearest}")
 
 
 def _nearest(model: Transformer, recipe: Recipe, hardware: Hardware, space: Space) -> str:

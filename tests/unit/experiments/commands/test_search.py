@@ -73,7 +73,7 @@ def test_explained_strategy_has_its_reasons(capsys: pytest.CaptureFixture[str]) 
 def test_days_and_unmeasured_hardware_are_noted(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*JOB, "--tokens", "1T", "--platform", "mi300x"]) == 0
     out = capsys.readouterr().out
-    assert "1,000,000,000,000 tokens take" in out
+    assert "1 T tokens take" in out
     assert "outside of" in out
 
 
@@ -117,6 +117,7 @@ IMPOSSIBLE = {
     "unknown recomputation": [*JOB[1:], "--recompute", "some"],
     "unknown dimension": [*JOB[1:], "--fix", "q=8"],
     "dimension without a number": [*JOB[1:], "--fix", "t=all"],
+    "fixed dimension that doesn't divide": [*JOB[1:], "--fix", "t=5,p=2"],
     "part of an HB domain": ["gpt-22b", "--gpus", "65", "--batch", "32"],
     "HB domains that don't fit": [*JOB[1:], "--domain-gpus", "7"],
     "too little memory": ["gpt-1t", "--gpus", "8", "--batch", "8"],
