@@ -15,6 +15,7 @@ from railyard.experiments.options import Markdown, PluginFiles, console, shows_p
 from railyard.experiments.run import folder
 from railyard.results.views import cluster as views
 from railyard.workloads.cluster.check import RailCheck
+from railyard.workloads.cluster.fabric import experiment_text
 from railyard.workloads.cluster.rails import RailMap, read_rail_map
 from railyard.workloads.cluster.reading import read
 
@@ -50,6 +51,15 @@ def command(
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", show_default=False, help="Write the page as HTML.")
     ] = None,
+    fabric: Annotated[
+        Path | None,
+        typer.Option(
+            "--fabric",
+            metavar="FILE",
+            show_default=False,
+            help="Write an experiment on fabrics with the cluster's map of GPUs to rails.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the page as JSON to stdout.")] = False,
     *,
     plugin_files: PluginFiles,
@@ -58,7 +68,11 @@ def command(
 
     Exit status 1 if one crosses: on a rail-only fabric it would wait for ever.
     """
-    outputs = {"--markdown": (markdown, views.markdown), "--html": (html, views.html)}
+    outputs = {
+        "--markdown": (markdown, views.markdown),
+        "--html": (html, views.html),
+        "--fabric": (fabric, lambda check: experiment_text(check, "--fabric").encode()),
+    }
     folder.check_outputs({option: path for option, (path, _) in outputs.items()})
     rail_map = read_rail_map(rails, "--rails") if rails else RailMap()
     rail_map = replace(rail_map, gpus_per_nic=gpus_per_nic)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from railyard.experiments import cli
+from railyard.experiments.spec import loading
 from tests.import_graph import ROOT
 
 LOGS = ROOT / "tests" / "cluster_logs"
@@ -37,6 +38,19 @@ def test_nothing_known_is_not_called_working(tmp_path: Path, capsys: pytest.Capt
     assert cli.main(["check", str(tmp_path / "short.log"), "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["communicators"]
     assert (row["rail_only"], row["rail_optimized"]) == ("not known", "not known")
+
+
+def test_fabric_has_the_clusters_map_of_gpus_to_rails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "cluster.yaml"
+    assert cli.main(["check", str(LOGS / "shared-nics.log"), "--fabric", str(path)]) == 0
+    spec = loading.load_any(str(path))
+    assert [fabric.rail_of_rank for fabric in spec.gpu_fabrics] == [(0, 0, 1, 1)] * 2
+    assert [fabric.domains for fabric in spec.gpu_fabrics] == [2, 2]
+    (tmp_path / "map.yaml").write_text("node0: {0: 0, 1: 1}\nnode1: {0: 1, 1: 0}\n")
+    words = ["--rails", str(tmp_path / "map.yaml"), "--fabric", str(path)]
+    capsys.readouterr()
+    assert cli.main(["check", str(LOGS / "shared-nics.log"), *words]) == 2
+    assert "node1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
