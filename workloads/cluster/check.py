@@ -73,7 +73,8 @@ class RailCheck:
         if self.crossing or self.crossing_channels:
             return "crosses"
         counts = [communicator.counts for communicator in self.routes]
-        if any(count[Route.UNKNOWN] for count in counts) or any(routes.is_unconnected for routes in self.routes):
+        lacking = any(routes.is_unconnected or routes.partly_connected for routes in self.routes)
+        if lacking or any(count[Route.UNKNOWN] for count in counts):
             return "unknown"
         return "ready" if any(counts) or self.cluster.ring_channels else "none"
 
@@ -245,6 +246,13 @@ def _connection_findings(routes_of: CommunicatorRoutes) -> Iterator[str]:
         yield (
             f"{routes_of.communicator.name}: the log has none of its connections. NCCL makes them at the first "
             "collective, so the log may end before it"
+        )
+    ranks = routes_of.partly_connected
+    if ranks:
+        names = _listed([f"rank {rank}" for rank in ranks])
+        yield (
+            f"{routes_of.communicator.name}: the log lacks connections of {len(ranks)} of "
+            f"{routes_of.communicator.size} ranks ({names}). It is cut off, or not of all hosts"
         )
 
 

@@ -4,7 +4,7 @@ A rail is where a NIC is plugged in, not a GPU's number: GPUs share NICs, as eig
 of the cabling, NIC number n of every host is taken to be on rail n.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -183,6 +183,25 @@ class CommunicatorRoutes:
         """True if it spans hosts and was initialized, and the log has no connection."""
         communicator = self.communicator
         return bool(communicator.initialized) and len(communicator.hosts) > 1 and not self.connections
+
+    @property
+    def partly_connected(self) -> tuple[int, ...]:
+        """The ranks that lack a connection which a channel's ring or tree has from and to each; none without any."""
+        communicator = self.communicator
+        if communicator.is_traced or communicator.size < 2:
+            return ()
+        senders: defaultdict[int, set[int]] = defaultdict(set)
+        receivers: defaultdict[int, set[int]] = defaultdict(set)
+        for connection, sides in communicator.connections.items():
+            is_tree_of_switches = sides.sender is not None and sides.sender.transport == "COLLNET"
+            if not connection.is_p2p and not is_tree_of_switches:
+                senders[connection.channel].add(connection.src)
+                receivers[connection.channel].add(connection.dst)
+        complete = set(range(communicator.size))
+        lacking: set[int] = set()
+        for channel in {*senders, *communicator.rings} if senders else ():
+            lacking |= complete - (senders[channel] & receivers[channel])
+        return tuple(sorted(lacking))
 
     @property
     def missing(self) -> tuple[int, ...]:

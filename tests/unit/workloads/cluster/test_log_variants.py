@@ -111,3 +111,27 @@ def test_log_of_another_grammar_is_refused(tmp_path: Path) -> None:
     lines = [line(0, "NCCL version 3.7.1+cuda14.0"), line(0, "lane 0 of 8: rank 0 joins rank 1 by NIC 3")]
     with pytest.raises(BadInput, match=r"a\.log.*3\.7\.1"):
         check_of(tmp_path, lines)
+
+
+def test_ring_without_all_connections_is_not_ready(tmp_path: Path) -> None:
+    lines = [initialized(rank, 3, "0x5") for rank in range(3)]
+    sides = [connection(src, (src + 1) % 3, (0, 0)) for src in range(3)]
+    assert check_of(tmp_path, [*lines, *sides[0], *sides[1], *sides[2]]).verdict == "ready"
+    check = check_of(tmp_path, [*lines, *sides[0], *sides[1]])
+    assert check.routes[0].partly_connected == (0, 2)
+    assert check.verdict == "unknown"
+    assert any("2 of 3 ranks (rank 0, rank 2)" in finding for finding in check.findings())
+
+
+def test_channel_without_connections_is_not_ready(tmp_path: Path) -> None:
+    lines = [*connection(0, 1, (0, 0)), *connection(1, 0, (0, 0))]
+    lines += [line(0, f"Channel 0{channel}/02 :    0   1") for channel in range(2)]
+    lines += [initialized(rank, 2, "0x5") for rank in range(2)]
+    assert check_of(tmp_path, lines).verdict == "unknown"
+    assert check_of(tmp_path, [*lines[:5], *lines[6:]]).verdict == "ready"
+
+
+def test_sends_join_only_their_own_ranks(tmp_path: Path) -> None:
+    lines = [initialized(rank, 3, "0x5") for rank in range(3)]
+    lines += [text.replace("Channel 00/0", "Channel 00/1") for text in connection(0, 1, (0, 0))]
+    assert check_of(tmp_path, lines).verdict == "ready"
