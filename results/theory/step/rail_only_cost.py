@@ -2,7 +2,8 @@
 
 Expert-parallel groups are grids of x GPUs in each of y HB domains. Only their all-to-alls differ between the fabrics:
 Rail-only Eq. 2 (rail-optimized, straight) and Eq. 3 (rail-only, HB domains first). A group may leave GPUs of a domain
-idle, so that groups need fewer domains; times are then of as many GPUs as the domains have.
+idle, so that groups need fewer domains; times are then of as many GPUs as the domains have. Rates are those that large
+collectives get.
 """
 
 from collections.abc import Callable, Iterator
@@ -96,8 +97,8 @@ def expert_cost(model: Transformer, hardware: Hardware, expert: int, recipe: Rec
     strategy = one_strategy(data=expert, expert=expert, micro_batch=MICRO_BATCH)
     computing = compute_time(model, recipe or Recipe(global_batch=expert, cuda_graphs=True), hardware, strategy)
     compute_s = float((computing.layers_s + computing.output_s)[0])
-    hb = hardware.hb_bytes_per_s
-    rail = hardware.rail_bytes_per_s
+    hb = hardware.hb_rate
+    rail = hardware.rail_rate
     pair_bytes = mixture.exchanged_bytes(MICRO_BATCH * model.sequence) / expert
 
     def straight_s(place: Placement) -> float:

@@ -18,17 +18,20 @@ MIXTRAL = load_transformer("mixtral-8x7b")
 
 def test_deepseek_on_8_domains_of_h100_by_hand() -> None:
     """58 layers x 4 all-to-alls; 4,096 tokens to 8 experts of 64 GPUs, 7,168 values of 2 bytes each."""
-    cost = expert_cost(DEEPSEEK, make_hardware("h100", 512, 8), 64)
+    hardware = make_hardware("h100", 512, 8)
+    cost = expert_cost(DEEPSEEK, hardware, 64)
     pair_bytes = 4096 * 8 * 7168 * 2 / 64
-    straight_s = 58 * 4 * 8 * 7 * pair_bytes / 50e9
-    forwarding_s = 58 * 4 * 8 * 7 * pair_bytes / 450e9
-    assert str(cost.rail_only.placement) == str(cost.rail_optimized.placement) == "8 x 8"
+    straight_s = 58 * 4 * 8 * 7 * pair_bytes / hardware.rail_rate
+    forwarded_s = straight_s + 58 * 4 * 8 * 7 * pair_bytes / hardware.hb_rate
+    # a group along a rail, a GPU in each of 64 domains, has nothing to forward
+    on_a_rail_s = 58 * 4 * 63 * pair_bytes / hardware.rail_rate
+    assert str(cost.rail_optimized.placement) == "8 x 8"
     assert cost.rail_optimized.all_to_all_s == pytest.approx(straight_s)
-    assert cost.rail_only.all_to_all_s == pytest.approx(straight_s + forwarding_s)
-    assert cost.cost == pytest.approx(forwarding_s / (cost.compute_s + straight_s))
+    assert cost.rail_only.all_to_all_s == pytest.approx(min(forwarded_s, on_a_rail_s))
+    assert cost.cost == pytest.approx((cost.rail_only.all_to_all_s - straight_s) / (cost.compute_s + straight_s))
     # 8 experts are in 4.6 of the 7 other domains on average
     other_domains = 7 * (1 - (7 / 8) ** 8)
-    deduplicated_s = 58 * 4 * 4096 * 7168 * 2 * (other_domains / 50e9 + 8 * 7 / 8 / 450e9)
+    deduplicated_s = 58 * 4 * 4096 * 7168 * 2 * (other_domains / hardware.rail_rate + 7 / hardware.hb_rate)
     assert cost.rail_only_deduplicated.all_to_all_s == pytest.approx(deduplicated_s)
 
 
