@@ -34,7 +34,9 @@ def command(
     ] = Path("claims"),
     only: Annotated[
         str,
-        typer.Option("--mark", metavar="MARK", show_default=False, help=f"Only those of a mark: {', '.join(MARKS)}."),
+        typer.Option(
+            "--mark", metavar="MARK", show_default=False, help="Only those of a mark: differs, not measured, ..."
+        ),
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the claims as JSON.")] = False,
 ) -> int:

@@ -35,12 +35,12 @@ def run(path: str, *command: str, **variables: str) -> str:
     ("line", "completions"),
     [
         ("railyard des", {"describe"}),
-        ("railyard run mo", {"moe-slowdown", "moving-hotspot"}),
+        ("railyard run mo", {"moe-iteration", "moe-slowdown", "moving-hotspot"}),
         ("railyard describe quick", {"quickstart"}),
         ("railyard predict tab", {"table2"}),
         ("railyard lint gpt-1t", {"gpt-1t"}),
         ("railyard search gpt-1t --plat", {"--platform"}),
-        ("railyard search gpt-1t --platform h", {"h100"}),
+        ("railyard search gpt-1t --platform h", {"h100", "h200", "h800"}),
         ("railyard exec no-such-run d0", set()),
     ],
 )
