@@ -23,7 +23,7 @@ VERDICTS: Final = {
 EXPECTED_VERDICTS: Final = {
     "crosses": "Not ready for rails: {crossing} of {all} connections that the calls need cross rails, by their places.",
     "ready": "Ready for rails: none of {all} connections that the calls need crosses rails, by their places.",
-    "unknown": "Not known: of {all} connections that the calls need, {unknown} are between ranks of no known place.",
+    "unknown": "Not known: the files lack calls or places of ranks ({unknown} of {all} connections that calls need).",
     "none": "Not known: the calls need no connection.",
 }
 """Verdicts on traces, which have no connections: those that follow from their calls."""

@@ -52,6 +52,7 @@ class TracedRank:
 
     def __init__(self, cluster: Cluster, rank: int) -> None:
         """`rank`: of the job."""
+        cluster.traced_ranks.add(rank)
         self._cluster = cluster
         self._rank = rank
         self._parts: dict[str, CommunicatorPart] = {}

@@ -74,7 +74,7 @@ class RailCheck:
             return "crosses"
         counts = [communicator.counts for communicator in self.routes]
         lacking = any(routes.is_unconnected or routes.partly_connected for routes in self.routes)
-        if lacking or any(count[Route.UNKNOWN] for count in counts):
+        if self.untraced_ranks or lacking or any(count[Route.UNKNOWN] for count in counts):
             return "unknown"
         return "ready" if any(counts) or self.cluster.ring_channels else "none"
 
@@ -132,6 +132,15 @@ class RailCheck:
         return tuple((nics[number].name if number in nics else "") or f"NIC {number}" for number in numbers)
 
     @property
+    def untraced_ranks(self) -> tuple[int, ...]:
+        """The ranks of a traced job whose calls no file has: their sends and their other groups aren't known."""
+        ranks: set[int] = set()
+        for communicator in self.cluster.communicators:
+            if communicator.is_traced:
+                ranks.update(communicator.global_ranks.values())
+        return tuple(sorted(ranks - self.cluster.traced_ranks))
+
+    @property
     def is_expected(self) -> bool:
         """True if no file has a connection, and all follow from the places of ranks and their calls."""
         connected = [communicator for communicator in self.cluster.communicators if communicator.connections]
@@ -140,6 +149,9 @@ class RailCheck:
     def findings(self) -> Iterator[str]:
         """Yield a sentence for everything that a reader should know or change."""
         yield from self.cluster.reports
+        if self.untraced_ranks:
+            names = _listed([f"rank {rank}" for rank in self.untraced_ranks])
+            yield f"no file has the calls of {names}: their sends and their other groups aren't known"
         yield from _order_findings(self.routes)
         for communicator in self.routes:
             yield from self._crossing_findings(communicator)

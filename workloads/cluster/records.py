@@ -205,6 +205,8 @@ class Cluster:
     warnings: Counter[str] = field(default_factory=Counter)
     versions: Counter[str] = field(default_factory=Counter)
     sources: list[Source] = field(default_factory=list)
+    traced_ranks: set[int] = field(default_factory=set)
+    """Ranks of the job whose calls a file has."""
     ranks_per_host: int | None = None
     """Ranks of the job on each host, one host after the other, as a trace says it; None if none does."""
     reports: dict[str, None] = field(default_factory=dict)

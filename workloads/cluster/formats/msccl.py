@@ -35,6 +35,7 @@ class MscclAlgorithm(DocumentFormat):
             part = CommunicatorPart(f"rank {rank}", f"{source.file} {title}", size=count, rank=rank)
             part.title = title
             part.global_rank = rank
+            cluster.traced_ranks.add(rank)
             part.group = tuple(range(count))
             part.is_traced = True
             for block in gpu.iter("tb"):
