@@ -13,7 +13,14 @@ from railyard.core.errors import BadInput, nearest_multiples, unknown_name_hint
 from railyard.experiments.predict.output import Predicted
 from railyard.results.format import percent
 from railyard.results.plots import style
-from railyard.results.theory.collectives.fit import LARGE, constants_from, interval_share, links_of, platform_constants
+from railyard.results.theory.collectives.fit import (
+    LARGE,
+    constants_from,
+    interval_share,
+    links_of,
+    measured,
+    platform_constants,
+)
 from railyard.results.theory.collectives.own_rows import OwnCollectives, group_of, operation_named, read_own
 from railyard.results.theory.collectives.times import FloatArray, Operation, bus_factor, collective_s, ideal_s
 from railyard.topologies.platforms import PLATFORMS
@@ -180,7 +187,7 @@ def _notes(job: _Job) -> Iterator[str]:
     yield f"9 of 10 measured rows that were not fitted are within {narrow} from 64 MiB on, and within {wide} below"
     # from here on: where the job lies outside what was measured
     source = constants_from(job.platform)
-    if source != PLATFORMS[job.platform].name:
+    if job.platform not in {row.platform for row in measured()}:
         yield f"no output of {job.platform} is in the data: constants of {source}, with the rates of {job.platform}"
     if domains > 2:
         yield f"measured were at most 2 HB domains: {domains:,} are extrapolated"

@@ -32,7 +32,10 @@ SIMILAR: Final = {
     "h200": "h100", "h800": "h100", "gh200": "h100",
     "b300": "b200", "gb200-nvl72": "b200", "gb300-nvl72": "b200",
 }  # fmt: skip
-"""Platforms without rows to fit, with the one of the same links whose constants they take; others take the A100's."""
+"""Platforms whose links are those of another one: they have its constants, fitted on the rows of all of them.
+
+Platforms without rows take the A100's.
+"""
 RAIL_EFFICIENCY: Final = 0.94
 """Where rows don't tell: 46 to 48 GB/s of a NIC's 50, as NCCL's authors expect (nccl-tests, issue 290)."""
 LARGE: Final = 2**26
@@ -44,7 +47,7 @@ QUANTILE: Final = 0.9
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCollective:
-    """A row of nccl-tests. `use`: fit, held out or never. `x` GPUs in each of `y` HB domains."""
+    """A row of nccl-tests. `use`: fit or held out. `x` GPUs in each of `y` HB domains."""
 
     source: str
     platform: str
@@ -87,16 +90,18 @@ def links_of(platform: Platform) -> Links:
 
 def constants_from(platform: str) -> str:
     """Return the platform whose rows the constants of a platform come from."""
-    if platform in {row.platform for row in measured() if row.use == "fit"}:
+    if platform in SIMILAR:
+        return SIMILAR[platform]
+    if platform in {row.platform for row in measured()}:
         return platform
-    return SIMILAR.get(platform, REFERENCE)
+    return REFERENCE
 
 
 @cache
 def platform_constants(platform: str) -> CollectiveConstants:
     """Return the constants of a platform, by its name or its file's path, from the rows of measured.csv."""
     source = constants_from(platform)
-    rows = [row for row in measured() if row.platform == source and row.use == "fit"]
+    rows = [row for row in measured() if row.use == "fit" and constants_from(row.platform) == source]
     if source == REFERENCE:
         return _reference(rows, links_of(PLATFORMS[source]))
     return fit(rows, links_of(PLATFORMS[source]), platform_constants(REFERENCE))
