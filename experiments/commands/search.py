@@ -31,6 +31,7 @@ COLUMNS = (
     "computing", "network", "bubble",
 )  # fmt: skip
 COMPUTING: Final = ("matmul_s", "attention_s", "memory_s", "launch_s", "output_s", "optimizer_s")
+FSDP: Final = 3
 BUBBLE: Final = ("bubble_s", "imbalance_s")
 
 
@@ -115,9 +116,9 @@ def command(
     if variants:
         indices = list(map(int, weighed.order()))
         kind = "strategies"
-    interval = interval_of(job_class(PLATFORMS[platform].name, hardware.precision, bool(shape.moe_layers)))
+    name = PLATFORMS[platform].name
     if as_json:
-        rows = [_json_row(shape, hardware, weighed, index, interval) for index in indices[:top]]
+        rows = [_json_row(shape, hardware, weighed, index, name) for index in indices[:top]]
         print(json.dumps(rows, indent=1))
         return 0
     title = (
@@ -127,8 +128,7 @@ def command(
     )
     console.print(title, style="bold", highlight=False, soft_wrap=True)
     console.print(_table(shape, hardware, weighed, indices[:top]))
-    fastest = float(weighed.seconds[indices[0]])
-    for note in _notes(shape, recipe, hardware, PLATFORMS[platform].name, interval, fastest, trained_tokens):
+    for note in _notes(shape, hardware, weighed, indices[:top], name, trained_tokens):
         console.print(f"note: {note}", style="dim", highlight=False, soft_wrap=True)
     return 0
 
@@ -215,11 +215,10 @@ def _parts(times: StepTime) -> tuple[float, float, float]:
     return computing, float(times.total_s[0]) - computing - bubble, bubble
 
 
-def _json_row(
-    shape: Transformer, hardware: Hardware, weighed: Weighed, index: int, interval: Interval
-) -> dict[str, Any]:
+def _json_row(shape: Transformer, hardware: Hardware, weighed: Weighed, index: int, platform: str) -> dict[str, Any]:
     """Return a strategy with its recipe, figures and times."""
     recipe = weighed.recipe(index)
+    interval = _interval(shape, hardware, recipe, platform)
     seconds = float(weighed.seconds[index])
     times = step_time(shape, recipe, hardware, weighed.strategy(index))
     row: dict[str, Any] = dict(weighed.strategies.at(index))
@@ -231,27 +230,40 @@ def _json_row(
     return row
 
 
+def _interval(shape: Transformer, hardware: Hardware, recipe: Recipe, platform: str) -> Interval:
+    """Return the interval of measured times over predicted ones for a job of the recipe."""
+    return interval_of(job_class(platform, hardware.precision, bool(shape.moe_layers), recipe.zero == FSDP))
+
+
 def _notes(
     shape: Transformer,
-    recipe: Recipe,
     hardware: Hardware,
+    weighed: Weighed,
+    indices: list[int],
     platform: str,
-    interval: Interval,
-    seconds: float,
     tokens: float | None,
 ) -> list[str]:
-    """Return what the table leaves open: the interval, days, and where the job lies outside of measured ones."""
-    low_s = seconds * interval.low
-    high_s = seconds * interval.high
-    notes = [
-        f"four of five measured steps took {interval.low:.2f} to {interval.high:.2f} times the predicted time "
-        f"({interval.rows} steps of {interval.models} models that nothing was fitted on: {interval.of}): the first "
-        f"takes {digits(low_s, 3)} to {digits(high_s, 3)} s"
-    ]
-    if tokens:
-        spans = [f"{days(shape, recipe, tokens, value):,.1f}" for value in (seconds, low_s, high_s)]
-        number = f"{tokens / 1e12:,g} T tokens take {spans[0]} days ({spans[1]} to {spans[2]})"
-        notes.append(f"{number} with the first, without failures")
+    """Return what the table leaves open: intervals, days, and where the job lies outside of measured ones."""
+    notes: list[str] = []
+    for is_fsdp in (True, False):
+        shown = [index for index in indices if (weighed.recipe(index).zero == FSDP) == is_fsdp]
+        if not shown:
+            continue
+        recipe = weighed.recipe(shown[0])
+        interval = _interval(shape, hardware, recipe, platform)
+        seconds = float(weighed.seconds[shown[0]])
+        low_s = seconds * interval.low
+        high_s = seconds * interval.high
+        name = "ZeRO 3" if is_fsdp else f"ZeRO {recipe.zero}"
+        notes.append(
+            f"{name}: four of five measured steps took {interval.low:.2f} to {interval.high:.2f} times the predicted "
+            f"time ({interval.rows} steps of {interval.models} models that nothing was fitted on: {interval.of}): the "
+            f"fastest takes {digits(low_s, 3)} to {digits(high_s, 3)} s"
+        )
+        if tokens:
+            spans = [f"{days(shape, recipe, tokens, value):,.1f}" for value in (seconds, low_s, high_s)]
+            number = f"{tokens / 1e12:,g} T tokens take {spans[0]} days ({spans[1]} to {spans[2]})"
+            notes.append(f"{number} with the fastest of {name}, without failures")
     outside = outside_of_measured(platform, hardware.precision, shape.sequence, hardware.gpus)
     if outside:
         notes.append(f"outside of what was measured: {'; '.join(outside)}")

@@ -1,8 +1,8 @@
 """Intervals of predicted times, from the errors of measured steps that nothing was fitted on.
 
-An interval is to hold four of five steps of the job's class: the same generation of GPUs, number format, and dense or
-MoE. Rows of one model are alike, so each model counts as much as any other, however many rows it has. A class with too
-few models takes those of its generation, and then all.
+An interval is to hold four of five steps of the job's class: the same generation of GPUs, number format, dense or
+MoE, and FSDP or not. Rows of one model are alike, so each model counts as much as any other, however many rows it has.
+A class with too few models takes those of its generation, and then all.
 """
 
 import math
@@ -17,8 +17,8 @@ import numpy as np
 from railyard.results.theory.step.holdout.rows import MeasuredStep, measured_steps, predicted_s
 
 COVERAGE: Final = 0.8
-TAIL: Final = 0.07
-"""Share of rows beyond each bound. Half of what `COVERAGE` leaves would hold 72% of the rows of a model left out."""
+TAIL: Final = 0.085
+"""Share of rows beyond each bound. Half of what `COVERAGE` leaves would hold 77% of the rows of a model left out."""
 MIN_MODELS: Final = 5
 GENERATIONS: Final = {
     "a100": "A100",
@@ -40,6 +40,7 @@ class JobClass:
     generation: str
     precision: str
     is_moe: bool
+    is_fsdp: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +64,14 @@ class _Residual:
     value: float
 
 
-def job_class(platform: str, precision: str, is_moe: bool) -> JobClass:
+def job_class(platform: str, precision: str, is_moe: bool, is_fsdp: bool) -> JobClass:
     """Return the class of a job on a platform."""
-    return JobClass(GENERATIONS.get(platform, ""), precision, is_moe)
+    return JobClass(GENERATIONS.get(platform, ""), precision, is_moe, is_fsdp)
 
 
 def class_of_row(row: MeasuredStep) -> JobClass:
     """Return the class of a measured step."""
-    return job_class(row["platform"], row["precision"], row.is_moe)
+    return job_class(row["platform"], row["precision"], row.is_moe, row.recipe.zero == 3)
 
 
 @cache
@@ -88,11 +89,15 @@ def interval_of(wanted: JobClass, without_model: str = "") -> Interval:
     """Return the interval of a class. `without_model`: a model whose rows are left out, to judge its own rows."""
     # rows of the same model are alike, so they would make their own interval too narrow
     residuals = [residual for residual in _residuals() if residual.model != without_model]
-    same_generation = [r for r in residuals if r.job_class.generation == wanted.generation]
+    alike = [r for r in residuals if r.job_class.is_moe == wanted.is_moe]
+    same_sharding = [r for r in alike if r.job_class.is_fsdp == wanted.is_fsdp]
+    same_generation = [r for r in same_sharding if r.job_class.generation == wanted.generation]
+    sharding = "with FSDP" if wanted.is_fsdp else "without FSDP"
     groups = (
-        ("same GPUs, number format and kind of model", [r for r in same_generation if r.job_class == wanted]),
-        ("same GPUs and kind of model", [r for r in same_generation if r.job_class.is_moe == wanted.is_moe]),
-        ("same kind of model on any GPUs", [r for r in residuals if r.job_class.is_moe == wanted.is_moe]),
+        (f"same GPUs, number format and kind of model, {sharding}", [r for r in residuals if r.job_class == wanted]),
+        (f"same GPUs and kind of model, {sharding}", same_generation),
+        (f"same kind of model on any GPUs, {sharding}", same_sharding),
+        ("same kind of model on any GPUs", alike),
         ("any model on any GPUs", residuals),
     )
     for name, rows in groups:

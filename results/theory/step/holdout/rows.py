@@ -23,6 +23,7 @@ TITLES: Final = {
     "vtrain": "A100, GPT of 2021/22",
     "dgxc": "H100",
     "mpt": "A100, MPT with FSDP",
+    "mpt-h100": "H100, MPT with FSDP of 2023",
     "bridge": "Megatron-Bridge",
 }
 
@@ -98,7 +99,7 @@ class MeasuredStep:
         title = TITLES[self["table"]]
         if self["table"] == "dgxc":
             return f"{title} {self['precision']}"
-        if self["table"] == "mpt":
+        if self["table"] in ("mpt", "mpt-h100"):
             if int(self["sequence"]) > LONG_SEQUENCE:
                 return f"{title}, longer"
             return f"{title}, s <= {LONG_SEQUENCE:,}"

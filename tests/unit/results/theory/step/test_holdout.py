@@ -21,7 +21,7 @@ def test_fitted_rows_are_the_allowed_rows() -> None:
         ("bridge", "25.11"): 28,
     }
     assert Counter(row["table"] for row in measured_steps()) == {
-        "korthikanti": 8, "megatron": 10, "vtrain": 109, "dgxc": 36, "mpt": 139, "bridge": 205,
+        "korthikanti": 8, "megatron": 10, "vtrain": 109, "dgxc": 36, "mpt": 139, "mpt-h100": 62, "bridge": 205,
     }  # fmt: skip
 
 
@@ -50,16 +50,21 @@ def test_intervals_hold_most_rows_held_out() -> None:
     assert inside / len(held_out) == pytest.approx(COVERAGE, abs=0.05)
 
 
+def models_of(platform: str, precision: str, is_moe: bool = False, is_fsdp: bool = False) -> int:
+    """Return how many models the interval of a class is from."""
+    return interval_of(job_class(platform, precision, is_moe, is_fsdp)).models
+
+
 def test_classes_of_few_models_take_a_wider_class() -> None:
-    assert interval_of(job_class("a100", "bf16", is_moe=False)).models == 17
-    # three models were measured on H100 in bf16, five in any format
-    assert interval_of(job_class("h100", "bf16", is_moe=False)).models == 5
-    dense = {row["model"] for row in measured_steps() if row.can_be_predicted and not (row.is_moe or row.fitted)}
-    unmeasured = interval_of(job_class("mi300x", "fp8", is_moe=False))
-    assert unmeasured.models == len(dense)
-    # no MoE row of H100 is of enough models, and all of them scatter widely
-    moe = interval_of(job_class("h100", "fp8", is_moe=True))
-    assert moe.high / moe.low > unmeasured.high / unmeasured.low
+    assert models_of("a100", "bf16") == 8
+    # three models were measured on H100 in bf16 without FSDP, five in any format
+    assert models_of("h100", "bf16") == models_of("h100", "fp8") == 5
+    assert models_of("h100", "bf16", is_fsdp=True) == 7
+    assert models_of("mi300x", "fp8") > 12
+    # no MoE rows of H100 are of enough models, and all of them scatter widely
+    dense = interval_of(job_class("mi300x", "fp8", is_moe=False, is_fsdp=False))
+    moe = interval_of(job_class("h100", "fp8", is_moe=True, is_fsdp=False))
+    assert moe.high / moe.low > dense.high / dense.low
 
 
 def test_jobs_beyond_all_measured_steps_are_named() -> None:
