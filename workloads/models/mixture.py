@@ -4,14 +4,15 @@ Units: parameters and FLOPs of the whole model; bytes of 16-bit values.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from railyard.core.errors import BadInput, nearest_divisors
 from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel, load_model
 from railyard.workloads.models.transformer import Transformer
 from railyard.workloads.placement.layout import Parallelism
 
-# forward and twice as much backward
-PASSES = 3
+# forward, and twice as much backward
+PASSES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,20 +62,17 @@ class ExpertCost:
     @property
     def cost(self) -> float:
         """Share by which a step takes longer on rail-only, where computing waits for all-to-alls."""
-        return self._ratio(self.rail_only, self.rail_optimized, self._in_turn_s) - 1
+        return self._in_turn_s(self.rail_only) / self._in_turn_s(self.rail_optimized) - 1
 
     @property
     def overlapped_cost(self) -> float:
         """The same where all-to-alls run beside the computing of another micro-batch, at their best."""
-        return self._ratio(self.rail_only, self.rail_optimized, self._beside_s) - 1
+        return self._beside_s(self.rail_only) / self._beside_s(self.rail_optimized) - 1
 
     @property
     def deduplicated_cost(self) -> float:
         """The same where each fabric may take all-to-alls that send a token once to each HB domain, in turn."""
-        return self._ratio(self.rail_only_deduplicated, self.rail_optimized_deduplicated, self._in_turn_s) - 1
-
-    def _ratio(self, slow: FabricStep, fast: FabricStep, step_s: Callable[[FabricStep], float]) -> float:
-        return step_s(slow) / step_s(fast)
+        return self._in_turn_s(self.rail_only_deduplicated) / self._in_turn_s(self.rail_optimized_deduplicated) - 1
 
     def _in_turn_s(self, step: FabricStep) -> float:
         return (self.compute_s + step.all_to_all_s) * step.idle_factor
