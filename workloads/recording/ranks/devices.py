@@ -59,8 +59,10 @@ class CpuTensors(TorchFunctionMode):
         options = {key: cpu_device(value) for key, value in (kwargs or {}).items() if key != "pin_memory"}
         if name == "type" and isinstance(args[0], torch.Tensor):
             return _type(function, arguments, options)
-        if name == "to" and len(args) > 1 and _is_gpu(args[1]):
-            arguments[1] = CPU
+        # Tensor.to has the tensor first, Module.to parses the device alone
+        place = {"to": 1, "_parse_to": 0}.get(name, len(args))
+        if place < len(args) and _is_gpu(args[place]):
+            arguments[place] = CPU
         if _is_gpu(options.get("device")):
             options["device"] = CPU
         return function(*arguments, **options)
@@ -129,6 +131,13 @@ def _replace_cuda(recorder: Recorder, gpus: int, local_rank: int) -> None:
         if index is not None:
             current[0] = index
 
+    def exchange_device(index: int) -> int:
+        previous = current[0]
+        # -1: stay
+        if index >= 0:
+            current[0] = index
+        return previous
+
     replaced: dict[str, Any] = {
         "is_available": _constant(True),
         "is_initialized": _constant(True),
@@ -137,6 +146,8 @@ def _replace_cuda(recorder: Recorder, gpus: int, local_rank: int) -> None:
         "device_count": _constant(gpus),
         "current_device": lambda: current[0],
         "set_device": set_device,
+        "_exchange_device": exchange_device,
+        "_maybe_exchange_device": exchange_device,
         "get_device_properties": _constant(properties),
         "get_device_name": _constant(GPU_NAME),
         "get_device_capability": _constant(CAPABILITY),

@@ -1,11 +1,13 @@
 """Bytes and floating-point operations of recorded programs are those of closed forms."""
 
+import re
+import time
 from pathlib import Path
 
 import pytest
 
 from railyard.experiments import cli
-from tests.unit.experiments.commands.test_record.recordings import SCRIPTS, bytes_by_operation, record, trace_of
+from tests.unit.experiments.commands.test_record.recordings import SCRIPTS, bytes_by_operation, record, script, trace_of
 
 pytest.importorskip("torch", reason="PyTorch is missing: script/bootstrap record")
 
@@ -112,3 +114,54 @@ def test_uneven_routing_is_that_of_a_real_run(tmp_path: Path, capsys: pytest.Cap
     splits = [operation for operation in trace_of(folder)["programs"][0]["operations"] if "sends" in operation]
     assert len(splits) == 3
     assert len(set(splits[0]["sends"])) > 1
+
+
+COMMON_CALLS = """
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+import os, subprocess
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8).to(rank), device_ids=[rank])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = TensorDataset(torch.randn(64, 8))
+loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data), num_workers=1, pin_memory=True)
+with torch.cuda.device(rank):
+    torch.zeros(2, device=rank)
+started = subprocess.Popen(["sleep", "600"])
+print("pid", started.pid)
+scaler = torch.amp.GradScaler("cuda", init_scale=1.0)
+with torch.profiler.profile() as profiler:
+    for (batch,) in loader:
+        torch.cuda.nvtx.range_push("step")
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = model(batch.cuda(non_blocking=True)).sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        profiler.step()
+        losses = [None] * 2
+        dist.all_gather_object(losses, loss.item())
+        if rank == 0:
+            torch.save(model.state_dict(), "checkpoint.pt")
+        dist.barrier()
+        torch.load("checkpoint.pt", map_location=f"cuda:{rank}")
+"""
+
+
+def test_common_calls_of_scripts_are_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Loaders with workers, checkpoints, mixed precision, a profiler and a program that the script leaves behind."""
+    monkeypatch.chdir(tmp_path)
+    # a file of the working folder hides no module of Python
+    (tmp_path / "queue.py").write_text("raise SystemExit(1)\n")
+    (tmp_path / "code").mkdir()
+    path = script(tmp_path / "code", COMMON_CALLS)
+    assert record("--ranks", "2", "--show", "--out", "out", "--", "python", path) == 0
+    program = trace_of(tmp_path / "out")["programs"][0]
+    assert bytes_by_operation(program)["world", "all-reduce"] == 4 * (8 * 8 + 8)
+    left_behind = re.findall(r"pid (\d+)", capsys.readouterr().err)
+    assert len(left_behind) == 2
+    deadline = time.monotonic() + 10
+    while any(Path("/proc", pid).exists() for pid in left_behind) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(Path("/proc", pid).exists() for pid in left_behind)

@@ -32,8 +32,11 @@ pytest.importorskip("torch", reason="PyTorch is missing: script/bootstrap record
         ),
         ("dist.new_group([0, 5])\n", [], "--ranks: 2 are not what train.py:4 wants: WorldSizeError: the script"),
         ("print(rank)\n", [], "train.py: 'the script' ended after 0 optimizer steps, no two of which send the same"),
+        ("torch.cuda.CUDAGraph()\n", [], "train.py:4: 'RuntimeError: Tried to instantiate dummy base class CUDAGraph'"),
+        ("torch.multiprocessing.spawn(print, nprocs=2)\n", [], "train.py:4: 'NotImplementedError: the script starts"),
+        ("while rank == 1:\n    pass\ndist.barrier()\n", ["--limit", "4s"], "--limit: '4 s' was reached when rank "),
     ],
-    ids=["gpu-kernel", "deadlock", "deadlock-of-large-tensors", "too-many-ranks", "early-end"],
+    ids=["gpu-kernel", "deadlock", "large-deadlock", "too-many-ranks", "early-end", "graph", "spawn", "loop"],
 )  # fmt: skip
 def test_a_script_that_fails_is_refused_in_one_line(
     text: str, words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
