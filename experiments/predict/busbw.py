@@ -137,9 +137,9 @@ def _interval(job: _Job, size: int) -> float:
     if job.form == "ideal":
         return 0.0
     if job.own:
-        return job.own.worst_error
-    # a time can't be below 0, however wide the errors of small messages are
-    return min(1.0, interval_share(job.platform, job.gpus > job.domain_gpus, size >= LARGE))
+        # a time can't be below 0, however wide the errors are
+        return min(0.99, job.own.worst_error)
+    return interval_share(job.platform, job.gpus > job.domain_gpus, size >= LARGE)
 
 
 def _print(job: _Job, rows: list[tuple[Any, ...]], console: Console) -> None:
@@ -202,14 +202,10 @@ def _drawn(rows: list[tuple[Any, ...]]) -> matplotlib.figure.Figure:
     drawn = style.new_figure(8.0, 4.5)
     axes = drawn.subplots()
     sizes, time_us, busbw, low_us, high_us, ideal = (_column(rows, index) for index in (0, 2, 4, 5, 6, 7))
-    axes.fill_between(
-        sizes,
-        busbw * time_us / high_us,
-        np.minimum(busbw * time_us / np.maximum(low_us, 1e-9), 2 * ideal),
-        color=style.BLUE,
-        alpha=0.2,
-        label="interval",
-    )
+    # bus bandwidth falls as the time rises
+    least = busbw * time_us / high_us
+    most = busbw * time_us / low_us
+    axes.fill_between(sizes, least, most, color=style.BLUE, alpha=0.2, label="interval")
     axes.plot(sizes, busbw, ".-", color=style.BLUE, label="predicted")
     axes.plot(sizes, ideal, "--", color=style.GREY, label="ideal")
     style.log2_ticks(axes, SIZES[::3])

@@ -5,11 +5,12 @@ from typing import Final
 import matplotlib.figure
 import numpy as np
 
-from railyard.results.plots.style import SERIES, quiet
+from railyard.results.plots.style import SERIES, log2_ticks, quiet
 from railyard.results.published.catalogue import Cell, Claim, Figure
 from railyard.results.theory.collectives.fit import MeasuredCollective, errors, measured
 
 BAR_PCT: Final = 6.0
+TICKS: Final = (2**20, 2**23, 2**26, 2**29, 2**32)
 NOTES: Final = {
     "2": "NCCL changed its algorithm from 1 GiB on",
     "4": "fitted together with source 7, whose small messages take a third less time between servers",
@@ -29,12 +30,13 @@ def figure() -> Figure:
         table.append((*place, 1e6 * row.seconds, 1e6 * predicted_s, error_pct, row.use))
     return Figure(
         title="NCCL's AllReduce, measured and predicted",
-        source="public outputs of nccl-tests, results/theory/collectives/measured.csv",
+        source="public outputs of nccl-tests",
         columns=("source", "platform", "gpus", "domains", "bytes", "measured_us", "predicted_us", "error_pct", "use"),
         rows=table,
         draw=lambda drawn: _draw(drawn, rows, errors_pct),
         claims=_claims(rows, errors_pct),
         notes=(
+            "sources, by number: results/theory/collectives/measured.csv",
             "half of the rows of each source are fitted, the other half is held out",
             "out of place, float, from 1 MiB on; `predict busbw` prints the prediction in nccl-tests' columns",
         ),
@@ -64,7 +66,7 @@ def _draw(drawn: matplotlib.figure.Figure, rows: tuple[MeasuredCollective, ...],
         first = rows[numbers[0]]
         label = f"{first.platform}, {first.y} HB domain{'s' * (first.y > 1)} (source {source})"
         axes.plot([rows[number].size for number in numbers], errors_pct[numbers], ".", color=colour, label=label)
-    axes.set_xscale("log", base=2)
+    log2_ticks(axes, TICKS)
     axes.axhspan(-BAR_PCT, BAR_PCT, color=SERIES[0], alpha=0.1)
     axes.legend(fontsize=8)
     quiet(axes, "y", xlabel="size, bytes", ylabel="predicted over measured, rows not fitted, %")
