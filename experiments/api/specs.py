@@ -39,6 +39,8 @@ class FabricSpec(spec.FabricSpec):
         oversubscription: float | None = None,
         policy: str | None = None,
         optical: dict[str, Any] | None = None,
+        gpus_per_nic: int | None = None,
+        nics: tuple[int, ...] | None = None,
     ) -> None:
         arguments = {key: value for key, value in locals().items() if key not in ("self", "__class__")}
         try:

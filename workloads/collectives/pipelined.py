@@ -205,7 +205,6 @@ class _Pipelined(Algorithm):
 
     algorithm = "pipelined"
     is_divided = True
-    formula = "max(y·(x−1)·D/(x·y·C_F), (y−1)·D/(x·y·C_S) + (x−1)·D/(x·y·pieces·C_F))"
     reduces = False
     gathers = False
 

@@ -321,6 +321,8 @@ ROWS: Final = (
     Row(FabricSpec, "spines", 4, "less", lambda fabric: plan_of(fabric).uplink_bps, OPTIMIZED),
     Row(FabricSpec, "spines", 4, "more", lambda fabric: len(plan_of(fabric).uplinks), OPTIMIZED),
     Row(FabricSpec, "optical", {"layers": ["rail"]}, "more", lambda fabric: len(plan_of(fabric).links), RAIL_ONLY),
+    Row(FabricSpec, "gpus_per_nic", 2, "more", exchange_s, RAIL_ONLY),
+    Row(FabricSpec, "nics", (0, 0, 1, 1), "more", exchange_s, RAIL_ONLY),
     Row(FabricSpec, "oversubscription", 4.0, "more", exchange_s, OPTIMIZED),
     # forwarding takes its part of the HB links, which is felt where they are no faster than rails
     Row(FabricSpec, "policy", "pxn", "more", exchange_s, EVEN),

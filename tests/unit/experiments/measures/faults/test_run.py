@@ -233,6 +233,7 @@ class Beside(Scene):
         abort: threading.Event,
         watched: Mapping[int, Callable[[int], None]],
         places: object,
+        unreachable: object,
     ) -> Replay:
         if self.error:
             raise self.error
