@@ -77,7 +77,8 @@ def _attention_s(model: Transformer, kind: LayerKind, recipe: Recipe, hardware: 
     flops = sequences * kind.attention_flops(model.sequence, causal=model.fused_attention)
     if model.fused_attention:
         passes = 4.5 if recipe.recompute == "full" else 3.5
-        return passes * flops / (hardware.bf16_flops * hardware.attention_share)
+        share = hardware.attention_share_2022 if recipe.kernels_of_2022 else hardware.attention_share
+        return passes * flops / (hardware.bf16_flops * share)
     passes = 3 if recipe.recompute == "none" else 4
     return passes * flops / (hardware.bf16_flops * hardware.bf16_share)
 

@@ -28,7 +28,8 @@ class Hardware:
     precision: number format of matmuls with parameters; attention and the output layer stay in bf16
     bf16_flops, precise_flops: peaks in bf16 and in the number format of matmuls with parameters
     matmul_share, bf16_share: shares that matmuls with parameters in that format, and bf16 matmuls, reach of their peaks
-    attention_share: share of the bf16 peak that fused attention reaches
+    attention_share, attention_share_2022: shares of the bf16 peak that fused attention reaches today, and by its first
+        kernels
     expert_share: share of `matmul_share` that matmuls of routed experts reach, being many and small
     pass_s: time of a layer's pass that doesn't depend on its size (launches, ramps and tails of kernels)
     moe_layer_s: the same of routing and permuting, for a MoE layer and micro-batch, all passes together
@@ -54,6 +55,7 @@ class Hardware:
     matmul_share: float
     bf16_share: float
     attention_share: float
+    attention_share_2022: float
     expert_share: float
     memory_share: float
     pass_s: float
@@ -115,6 +117,7 @@ def make_hardware(platform: str, gpus: int, domain_gpus: int | None = None, prec
         matmul_share={**shares, "bf16": bf16_share}[precision],
         bf16_share=bf16_share,
         attention_share=shares["attention"],
+        attention_share_2022=shares["attention_2022"],
         expert_share=shares["experts"],
         memory_share=p.memory_efficiency or A100.memory_efficiency,
         pass_s=overhead_flops / bf16_share / p.flops,

@@ -30,6 +30,7 @@ class Recipe:
     overlap_data: whether data-parallel communication runs beside the computing of a micro-batch
     overlap_experts: whether all-to-alls run beside the computing of another micro-batch
     cuda_graphs: whether a MoE layer's kernels are launched as recorded graphs, without the host's time for each
+    kernels_of_2022: whether fused attention runs by the first kernels, which were written for the A100
     equal_stages: whether the output layer is spread over all stages, as Rail-only Eq. 6 to 11 have it. Otherwise it is
         the last stage's, which then decides how fast micro-batches follow each other
     """
@@ -42,6 +43,7 @@ class Recipe:
     overlap_data: bool = True
     overlap_experts: bool = False
     cuda_graphs: bool = False
+    kernels_of_2022: bool = False
     equal_stages: bool = False
 
 

@@ -74,6 +74,7 @@ class MeasuredStep:
             overlap_data=not of_2022,
             overlap_experts=self["overlap_experts"] == "yes",
             cuda_graphs=self["cuda_graphs"] == "yes",
+            kernels_of_2022=self["table"] in ("mpt", "mpt-h100"),
             equal_stages=of_2022,
         )
 

@@ -127,3 +127,14 @@ def test_overlap_hides_communication() -> None:
     apart = step_time(model, Recipe(2048, overlap_data=False), hardware, strategy)
     assert beside.expert_s[0] < apart.expert_s[0] / 2
     assert beside.data_s[0] < apart.data_s[0] / 2
+
+
+def test_first_fused_kernels_get_half_of_newer_peaks() -> None:
+    model = load_transformer("mpt-1b").model_copy(update={"sequence": 65536})
+    strategy = one_strategy(data=8)
+    seconds: dict[str, float] = {}
+    for platform in ("a100", "h100"):
+        recipe = Recipe(8, zero=3, kernels_of_2022=True)
+        seconds[platform] = float(step_time(model, recipe, make_hardware(platform, 8), strategy).attention_s[0])
+    # only the clock and the number of multiprocessors: half of what the peak grew by
+    assert seconds["a100"] / seconds["h100"] == pytest.approx(989 / 312 / 2)
