@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from railyard.core.config import dump_yaml, is_path
+from railyard.core.config import dump_yaml
 from railyard.core.installation import IS_CHECKOUT, RUN, file_in_project
 from railyard.experiments.measures.definition import MEASURES, measures_of
 from railyard.experiments.options import (
@@ -24,7 +24,6 @@ from railyard.experiments.spec import loading
 from railyard.experiments.spec.duration import about, duration_s
 from railyard.experiments.spec.loading import load_any
 from railyard.results.views import models
-from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.models.catalogue import model_title
 
 PURPOSE = "Compute and check, without packets"
@@ -56,10 +55,11 @@ def command(
     Of a model or a platform, print its sizes.
     """
     out = console()
-    if not is_path(name) and name in PLATFORMS:
+    kind = models.kind_of(name)
+    if kind == "platform":
         _print_facts(name, models.facts_of_platform(name), out)
         return
-    if models.is_model(name):
+    if kind == "model":
         _print_model(name, out)
         return
     spec = load_any(name)

@@ -1,9 +1,10 @@
 """Tables of models and platforms as `list` and `describe` print them: rows of cells, numbers with their units."""
 
 from collections.abc import Iterator
-from typing import Final
+from pathlib import Path
+from typing import Final, Literal
 
-from railyard.core.config import is_path
+from railyard.core.config import is_path, read_yaml
 from railyard.core.units import format_rate, format_size
 from railyard.results.format import NOTHING, digits
 from railyard.topologies.platforms import PLATFORMS, SYSTEMS, Platform
@@ -44,9 +45,20 @@ def flops(number: float) -> str:
     return f"{digits(number / 1e9)} GFLOP"
 
 
-def is_model(name: str) -> bool:
-    """Return whether a name is that of a model of the catalogue, or the path of a config.json."""
-    return name in model_names() or name.endswith(".json")
+def kind_of(name: str) -> Literal["model", "platform", ""]:
+    """Return what has a name, or what the file of this path is; nothing for anything else, such as an experiment."""
+    if not is_path(name):
+        if name in model_names():
+            return "model"
+        return "platform" if name in PLATFORMS else ""
+    if name.endswith(".json"):
+        return "model"
+    data = read_yaml(Path(name), "NAME")
+    if not isinstance(data, dict):
+        return ""
+    if "hb_bps" in data:
+        return "platform"
+    return "model" if "kind" in data and "fabrics" not in data else ""
 
 
 def source_of(name: str) -> str:

@@ -7,8 +7,8 @@ import pytest
 
 from railyard.experiments import cli
 from railyard.results.views import models
-from railyard.topologies.platforms import PLATFORMS
-from railyard.workloads.models.catalogue import model_names
+from railyard.topologies.platforms import PLATFORMS, SYSTEMS
+from railyard.workloads.models.catalogue import CATALOGUE, model_names
 
 
 def test_every_model_and_platform_has_a_row() -> None:
@@ -27,6 +27,15 @@ def test_each_is_described_with_its_source(name: str, capsys: pytest.CaptureFixt
     printed = capsys.readouterr().out
     assert printed.startswith(f"{name}\n")
     assert models.source_of(name) in printed
+
+
+def test_files_of_models_and_platforms_are_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder, name in ((CATALOGUE, "llama3-8b"), (SYSTEMS, "h200")):
+        path = tmp_path / "mine.yaml"
+        path.write_text((folder / f"{name}.yaml").read_text())
+        assert cli.main(["describe", str(path)]) == 0
+        (expected, *_) = models.facts_of_model(name) if folder == CATALOGUE else models.facts_of_platform(name)
+        assert expected[1] in capsys.readouterr().out
 
 
 def test_config_is_described_by_its_kinds_of_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
