@@ -12,7 +12,7 @@ from railyard.workloads.collectives.algorithm import ALGORITHMS, algorithms_of, 
 from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes
 from railyard.workloads.spec import build as schedule_of
 from railyard.workloads.spec import parse_workload
-from tests.emulation.fabrics import Fabric, build
+from tests.emulation.fabrics import Fabric, at_best, build
 from tests.unit.path_choices import POLICIES
 
 pytestmark = pytest.mark.sandbox
@@ -106,3 +106,26 @@ def test_uneven_experts_and_transfers_go_directly_between_rails(kind: str) -> No
         assert (check.cross_rail_bytes > crossing) == (
             kind == "rail-optimized"
         )  # with headers, by the uplinks' counters
+
+
+@pytest.mark.parametrize("kind", ["rail-only", "rail-optimized"])
+def test_collectives_over_shared_nics_arrive_by_their_ports(kind: str) -> None:
+    fabric = build(kind, 2, 4, gpus_per_nic=2)
+    for collective, algorithm in (("all-reduce", "hierarchical"), ("all-to-all", "direct")):
+        data = {"kind": "collective", "collective": collective, "algorithm": algorithm, "bytes": SIZES[collective]}
+        assert_arrived(*run_on(fabric, data))
+
+
+@pytest.mark.quiet
+@pytest.mark.long
+def test_allreduce_over_shared_nics_takes_its_prediction() -> None:
+    fabric = build("rail-only", 2, 4, gpus_per_nic=2, rail_rate="20Mbit", hb_rate="240Mbit")
+    data = {"kind": "collective", "collective": "all-reduce", "duration": "1.5s"}
+
+    def ratio() -> float:
+        """Return measured over predicted."""
+        _, _, run = run_on(fabric, data)
+        (measured,) = (m for m in run.measurements if m.predicted)
+        return measured.value / (measured.predicted or 0)
+
+    at_best(ratio, lambda measured: 0.97 <= measured <= 1.05)

@@ -47,6 +47,9 @@ faults: [{kind: rail-switch-crash, target: rail1}], fabrics: [{kind: rail-only},
 faults: [{kind: link-down, target: d0g1, at: 0s}]
 faults: [{kind: link-down, target: d0g1, at: 499ms}]
 faults: [{kind: link-down, target: d0g1, repair: 2}]
+faults: [{kind: link-down, target: d0g1}], fabrics: [{kind: rail-only, gpus_per_nic: 2}]
+faults: [{kind: gpu-hang, target: d0g1}], fabrics: [{kind: rail-only, gpus_per_nic: 2}]
+hosts: 2, underlay: {interface: eth0}, fabrics: [{kind: rail-only, gpus_per_nic: 2}]
 reroute: maybe
 reroute: [on, on]
 reroute: []
