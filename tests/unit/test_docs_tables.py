@@ -61,6 +61,13 @@ def test_model_file_of_the_page_is_a_model() -> None:
     assert isinstance(load_model(str(path)), KINDS["gpt"])
 
 
+def test_modern_model_of_the_page_is_its_example() -> None:
+    path = ROOT / "docs" / "examples" / "models" / "modern.yaml"
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    assert f"```yaml\n{path.read_text(encoding='utf-8')}```" in page
+    assert load_transformer(str(path)).moe_layers == 24
+
+
 def test_figures_of_models_are_counted_from_their_shape() -> None:
     rows = 0
     for line in (ROOT / "docs" / "models.md").read_text(encoding="utf-8").splitlines():
