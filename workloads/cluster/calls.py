@@ -4,6 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
+from railyard.core.errors import BadInput
+from railyard.workloads.cluster.definition import MAX_RANKS
 from railyard.workloads.cluster.records import Cluster, CommunicatorPart, LastCall
 from railyard.workloads.traces.formats.param import ELEMENT_BYTES
 
@@ -47,6 +49,9 @@ def whole_numbers(value: object) -> tuple[int, ...]:
     return tuple(value)
 
 
+MAX_BYTES: Final = 2**63 - 1  # of a call
+
+
 class TracedRank:
     """The communicators of one rank in a trace, and its calls of them."""
 
@@ -58,9 +63,13 @@ class TracedRank:
         self._parts: dict[str, CommunicatorPart] = {}
 
     def add_group(self, name: str, title: str, ranks: Sequence[int]) -> None:
-        """Add a communicator under a name that the rank's calls give; none if the rank isn't in it, or has it."""
+        """Add a communicator under a name that the rank's calls give.
+
+        None if the rank isn't in it, or has it, or if it has ranks that no job has.
+        """
         group = tuple(ranks)
-        if self._rank not in group or name in self._parts:
+        is_possible = all(0 <= rank < MAX_RANKS for rank in group)
+        if self._rank not in group or name in self._parts or not is_possible:
             return
         # groups of different ranks may have the same name, as each rank's own tensor-parallel group
         identity = f"{name} of ranks {list(group)}"
@@ -86,6 +95,8 @@ class TracedRank:
 
     def add_call(self, name: str, operation: str, size: int, peer: int | None = None) -> None:
         """Count a call of a communicator. `size`: bytes; `peer`: the rank of the job that a send goes to."""
+        if not 0 <= size <= MAX_BYTES:
+            raise BadInput(f"rank {self._rank}: {operation}", size, f"must be 0 to {MAX_BYTES} bytes")
         part = self._parts[name]
         part.calls[operation] += 1
         part.call_bytes[operation] += size

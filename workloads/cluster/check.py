@@ -263,8 +263,8 @@ def _connection_findings(routes_of: CommunicatorRoutes) -> Iterator[str]:
     if ranks:
         names = _listed([f"rank {rank}" for rank in ranks])
         yield (
-            f"{routes_of.communicator.name}: the log lacks connections of {len(ranks)} of "
-            f"{routes_of.communicator.size} ranks ({names}). It is cut off, or not of all hosts"
+            f"{routes_of.communicator.name}: the log lacks connections of ranks, as of {names}. It is cut off, or "
+            "lacks hosts"
         )
 
 

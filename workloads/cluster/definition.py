@@ -27,6 +27,13 @@ def rank_in_name(file: str) -> int:
     return int(match["named"] or match["last"])
 
 
+def ranks_of_job(size: object) -> range:
+    """Return the ranks of a job of a size; none if no job can have it."""
+    if type(size) is not int or not 0 < size <= MAX_RANKS:
+        return range(0)
+    return range(size)
+
+
 class LineReader(ABC):
     """Reads the lines of one file in one format."""
 

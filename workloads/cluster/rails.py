@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,7 @@ class Route(StrEnum):
     UNKNOWN = "not known"
 
 
+MAX_NAMED_RANKS: Final = 4
 NETWORK: Final = ("NET", "COLLNET")  # transports that take a NIC
 
 
@@ -186,7 +187,7 @@ class CommunicatorRoutes:
 
     @property
     def partly_connected(self) -> tuple[int, ...]:
-        """The ranks that lack a connection which a channel's ring or tree has from and to each; none without any."""
+        """The first ranks that lack a connection which a channel's ring or tree has from and to each; none if none."""
         communicator = self.communicator
         if communicator.is_traced or communicator.size < 2:
             return ()
@@ -197,11 +198,13 @@ class CommunicatorRoutes:
             if not connection.is_p2p and not is_tree_of_switches:
                 senders[connection.channel].add(connection.src)
                 receivers[connection.channel].add(connection.dst)
-        complete = set(range(communicator.size))
-        lacking: set[int] = set()
-        for channel in {*senders, *communicator.rings} if senders else ():
-            lacking |= complete - (senders[channel] & receivers[channel])
-        return tuple(sorted(lacking))
+        if not senders:
+            return ()
+        connected = [senders[channel] & receivers[channel] for channel in {*senders, *communicator.rings}]
+        joined = set.intersection(*connected)
+        # a size in a damaged log may be any number
+        lacking = (rank for rank in range(communicator.size) if rank not in joined)
+        return tuple(islice(lacking, MAX_NAMED_RANKS))
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -221,7 +224,7 @@ def routes(cluster: Cluster, rails: RailMap) -> tuple[CommunicatorRoutes, ...]:
 def interleaved(communicator: Communicator) -> bool:
     """Return whether consecutive ranks are on different hosts, though hosts have several ranks each."""
     members = communicator.members
-    if len(members) < communicator.size:
+    if len(members) < communicator.size or any(rank not in members for rank in range(communicator.size)):
         return False
     in_order = [members[rank].host for rank in range(communicator.size)]
     changes = sum(a != b for a, b in pairwise(in_order))

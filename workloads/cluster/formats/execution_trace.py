@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from railyard.core.errors import BadInput
 from railyard.workloads.cluster.calls import TracedRank, element_bytes, operation_of, pytorch_groups, whole_numbers
-from railyard.workloads.cluster.definition import CLUSTER_FORMATS, DocumentFormat, rank_in_name
+from railyard.workloads.cluster.definition import CLUSTER_FORMATS, DocumentFormat, rank_in_name, ranks_of_job
 from railyard.workloads.cluster.records import Cluster, Source
 from railyard.workloads.traces.common import parse_json
 from railyard.workloads.traces.formats.pytorch import CALL, GROUPS
@@ -43,7 +43,7 @@ class ExecutionTrace(DocumentFormat):
             for node in nodes:
                 if GROUPS in str(node.get("name")):
                     for name, title, ranks in pytorch_groups(json.loads(_inputs(node)[0])):
-                        traced.add_group(name, title, ranks or range(world_size))
+                        traced.add_group(name, title, ranks or ranks_of_job(world_size))
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise BadInput(source.file, GROUPS, "is no list of process groups with pg_name and ranks") from error
         unplaced = sum(not _add_call(traced, call) for call in calls)

@@ -82,6 +82,8 @@ def _plain_data(content: bytes, file: str) -> Any:
         IndexError,
         KeyError,
         OverflowError,
+        AttributeError,
+        TypeError,
     ) as error:
         raise BadInput(file, "its content", "is cut off or no dump of Flight Recorder") from error
 

@@ -15,7 +15,7 @@ from railyard.workloads.cluster.calls import (
     pytorch_groups,
     whole_numbers,
 )
-from railyard.workloads.cluster.definition import CLUSTER_FORMATS, DocumentFormat, rank_in_name
+from railyard.workloads.cluster.definition import CLUSTER_FORMATS, DocumentFormat, rank_in_name, ranks_of_job
 from railyard.workloads.cluster.records import Cluster, Source
 from railyard.workloads.traces.common import parse_json
 
@@ -50,7 +50,7 @@ class Kineto(DocumentFormat):
         traced = TracedRank(cluster, rank)
         try:
             for name, title, ranks in pytorch_groups(information.get("pg_config") or []):
-                traced.add_group(name, title, ranks or range(int(information.get("world_size", 0))))
+                traced.add_group(name, title, ranks or ranks_of_job(information.get("world_size")))
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise BadInput(source.file, "pg_config", "is no list of process groups with pg_name and ranks") from error
         unplaced = sum(not _add_call(traced, call) for call in calls)

@@ -7,7 +7,7 @@ algorithm is the rank of the job with the same number.
 from typing import Final
 
 from railyard.core.errors import BadInput
-from railyard.workloads.cluster.definition import CLUSTER_FORMATS, DocumentFormat
+from railyard.workloads.cluster.definition import CLUSTER_FORMATS, MAX_RANKS, DocumentFormat
 from railyard.workloads.cluster.formats.nccl_topology import parse_xml
 from railyard.workloads.cluster.records import Cluster, CommunicatorPart, ConnectionId, End, Source
 
@@ -29,6 +29,8 @@ class MscclAlgorithm(DocumentFormat):
         """Take the GPUs and whom each sends to. BadInput for a GPU that isn't there."""
         root = parse_xml(content, source.file)
         count = _number(source, root.tag, "ngpus", root.get("ngpus", ""))
+        if count > MAX_RANKS:
+            raise BadInput(f"{source.file}: {root.tag} ngpus", count, f"must be {MAX_RANKS:,} or fewer")
         title = f"{root.get('name', source.file)}, {root.get('coll', 'no collective')}"
         for gpu in root.iter("gpu"):
             rank = _number(source, "gpu", "id", gpu.get("id", ""), count)

@@ -26,7 +26,10 @@ _LINE: Final = re.compile(
     r"(?:(?P<host>[^\s:<>\[\]]+):(?P<pid>\d+)(?::(?P<thread>\d+))? )?\[(?P<device>-?\d+)\] (?:\S+:\d+ )?"
     r"R?NCCL (?P<level>INFO|WARN) ?(?P<text>.*)"
 )
-_VERSION: Final = re.compile(r"\b(?P<library>R?CCL|NCCL) version ?:? ?(?P<version>\d+\.\d+[.\d]*\S*)")
+_VERSION: Final = re.compile(
+    r"\b(?P<library>R?CCL|NCCL) version ?:? ?(?P<version>(?P<major>\d+)\.(?P<minor>\d+)[.\d]*\S*)"
+)
+_MAX_NICS: Final = 4096  # of a host; any more is damage
 _KNOWN_VERSIONS: Final = ((2, 7), (2, 32))
 _COMMUNICATOR: Final = re.compile(r"\bcomm (?P<pointer>0x[0-9a-f]+) rank (?P<rank>\d+) n[rR]anks (?P<size>\d+)")
 _RING: Final = re.compile(r"Channel (?P<channel>\d+)/\d+ : +(?P<ranks>\d+(?: +\d+)*) *$")
@@ -110,6 +113,7 @@ class _Reader(LineReader):
             ("rovider is ", _OFI_NICS, self._ofi_nics),
         )
         self._version = ""
+        self._number = (0, 0)
         self._host = ""
         self._process = ""
         self._thread = ""
@@ -123,6 +127,7 @@ class _Reader(LineReader):
             return False
         if "version" in line and (version := _VERSION.search(line)):
             self._version = version["version"]
+            self._number = (int(version["major"]), int(version["minor"]))
             self._cluster.versions[f"{version['library']} {self._version}"] += 1
             return True
         match = _LINE.search(line)
@@ -142,11 +147,8 @@ class _Reader(LineReader):
 
     def end(self) -> None:
         """Note a version whose lines aren't known. BadInput if they have no communicator."""
-        if not self._version:
-            return
-        major, minor = self._version.split(".")[:2]
         first, last = _KNOWN_VERSIONS
-        if first <= (int(major), int(minor)) <= last:
+        if not self._version or first <= self._number <= last:
             return
         reason = f"is none of {first[0]}.{first[1]} to {last[0]}.{last[1]}, whose lines are known"
         if self._source.unknown and not self._parts_of_process:
@@ -267,15 +269,18 @@ class _Reader(LineReader):
         # a plugin that found NICs without names was given up for this one
         for number in [number for number, nic in nics.items() if not nic.name]:
             del nics[number]
-        is_socket = self._text.startswith("NET/Socket")
-        pattern = _SOCKET_NIC if is_socket else _IB_NIC
-        matches = list(pattern.finditer(self._text.partition("; OOB")[0]))
+        interfaces = self._text.partition("; OOB")[0]
+        if self._text.startswith("NET/Socket"):
+            for match in _SOCKET_NIC.finditer(interfaces):
+                nics[int(match["number"])] = Nic(int(match["number"]), match["name"], "Socket")
+            return
+        matches = list(_IB_NIC.finditer(interfaces))
         devices = Counter(match["name"] for match in matches)
         for match in matches:
             number = int(match["number"])
             name = match["name"] or ""
-            kind = "Socket" if is_socket else match["kind"] or ""
-            if not is_socket and match["merged"] is not None:
+            kind = match["kind"] or ""
+            if match["merged"] is not None:
                 ports = list(_PORT_OF_MERGED.finditer(match["merged"]))
                 name = "+".join(dict.fromkeys(port["name"] for port in ports))
                 kind = ports[0]["kind"] if ports else ""
@@ -287,6 +292,9 @@ class _Reader(LineReader):
     def _ofi_nics(self, match: re.Match[str]) -> None:
         """`NET/OFI Selected Provider is efa (found 4 nics)`: they have numbers, and no names."""
         nics = self._cluster.host(self._host).nics
+        if int(match["count"]) > _MAX_NICS:
+            self._source.note_unknown(self._text)
+            return
         for number in range(int(match["count"])):
             nics.setdefault(number, Nic(number, kind=match["provider"]))
 

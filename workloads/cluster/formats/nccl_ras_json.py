@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from railyard.core.errors import BadInput
 from railyard.workloads.cluster.calls import operation_of
-from railyard.workloads.cluster.definition import CLUSTER_FORMATS, DocumentFormat
+from railyard.workloads.cluster.definition import CLUSTER_FORMATS, DocumentFormat, ranks_of_job
 from railyard.workloads.cluster.formats.nccl_ras import MAX_NAMED
 from railyard.workloads.cluster.records import Cluster, CommunicatorPart, Member, Source
 from railyard.workloads.traces.common import parse_json
@@ -43,10 +43,11 @@ def _take(communicator: Mapping[str, Any], cluster: Cluster) -> None:
     identity = str(communicator["hash"])
     ranks: Sequence[Mapping[str, Any]] = communicator["ranks"]
     missing: Sequence[Mapping[str, Any]] = communicator.get("missing_ranks") or []
+    size = len(ranks_of_job(communicator["size"]))
     for rank in (*ranks, *missing):
         host = str(rank["host"])
-        part = CommunicatorPart(f"{host}:{rank['pid']}", identity, size=int(communicator["size"]))
-        part.rank = int(rank["rank"])
+        part = CommunicatorPart(f"{host}:{rank['pid']}", identity, size=size)
+        part.rank = range(size).index(rank["rank"])
         part.member = Member(host, int(rank["nvml_dev"]))
         part.is_initialized = rank["status"].get("init_state") == 0
         # no connection is in the report: it follows from the places

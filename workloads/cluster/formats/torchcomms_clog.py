@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Final
 
 from railyard.workloads.cluster.calls import TracedRank, element_bytes, operation_of
-from railyard.workloads.cluster.definition import CLUSTER_FORMATS, LineFormat, LineReader
+from railyard.workloads.cluster.definition import CLUSTER_FORMATS, LineFormat, LineReader, ranks_of_job
 from railyard.workloads.cluster.records import Cluster, LastCall, Source
 
 _LINE: Final = re.compile(r"(?:V\|\d+\||new_comm\||split\||WARN\||(?:G\d+\|)?(?:R\d+\|)?C\d+\|(?:sig|[QSEW])\b)")
@@ -91,7 +91,7 @@ class _Reader(LineReader):
             self._source.note_unknown(line[:200])
             return
         # a communicator that was split off no other one has all ranks
-        group = self._groups.setdefault(name, tuple(range(int(size))))
+        group = self._groups.setdefault(name, tuple(ranks_of_job(int(size))))
         if self._traced is None:
             if int(rank) >= len(group):
                 self._source.note_unknown(line[:200])

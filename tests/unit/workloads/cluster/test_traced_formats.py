@@ -294,3 +294,28 @@ def test_damaged_files_are_refused(name: str, content: str | bytes, tmp_path: Pa
     with pytest.raises(BadInput) as error:
         check_of(tmp_path)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("world_size", [2**31, 2**70, -1, "4", None])
+def test_world_sizes_that_no_job_has_give_no_group(world_size: object, tmp_path: Path) -> None:
+    content = profile(0)
+    content["distributedInfo"]["world_size"] = world_size
+    (tmp_path / "rank0.json").write_text(json.dumps(content))
+    check = check_of(tmp_path, ranks_per_host=2)
+    assert set(totals(check)) == {"tp [0, 1]"}
+    assert sum("2 calls are of groups" in gap for gap in check.cluster.gaps) == 1
+
+
+def test_bytes_that_no_call_has_are_refused(tmp_path: Path) -> None:
+    content = flight_recorder(0)
+    content["entries"][0]["input_sizes"] = [[2**40, 2**40]]
+    (tmp_path / "trace_0").write_text(json.dumps(content))
+    with pytest.raises(BadInput, match="rank 0: all-reduce"):
+        check_of(tmp_path)
+
+
+def test_damaged_pickle_is_refused(tmp_path: Path) -> None:
+    # protocol 2, an empty dict, and an item appended to it
+    (tmp_path / "trace_0").write_bytes(b"\x80\x02}K\x01a.")
+    with pytest.raises(BadInput, match="trace_0"):
+        check_of(tmp_path)
