@@ -116,11 +116,14 @@ class StoredBytes:
     other: everything else
     cheap: those of `other` that kernels without a matmul can compute again: outputs of norms and of the activation
         function
+    inputs: those of `other` that are inputs of matmuls alone, and are kept in the number format of matmuls: outputs
+        of norms, of attention and of the activation function
     """
 
     scores: FloatArray
     other: FloatArray
     cheap: FloatArray
+    inputs: FloatArray
 
 
 def stored_bytes(model: Transformer, kind: LayerKind, recipe: Recipe, s: Strategies) -> StoredBytes:
@@ -146,4 +149,5 @@ def stored_bytes(model: Transformer, kind: LayerKind, recipe: Recipe, s: Strateg
         cheap = BYTES * (kind.mlp_width + 2 * h) / s.tensor
     else:
         scores = 5 * kind.heads * model.sequence / s.tensor
-    return StoredBytes(scores, other, cheap)
+    inputs = BYTES * (kind.attention_width + kind.mlp_width + 2 * h) / s.tensor
+    return StoredBytes(scores, other, cheap, inputs)

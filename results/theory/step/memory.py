@@ -8,12 +8,15 @@ import numpy as np
 from railyard.results.theory.step.compute import BYTES, stored_bytes
 from railyard.results.theory.step.hardware import Hardware
 from railyard.results.theory.step.strategy import FloatArray, Recipe, Strategies
+from railyard.topologies.platforms import Precision
 from railyard.workloads.models.transformer import Transformer
 
 ADAM_BYTES: Final = 12
 """Bytes of a parameter's fp32 copy and both moments."""
 RESERVE_SHARE: Final = 0.1
 """Share of a GPU's memory that fragmentation, CUDA's context and NCCL's buffers take."""
+INPUT_SAVING: Final[dict[Precision, float]] = {"bf16": 0.0, "fp8": 0.5, "mxfp8": 0.5, "nvfp4": 0.75}
+"""Share of 16 bits that a matmul's quantized input, which Transformer Engine keeps for backward, doesn't take."""
 LOGIT_BYTES: Final = 6
 """Bytes of a logit: in bf16, and in fp32 for the loss."""
 
@@ -53,8 +56,11 @@ def gpu_parameters(model: Transformer, s: Strategies) -> GpuParameters:
     return GpuParameters(static, model.all_expert_parameters / (s.pipeline * s.expert))
 
 
-def gpu_memory(model: Transformer, recipe: Recipe, s: Strategies) -> Memory:
-    """Return the bytes of state and of activations, for each strategy."""
+def gpu_memory(model: Transformer, recipe: Recipe, s: Strategies, precision: Precision = "bf16") -> Memory:
+    """Return the bytes of state and of activations, for each strategy.
+
+    precision: number format of matmuls with parameters
+    """
     parameters = gpu_parameters(model, s)
     state = _state_bytes(recipe, parameters.static, s.replicas)
     state = state + _state_bytes(recipe, parameters.experts, s.expert_replicas)
@@ -63,7 +69,7 @@ def gpu_memory(model: Transformer, recipe: Recipe, s: Strategies) -> Memory:
         static = max(kind.static_parameters for kind in model.layer_kinds)
         experts = max(kind.experts * kind.expert_parameters for kind in model.layer_kinds)
         state = state + 2 * BYTES * (static / s.tensor + experts / s.expert)
-    return Memory(state, _activation_bytes(model, recipe, s))
+    return Memory(state, _activation_bytes(model, recipe, s, INPUT_SAVING[precision]))
 
 
 def _state_bytes(recipe: Recipe, parameters: FloatArray, replicas: FloatArray) -> FloatArray:
@@ -74,11 +80,11 @@ def _state_bytes(recipe: Recipe, parameters: FloatArray, replicas: FloatArray) -
     return np.asarray(parameters * (parameter_bytes + gradient_bytes + adam_bytes))
 
 
-def _activation_bytes(model: Transformer, recipe: Recipe, s: Strategies) -> FloatArray:
+def _activation_bytes(model: Transformer, recipe: Recipe, s: Strategies, saving: float) -> FloatArray:
     """Return the bytes of the micro-batches that the first stage holds in 1F1B: p, or all where there are fewer.
 
     Interleaving multiplies by 1 + (p - 1)/(p v) (Korthikanti et al. 2022). Full recomputation keeps a layer's input,
-    and one layer's activations while it is computed again.
+    and one layer's activations while it is computed again. `saving`: share of matmuls' inputs that isn't kept.
     """
     tokens = s.micro_batch * model.sequence / s.context
     kept = 0 * tokens
@@ -88,8 +94,8 @@ def _activation_bytes(model: Transformer, recipe: Recipe, s: Strategies) -> Floa
         everything = stored.other + stored.scores
         layer_input = BYTES * model.hidden / (s.tensor if recipe.sequence_parallel else 1)
         kept_layer = {
-            "none": everything,
-            "selective": everything - stored.cheap - stored.scores,
+            "none": everything - saving * stored.inputs,
+            "selective": everything - stored.cheap - stored.scores - saving * (stored.inputs - stored.cheap),
             "full": layer_input + 0 * everything,
         }[recipe.recompute]
         kept = kept + kind.layers * kept_layer

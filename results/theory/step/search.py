@@ -176,7 +176,7 @@ def weigh(model: Transformer, recipe: Recipe, hardware: Hardware, space: Space) 
     for recompute in space.recompute:
         for zero in space.zero:
             variant = replace(recipe, recompute=recompute, zero=zero)
-            total_bytes = gpu_memory(model, variant, s).total_bytes
+            total_bytes = gpu_memory(model, variant, s, hardware.precision).total_bytes
             # frameworks offer FSDP in place of pipelines, not with them
             offered = (s.pipeline == 1) | (zero < 3) | ("p" in space.fixed)
             leanest = min(leanest, float(total_bytes[offered].min(initial=np.inf)))
@@ -211,7 +211,7 @@ def explained(
     for rule, mask in broken.items():
         if mask[0]:
             reasons.append(rule)
-    gpu_bytes = float(gpu_memory(model, recipe, s).total_bytes[0])
+    gpu_bytes = float(gpu_memory(model, recipe, s, hardware.precision).total_bytes[0])
     usable = usable_bytes(hardware)
     if gpu_bytes > usable:
         reasons.append(f"takes {gpu_bytes / 1e9:,.1f} GB of a GPU, of which a training can take {usable / 1e9:,.1f}")

@@ -37,3 +37,16 @@ def test_recomputation_keeps_less() -> None:
         for recompute in ("none", "selective", "full")
     )
     assert none > 1.2 * selective > 3 * full
+
+
+def test_quantized_inputs_of_matmuls_take_less() -> None:
+    """Of a layer's 8 h + 6 f bytes and attention's, norms' and attention's outputs and f values are kept quantized."""
+    model = load_transformer("llama3-405b")
+    strategy = one_strategy(tensor=4, pipeline=16, data=4, virtual_stages=4)
+    bf16, fp8, nvfp4 = (
+        float(gpu_memory(model, Recipe(1536), strategy, precision).activation_bytes[0])
+        for precision in ("bf16", "fp8", "nvfp4")
+    )
+    saved = 8192 * model.layers * (3 * model.hidden + model.ffn) / 4 * (1 + 15 / 64)
+    assert bf16 - fp8 == pytest.approx(saved)
+    assert bf16 - nvfp4 == pytest.approx(1.5 * saved)
