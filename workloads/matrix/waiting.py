@@ -22,6 +22,8 @@ REMEDY: Final = (
     "remedy: policy dr, which forwards over HB domains as NCCL's PXN does (NCCL_PXN_DISABLE=0), or a rank order in "
     "which neighbours share a rail"
 )
+PLAIN: Final = "collective"
+"""Kind of traffic that says nothing of what it is for."""
 MAX_MEMBERS: Final = 8  # that a line names
 MAX_LINES: Final = 5
 Pairs = frozenset[tuple[int, int]]
@@ -32,7 +34,8 @@ Pairs = frozenset[tuple[int, int]]
 class Wait:
     """A communicator that waits for ever in an operation, by GPU number.
 
-    `communicator`: its name in a trace, else the kind of its traffic, such as DP. `operation`: the name of the phase.
+    `communicator`: its own name, else the kind of its traffic, such as DP; "" for a plain collective. `operation`: the
+    name of the phase.
     `members`: its GPUs, in the order in which they first send. `pairs`: those of its transfers that have no path.
     """
 
@@ -106,7 +109,9 @@ def _members(src: npt.NDArray[np.int64], dst: npt.NDArray[np.int64]) -> tuple[in
 
 
 def _communicator(phase: Phase) -> str:
-    return phase.communicator or phase.kind
+    if phase.communicator:
+        return phase.communicator
+    return "" if phase.kind == PLAIN else phase.kind
 
 
 def waiting_phases(schedule: Schedule, fabric: FabricSpec) -> dict[str, str]:
@@ -133,7 +138,8 @@ def member_names(members: Iterable[int], rails: int) -> str:
 
 def wait_line(wait: Wait, rails: int, policy: str) -> str:
     """Return a line that names a communicator, its ranks, its operation, and the first pair without a path."""
-    where = f"{wait.communicator} communicator ({member_names(wait.members, rails)}) waits for ever in {wait.operation}"
+    communicator = f"{wait.communicator} communicator".strip()
+    where = f"{communicator} ({member_names(wait.members, rails)}) waits for ever in {wait.operation}"
     return f"{where}: {pair_name(wait.pairs[0], rails)} has no path by policy {policy}"
 
 

@@ -86,6 +86,19 @@ def test_tasks_after_a_transfer_without_a_path_wait_too() -> None:
     assert beside not in waiting_transfers(schedule, isolated)
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "communicator"), [("DP", "", "DP"), ("collective", "", ""), ("EP", "ep", "ep")]
+)
+def test_communicators_are_named_by_trace_or_traffic(kind: str, name: str, communicator: str) -> None:
+    program = Program(2, 2)
+    program.send(0, 3, 10, program.phase(Phase("exchange", kind, "", 1, 2, 10, communicator=name)), ())
+    schedule = program.schedule("mine")
+    (wait,) = waits(schedule, fabric_of("isolated"))
+    assert wait.communicator == communicator
+    line = wait_lines(schedule, fabric_of("isolated"))[0]
+    assert line.startswith(f"{communicator} communicator (".lstrip())
+
+
 @given(schedule=schedules())
 def test_waiting_transfers_follow_from_a_replay_by_hand(schedule: Schedule) -> None:
     """Ends of tasks are found by going round all tasks until nothing changes."""
