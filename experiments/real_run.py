@@ -17,7 +17,7 @@ from railyard.experiments.api.processes import Process
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.matrix.traffic_matrix import port_bytes
-from railyard.workloads.recording.command_line import TrainingCommand
+from railyard.workloads.recording.command_line import TrainingCommand, interpreter
 from railyard.workloads.recording.gloo_bytes import pair_bytes
 from railyard.workloads.recording.launcher import Recording
 from railyard.workloads.schedule import Schedule
@@ -83,6 +83,9 @@ class FabricGpus:
 def gpus_of(spec: FabricSpec, training: TrainingCommand) -> Iterator[FabricGpus]:
     """Build a fabric for a script, and return its GPUs."""
     visible: list[Path] = []
+    environment = Path(interpreter(training.python)).parents[1]
+    if (environment / "pyvenv.cfg").exists():
+        visible.append(environment)
     if not training.is_module:
         visible.append(Path(training.script).resolve().parent)
     with fabric(spec, visible=visible) as built:
