@@ -158,7 +158,8 @@ class _RankReader:
         if op == "compute":
             flops = common.parse_whole(where, "flops", _item(where, data, "flops"))
             return common.Node(where, common.Gap(flops / self._flops_per_s), tuple(after))
-        return common.Node(where, self._action(where, op, data), tuple(after))
+        action = self._action(where, op, data)
+        return common.Node(f"{where} ({op} in {data['communicator']})", action, tuple(after))
 
     def _action(self, where: str, op: str, data: Mapping[str, Any]) -> common.Action:
         name = str(_item(where, data, "communicator"))

@@ -28,7 +28,7 @@ pytest.importorskip("torch", reason="PyTorch is missing: script/bootstrap record
         (
             "dist.recv(torch.zeros(100_000), src=1 - rank)\n",
             ["--whole"],
-            "trace.json: rank 0: operation 0: 'receive without a send' has no counterpart: 0 sends and 1 receives",
+            "trace.json: rank 0: operation 0 (recv in world): 'receive without a send' has no counterpart: 0 sends",
         ),
         ("dist.new_group([0, 5])\n", [], "--ranks: 2 are not what train.py:4 wants: WorldSizeError: the script"),
         ("print(rank)\n", [], "train.py: 'the script' ended after 0 optimizer steps, no two of which send the same"),
