@@ -324,7 +324,7 @@ def rows_of(run: Run, measurements: pd.DataFrame) -> tuple[Row, ...]:
 
 def pairs(run: Run) -> tuple[tuple[FabricRun, FabricRun], ...]:
     """Return (fabric, baseline of its kind) where they are alike in everything else, so that times can be compared."""
-    size = attrgetter("domains", "rails", "rail_bps", "hb_bps", "mtu")
+    size = attrgetter("domains", "rails", "nics", "rail_bps", "hb_bps", "mtu")
     comparable: list[tuple[FabricRun, FabricRun]] = []
     for fabric, other in product(run.fabrics, repeat=2):
         # the kind may be a plugin's that isn't loaded
@@ -341,7 +341,7 @@ def slowdowns(run: Run, timed: Sequence[Row]) -> tuple[Slowdown, ...]:
     in_turn = [(policy, policy) for policy in policies_in_turn(run)]
     compared: list[Slowdown] = []
     for rail_only, rail_optimized in pairs(run):
-        nominal = rail_only.rail_bps / rail_only.hb_bps
+        nominal = rail_only.gpu_rail_bps / rail_only.hb_bps
         for policy, baseline_policy in in_turn or [(rail_only.policy, rail_optimized.policy)]:
             label = names.get((rail_only.label, policy), "")
             baseline_label = names.get((rail_optimized.label, baseline_policy), "")

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeVar, cast, get_args
 from railyard.core.host_load import PAUSE_S
 from railyard.core.records import IntervalId, Record
 from railyard.results.measured import MEASURED, RecordKind
+from railyard.topologies.nics import most_per_nic
 
 Row = TypeVar("Row")
 
@@ -245,6 +246,11 @@ class FabricRun:
     optics: tuple[str, ...] = ()
     cables: tuple[tuple[str, str], ...] = ()
     nics: tuple[int, ...] = ()
+
+    @property
+    def gpu_rail_bps(self) -> float:
+        """Rate of a GPU's rail link, C_S of the equations; where GPUs share NICs, its part while all of them send."""
+        return self.rail_bps / most_per_nic(self.nics) if self.nics else self.rail_bps
 
 
 @dataclass(frozen=True)

@@ -198,7 +198,7 @@ def _scales(spec: ExperimentSpec) -> tuple[list[dict[str, Any]], list[tuple[str,
             scale = build(workload, fabric, plan.rail_bps, plan.hb_bps, seed=spec.seed).scale
             full_s = full_step_s(scale, plan.spec)
             scales.append({**scale.as_dict(), "workload": name, "fabric": label, "full_step_s": full_s})
-    size = attrgetter("domains", "rails", "rail_rate", "hb_rate", "mtu", "platform")
+    size = attrgetter("domains", "rails", "rail_of_rank", "rail_rate", "hb_rate", "mtu", "platform")
     compared = []
     for (label, fabric), (other_label, other) in product(fabrics, fabrics):
         if fabric.definition.baseline == other.kind and size(fabric) == size(other):

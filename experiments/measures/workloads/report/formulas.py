@@ -53,7 +53,7 @@ def formulas(run: Run) -> Iterator[Markup]:
     """Yield the symbols of the formulas with each fabric's values, and the cost of an all-to-all on rail-only."""
     for fabric in run.fabrics:
         rates: list[str] = []
-        for bps in (fabric.hb_bps, fabric.rail_bps):
+        for bps in (fabric.hb_bps, fabric.gpu_rail_bps):
             payload_bps = bps * payload_fraction(fabric.mtu)
             rates += [fmt.size(payload_bps / 8), fmt.rate(payload_bps)]
         yield _VALUES.format(fabric.label, fabric.rails, fabric.domains, *rates)
@@ -61,7 +61,7 @@ def formulas(run: Run) -> Iterator[Markup]:
         x = fabric.rails
         y = fabric.domains
         # else the rails aren't Eq. 2's slower part
-        if y > 1 and x * (y - 1) / fabric.rail_bps >= (x - 1) / fabric.hb_bps:
+        if y > 1 and x * (y - 1) / fabric.gpu_rail_bps >= (x - 1) / fabric.hb_bps:
             yield _cost(fabric, baseline)
 
 
@@ -69,8 +69,8 @@ def _cost(fabric: FabricRun, baseline: FabricRun) -> Markup:
     """Return how much longer an all-to-all takes on rail-only."""
     x = fabric.rails
     y = fabric.domains
-    share = y * (x - 1) * fabric.rail_bps / (x * (y - 1) * fabric.hb_bps)
-    rail = fmt.short(fmt.rate(fabric.rail_bps))
+    share = y * (x - 1) * fabric.gpu_rail_bps / (x * (y - 1) * fabric.hb_bps)
+    rail = fmt.short(fmt.rate(fabric.gpu_rail_bps))
     hb = fmt.short(fmt.rate(fabric.hb_bps))
     percent = fmt.percent(share)
     return _COST.format(fabric.label, baseline.label, percent, x=x, y=y, x1=x - 1, y1=y - 1, s=rail, h=hb)
