@@ -16,7 +16,7 @@ from railyard.results.theory.collectives.own_rows import ring_constants
 from railyard.results.theory.step.answer import answer, days, parse_tokens
 from railyard.results.theory.step.hardware import Hardware, make_hardware
 from railyard.results.theory.step.interval import Interval, interval_of, job_class, outside_of_measured
-from railyard.results.theory.step.search import DIMENSIONS, ZERO, Space, Weighed, default_batch, explained, weigh
+from railyard.results.theory.step.search import DIMENSIONS, FSDP, ZERO, Space, Weighed, default_batch, explained, weigh
 from railyard.results.theory.step.step_time import StepTime, step_time
 from railyard.results.theory.step.strategy import RECOMPUTE, Recipe, one_strategy
 from railyard.topologies.platforms import PLATFORMS, Precision
@@ -31,8 +31,9 @@ COLUMNS = (
     "computing", "network", "bubble",
 )  # fmt: skip
 COMPUTING: Final = ("matmul_s", "attention_s", "memory_s", "launch_s", "output_s", "optimizer_s")
-FSDP: Final = 3
 BUBBLE: Final = ("bubble_s", "imbalance_s")
+LAYOUT: Final = ("layout", "layouts")
+STRATEGY: Final = ("strategy", "strategies")
 
 
 @options.shows_progress
@@ -112,25 +113,31 @@ def command(
         return _explain(console, shape, recipe, hardware, space, explain)
     weighed = weigh(shape, recipe, hardware, space)
     indices = weighed.fastest_layouts()
-    kind = "layouts"
+    kind = LAYOUT
     if variants:
         indices = list(map(int, weighed.order()))
-        kind = "strategies"
+        kind = STRATEGY
     name = PLATFORMS[platform].name
     if as_json:
         rows = [_json_row(shape, hardware, weighed, index, name) for index in indices[:top]]
         print(json.dumps(rows, indent=1))
         return 0
+    ranking = f"the fastest of {_count(len(indices), *kind)}"
     title = (
         f"{model}, batch {recipe.global_batch:,} x {shape.sequence:,} tokens, on {gpus:,} GPUs ({platform}, "
-        f"{hardware.precision}) in HB domains of {hardware.domain_gpus:,}: the fastest of {len(indices):,} {kind}, "
-        f"from {len(weighed):,} strategies that divide and fit"
+        f"{hardware.precision}) in HB domains of {hardware.domain_gpus:,}: {ranking}, "
+        f"from {_count(len(weighed), *STRATEGY)} that divide and fit"
     )
     console.print(title, style="bold", highlight=False, soft_wrap=True)
     console.print(_table(shape, hardware, weighed, indices[:top]))
     for note in _notes(shape, hardware, weighed, indices[:top], name, trained_tokens):
         console.print(f"note: {note}", style="dim", highlight=False, soft_wrap=True)
     return 0
+
+
+def _count(number: int, singular: str, plural: str) -> str:
+    """Return a number with its noun."""
+    return f"{number:,} {singular if number == 1 else plural}"
 
 
 def load_shape(model: str, sequence: int | None, fused: bool) -> Transformer:
@@ -179,6 +186,8 @@ def parse_dimensions(text: str, field: str) -> dict[str, int]:
             raise BadInput(field, part, f"must be a dimension and a number, such as t=8; dimensions are {names}")
         if not number.isdigit() or not 1 <= int(number) <= MAX_COUNT:
             raise BadInput(field, part, f"must have a whole number of at least 1 after {letter}=")
+        if letter in dimensions:
+            raise BadInput(field, part, f"is the second {letter}, after {letter}={dimensions[letter]}")
         dimensions[letter] = int(number)
     return dimensions
 
@@ -274,17 +283,31 @@ def _notes(
     return notes
 
 
-def _explain(console: Console, shape: Transformer, recipe: Recipe, hardware: Hardware, space: Space, text: str) -> int:
-    """Print why a strategy is left out, or its times beside those of the fastest. Dimensions not given are 1.
+def _strategy_to_explain(
+    shape: Transformer, recipe: Recipe, hardware: Hardware, space: Space, wanted: dict[str, int]
+) -> tuple[dict[str, int], Recipe]:
+    """Return the fastest strategy with the wanted dimensions, and its recipe.
 
-    d is what the others leave of the GPUs, if it isn't given.
+    Where none divides and fits, the one whose other dimensions are 1, and d what they leave of the GPUs, with the
+    recipe that takes least memory: what is wrong with it is wrong with all others.
     """
-    dimensions = dict.fromkeys(DIMENSIONS.values(), 1)
-    dimensions |= {DIMENSIONS[letter]: number for letter, number in parse_dimensions(text, "explain").items()}
-    if "d=" not in text:
-        used = dimensions["tensor"] * dimensions["context"] * dimensions["pipeline"]
-        dimensions["data"] = max(1, hardware.gpus // used)
-    variant = replace(recipe, recompute=space.recompute[0], zero=space.zero[0])
+    try:
+        weighed = weigh(shape, recipe, hardware, replace(space, fixed=wanted))
+    except BadInput:
+        dimensions = dict.fromkeys(DIMENSIONS.values(), 1)
+        dimensions |= {DIMENSIONS[letter]: number for letter, number in wanted.items()}
+        if "d" not in wanted:
+            used = dimensions["tensor"] * dimensions["context"] * dimensions["pipeline"]
+            dimensions["data"] = max(1, hardware.gpus // used)
+        zero = space.zero[-1] if dimensions["pipeline"] == 1 else space.zero[0]
+        return dimensions, replace(recipe, recompute=space.recompute[-1], zero=zero)
+    first = int(weighed.order()[0])
+    return weighed.strategies.at(first), weighed.recipe(first)
+
+
+def _explain(console: Console, shape: Transformer, recipe: Recipe, hardware: Hardware, space: Space, text: str) -> int:
+    """Print why a strategy is left out, or its times beside those of the fastest."""
+    dimensions, variant = _strategy_to_explain(shape, recipe, hardware, space, parse_dimensions(text, "explain"))
     reasons, times, gpu_bytes = explained(shape, variant, hardware, one_strategy(**dimensions))
     weighed = weigh(shape, recipe, hardware, space)
     first = int(weighed.order()[0])

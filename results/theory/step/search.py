@@ -35,7 +35,8 @@ MAX_UNEVEN: Final = 1.1
 MIN_CONTEXT_TOKENS: Final = 4096
 """Tokens of a sequence that each context-parallel rank has at least, as in all recipes of measured.csv."""
 MAX_MICRO_BATCH: Final = 64
-ZERO: Final = (1, 3)
+FSDP: Final = 3
+ZERO: Final = (1, FSDP)
 """ZeRO's stages that are searched: the optimizer state split, and FSDP."""
 Mask = NDArray[np.bool_]
 
@@ -178,7 +179,7 @@ def weigh(model: Transformer, recipe: Recipe, hardware: Hardware, space: Space) 
             variant = replace(recipe, recompute=recompute, zero=zero)
             total_bytes = gpu_memory(model, variant, s, hardware.precision).total_bytes
             # frameworks offer FSDP in place of pipelines, not with them
-            offered = (s.pipeline == 1) | (zero < 3) | ("p" in space.fixed)
+            offered = (s.pipeline == 1) | (zero < FSDP) | ("p" in space.fixed and space.zero == (FSDP,))
             leanest = min(leanest, float(total_bytes[offered].min(initial=np.inf)))
             fits = offered & (total_bytes <= usable_bytes(hardware))
             fitting = s.select(fits)
@@ -225,16 +226,25 @@ def _joined(parts: Iterable[Strategies]) -> Strategies:
 
 
 def _check_fixed(model: Transformer, recipe: Recipe, hardware: Hardware, fixed: Mapping[str, int]) -> None:
-    """BadInput for the first fixed dimension that no strategy can have; it names the nearest sizes that work."""
+    """BadInput for the first fixed dimension that no strategy with those before it can have.
+
+    It names the nearest sizes that work. Nothing is raised where the cluster has no strategy at all.
+    """
+    before: dict[str, int] = {}
+    free = candidates(model, recipe, hardware, before)
     for letter, number in fixed.items():
-        if len(candidates(model, recipe, hardware, {letter: number})):
-            continue
-        free = candidates(model, recipe, hardware, {})
+        together = candidates(model, recipe, hardware, {**before, letter: number})
         sizes = np.unique(vars(free)[DIMENSIONS[letter]]).astype(int)
-        lower = sizes[sizes < number][-1:]
-        higher = sizes[sizes > number][:1]
-        nearest = " or ".join(f"{size:,}" for size in (*lower, *higher))
-        raise BadInput(f"fix.{letter}", number, f"divides no strategy of this model and cluster; nearest are {nearest}")
+        if len(sizes) and not len(together):
+            lower = sizes[sizes < number][-1:]
+            higher = sizes[sizes > number][:1]
+            nearest = " or ".join(f"{size:,}" for size in (*lower, *higher))
+            words = " and ".join(f"{dimension}={size}" for dimension, size in before.items())
+            condition = f" with {words}" if words else ""
+            reason = f"divides no strategy of this model and cluster{condition}; nearest: {nearest}"
+            raise BadInput(f"fix.{letter}", number, reason)
+        before[letter] = number
+        free = together
 
 
 def _nearest(model: Transformer, recipe: Recipe, hardware: Hardware, space: Space) -> str:
@@ -263,5 +273,9 @@ def _first_that_divides(model: Transformer, recipe: Recipe, hardware: Hardware, 
 
 @cache
 def default_batch(sequence: int) -> int:
-    """Return the sequences of a step of 16 Mi tokens, as Llama 3 405B was trained with."""
-    return max(1, 2**24 // sequence)
+    """Return the sequences of a step of 16 Mi tokens, as Llama 3 405B was trained with.
+
+    The nearest power of two below, so that it divides over GPUs.
+    """
+    sequences = max(1, 2**24 // sequence)
+    return 1 << (sequences.bit_length() - 1)

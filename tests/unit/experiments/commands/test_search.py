@@ -66,8 +66,17 @@ def test_explained_strategy_has_its_reasons(capsys: pytest.CaptureFixture[str]) 
     arguments = ["search", "llama3-405b", "--gpus", "8192", "--explain", "t=5,p=16,v=8"]
     assert cli.main(arguments) == 0
     out = capsys.readouterr().out
-    assert out.count("left out: ") == 6
+    assert out.count("left out: ") == 5
     assert "128 attention heads" in out
+
+
+def test_explained_strategy_is_completed_by_the_fastest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*JOB, "--fix", "t=8,p=2", "--json", "--top", "1"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert cli.main([*JOB, "--explain", "t=8,p=2"]) == 0
+    out = capsys.readouterr().out
+    assert "left out" not in out
+    assert f"t=8 c=1 p=2 d=4 e=1 v={row['virtual_stages']} b={row['micro_batch']}, {row['recompute']}" in out
 
 
 def test_days_and_unmeasured_hardware_are_noted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,6 +127,9 @@ IMPOSSIBLE = {
     "unknown dimension": [*JOB[1:], "--fix", "q=8"],
     "dimension without a number": [*JOB[1:], "--fix", "t=all"],
     "fixed dimension that doesn't divide": [*JOB[1:], "--fix", "t=5,p=2"],
+    "fixed dimensions that don't divide together": [*JOB[1:], "--fix", "t=8,d=16"],
+    "dimension that is fixed twice": [*JOB[1:], "--fix", "t=8,t=4"],
+    "fixed dimension where nothing divides": ["gpt-22b", "--gpus", "88", "--batch", "1", "--fix", "t=8"],
     "part of an HB domain": ["gpt-22b", "--gpus", "65", "--batch", "32"],
     "HB domains that don't fit": [*JOB[1:], "--domain-gpus", "7"],
     "too little memory": ["gpt-1t", "--gpus", "8", "--batch", "8"],

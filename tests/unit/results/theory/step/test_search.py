@@ -95,6 +95,7 @@ def test_nearest_gpus_are_offered_where_nothing_divides() -> None:
         weigh(model, Recipe(2048), make_hardware("h100", 1000), Space({}))
 
 
-def test_default_batch_has_16_mi_tokens() -> None:
+def test_default_batch_is_a_power_of_two_of_16_mi_tokens() -> None:
     assert default_batch(8192) == 2048
     assert default_batch(2**25) == 1
+    assert default_batch(40_960) == 256, "409 sequences divide over no GPUs"
