@@ -32,6 +32,8 @@ COLUMNS = (
 )  # fmt: skip
 COMPUTING: Final = ("matmul_s", "attention_s", "memory_s", "launch_s", "output_s", "optimizer_s")
 BUBBLE: Final = ("bubble_s", "imbalance_s")
+GRADIENT_BYTES: Final = (2, 4)
+OVERLAPS: Final = ("data", "tensor", "pipeline", "experts")
 LAYOUT: Final = ("layout", "layouts")
 STRATEGY: Final = ("strategy", "strategies")
 
@@ -83,6 +85,19 @@ def command(
         str,
         typer.Option(metavar="t=8,p=16", show_default=False, help="Say why a strategy is slower or left out."),
     ] = "",
+    gradient_bytes: Annotated[
+        int, typer.Option(min=2, max=4, help="Bytes of a parameter's gradient, as kept and as reduced: 2 or 4.")
+    ] = 2,
+    no_sequence_parallel: Annotated[
+        bool, typer.Option("--no-sequence-parallel", help="Tensor-parallel ranks don't split norms and residuals.")
+    ] = False,
+    overlap: Annotated[
+        str,
+        typer.Option(
+            metavar="data,tensor",
+            help="Communication beside computing: any of data, tensor, pipeline and experts, or none.",
+        ),
+    ] = "data",
     nccl: Annotated[
         Path | None,
         typer.Option(show_default=False, help="Take the rates of collectives that your nccl-tests output shows."),
@@ -102,7 +117,19 @@ def command(
 ) -> int:
     """Find the fastest parallelization strategies for a model on a real cluster, by the formulas. Needs no root."""
     shape = load_shape(model, sequence, fused=not unfused)
-    recipe = Recipe(batch or default_batch(shape.sequence), cuda_graphs=cuda_graphs)
+    overlaps = parse_overlap(overlap)
+    recipe = Recipe(
+        batch or default_batch(shape.sequence),
+        sequence_parallel=not no_sequence_parallel,
+        gradient_bytes=gradient_bytes,
+        cuda_graphs=cuda_graphs,
+        overlap_data="data" in overlaps,
+        overlap_tensor="tensor" in overlaps,
+        overlap_pipeline="pipeline" in overlaps,
+        overlap_experts="experts" in overlaps,
+    )
+    if gradient_bytes not in GRADIENT_BYTES:
+        raise BadInput("gradient-bytes", gradient_bytes, "must be 2 or 4")
     hardware = make_hardware(platform, gpus, domain_gpus, parse_precision(precision))
     if nccl:
         hardware = with_own_links(hardware, str(nccl), platform)
@@ -174,6 +201,17 @@ def parse_space(fix: str, recompute: str | None, zero: int | None) -> Space:
     recomputes = tuple(name for name in RECOMPUTE if recompute in (None, name))
     stages = ZERO if zero is None else (zero,)
     return Space(parse_dimensions(fix, "fix"), recomputes, stages)
+
+
+def parse_overlap(text: str) -> list[str]:
+    """Return the names of the communication that runs beside computing. BadInput for another name."""
+    if text == "none":
+        return []
+    names = text.split(",")
+    for name in names:
+        if name not in OVERLAPS:
+            raise BadInput("overlap", name, unknown_name_hint(name, (*OVERLAPS, "none")))
+    return names
 
 
 def parse_dimensions(text: str, field: str) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """Time of a training step: computing, what communication adds to it, the pipeline's bubble, and the optimizer."""
 
 from dataclasses import dataclass, fields
+from typing import Final
 
 import numpy as np
 
@@ -10,6 +11,9 @@ from railyard.results.theory.step.hardware import Hardware
 from railyard.results.theory.step.memory import ADAM_BYTES, gpu_parameters
 from railyard.results.theory.step.strategy import FloatArray, Recipe, Strategies
 from railyard.workloads.models.transformer import Transformer
+
+ZERO_2: Final = 2
+FSDP: Final = 3
 
 
 @dataclass(frozen=True)
@@ -55,10 +59,11 @@ def step_time(model: Transformer, recipe: Recipe, hardware: Hardware, s: Strateg
     # a second micro-batch computes meanwhile, so only what takes longer than its computing is waited for
     if recipe.overlap_experts:
         experts = np.maximum(0.0, experts - average_s)
+    if recipe.overlap_tensor:
+        tensor = np.maximum(0.0, tensor - computing.matmul_s)
     slowest_s = np.maximum(_slowest_stage_s(model, recipe, computing, s), average_s)
     micro_batch_s = slowest_s + tensor + context + experts
     m = s.micro_batches(recipe.global_batch)
-    hop_s = communication.hop_s(model, hardware, s)
     return StepTime(
         matmul_s=m * computing.matmul_s,
         attention_s=m * computing.attention_s,
@@ -70,11 +75,27 @@ def step_time(model: Transformer, recipe: Recipe, hardware: Hardware, s: Strateg
         context_s=m * context,
         expert_s=m * experts,
         bubble_s=(s.pipeline - 1) / s.virtual_stages * (average_s + tensor + context + experts),
-        # each micro-batch enters and leaves a stage once for each of its chunks, forward and backward
-        pipeline_s=2 * hop_s * (m * s.virtual_stages + s.pipeline - 1),
+        pipeline_s=_pipeline_s(model, recipe, hardware, s, micro_batch_s),
         data_s=_data_s(model, recipe, hardware, s, micro_batch_s),
         optimizer_s=_optimizer_s(model, recipe, hardware, s),
     )
+
+
+def _pipeline_s(
+    model: Transformer, recipe: Recipe, hardware: Hardware, s: Strategies, micro_batch_s: FloatArray
+) -> FloatArray:
+    """Return the time that transfers between stages add to a step.
+
+    Each micro-batch enters and leaves a stage once for each of its chunks, forward and backward. While the pipeline
+    fills and drains there is nothing to run beside.
+    """
+    hop_s = communication.hop_s(model, hardware, s)
+    m = s.micro_batches(recipe.global_batch)
+    filling_s = 2 * hop_s * (s.pipeline - 1)
+    transfers_s = 2 * hop_s * s.virtual_stages
+    if recipe.overlap_pipeline:
+        return m * np.maximum(0.0, transfers_s - micro_batch_s) + filling_s
+    return m * transfers_s + filling_s
 
 
 def _slowest_stage_s(model: Transformer, recipe: Recipe, computing: ComputeTime, s: Strategies) -> FloatArray:
@@ -102,25 +123,34 @@ def _data_s(
 
     ReduceScatter of gradients and AllGather of parameters (as an AllReduce where ZeRO is 0), once a step. Overlapped,
     they run beside the last micro-batch's backward and the first one's forward pass, and only the first layer's
-    part has nothing to run beside. FSDP gathers parameters in both passes of every micro-batch.
+    part has nothing to run beside. ZeRO 2 keeps no whole gradients, so it reduces those of every micro-batch. FSDP
+    gathers parameters in both passes of every micro-batch too.
     """
     parameters = gpu_parameters(model, s)
-    if recipe.zero == 3:
+    m = s.micro_batches(recipe.global_batch)
+    layers = model.layers / s.pipeline
+    if recipe.zero == FSDP:
         # layer by layer, so each layer has a ring's latency
-        layers = model.layers / s.pipeline
         layer_s = communication.data_ring_s(parameters.static / layers, BYTES, hardware, s)
         layer_s = layer_s + communication.expert_data_ring_s(parameters.experts / layers, BYTES, hardware, s)
+        if not recipe.overlap_data:
+            return m * 3 * layers * layer_s
         waiting_s = np.maximum(0.0, 3 * layers * layer_s - micro_batch_s) + layer_s
-        return s.micro_batches(recipe.global_batch) * waiting_s
-    total_s = 0 * micro_batch_s
-    for value_bytes in (recipe.gradient_bytes, BYTES if recipe.zero else recipe.gradient_bytes):
-        total_s = total_s + communication.data_ring_s(parameters.static, value_bytes, hardware, s)
-        total_s = total_s + communication.expert_data_ring_s(parameters.experts, value_bytes, hardware, s)
+        return m * waiting_s
+    gradients_s = communication.data_ring_s(parameters.static, recipe.gradient_bytes, hardware, s)
+    gradients_s = gradients_s + communication.expert_data_ring_s(parameters.experts, recipe.gradient_bytes, hardware, s)
+    value_bytes = BYTES if recipe.zero else recipe.gradient_bytes
+    gathered_s = communication.data_ring_s(parameters.static, value_bytes, hardware, s)
+    gathered_s = gathered_s + communication.expert_data_ring_s(parameters.experts, value_bytes, hardware, s)
+    earlier_micro_batches = m - 1 if recipe.zero == ZERO_2 else 0 * m
     if not recipe.overlap_data:
-        return total_s
+        return (earlier_micro_batches + 1) * gradients_s + gathered_s
     # the last layer's gradients and the first layer's parameters have no computing left to run beside
-    layers = np.maximum(1.0, model.layers / s.pipeline)
-    return np.maximum(0.0, total_s - micro_batch_s) + total_s / layers
+    layers = np.maximum(1.0, layers)
+    total_s = gradients_s + gathered_s
+    last_s = np.maximum(0.0, total_s - micro_batch_s) + total_s / layers
+    earlier_s = np.maximum(0.0, gradients_s - micro_batch_s) + gradients_s / layers
+    return earlier_micro_batches * earlier_s + last_s
 
 
 def _optimizer_s(model: Transformer, recipe: Recipe, hardware: Hardware, s: Strategies) -> FloatArray:

@@ -124,6 +124,8 @@ IMPOSSIBLE = {
     "platform without the number format": [*JOB[1:], "--precision", "nvfp4"],
     "unknown number format": [*JOB[1:], "--precision", "fp6"],
     "unknown recomputation": [*JOB[1:], "--recompute", "some"],
+    "unknown overlap": [*JOB[1:], "--overlap", "data,tensors"],
+    "gradients of 3 bytes": [*JOB[1:], "--gradient-bytes", "3"],
     "unknown dimension": [*JOB[1:], "--fix", "q=8"],
     "dimension without a number": [*JOB[1:], "--fix", "t=all"],
     "fixed dimension that doesn't divide": [*JOB[1:], "--fix", "t=5,p=2"],

@@ -129,6 +129,30 @@ def test_overlap_hides_communication() -> None:
     assert beside.data_s[0] < apart.data_s[0] / 2
 
 
+def test_overlap_hides_tensor_rings_and_transfers_of_stages() -> None:
+    model = load_transformer("llama3-70b")
+    strategy = one_strategy(tensor=4, pipeline=8, data=8, virtual_stages=5)
+    hardware = make_hardware("h100", 256)
+    apart = step_time(model, Recipe(512), hardware, strategy)
+    beside = step_time(model, Recipe(512, overlap_tensor=True, overlap_pipeline=True), hardware, strategy)
+    assert beside.tensor_s[0] == 0 < apart.tensor_s[0]
+    # 64 micro-batches in 5 chunks, and 7 transfers while the pipeline fills
+    assert beside.pipeline_s[0] == pytest.approx(apart.pipeline_s[0] * 7 / (64 * 5 + 7))
+
+
+def test_zero_2_reduces_the_gradients_of_every_micro_batch() -> None:
+    model = load_transformer("llama3-8b")
+    hardware = make_hardware("h100", 64)
+    seconds: dict[tuple[int, int], float] = {}
+    for zero in (1, 2):
+        for batch in (64, 512):
+            recipe = Recipe(batch, zero=zero, overlap_data=False)
+            seconds[zero, batch] = float(step_time(model, recipe, hardware, one_strategy(data=64)).data_s[0])
+    assert seconds[1, 64] == seconds[1, 512] == seconds[2, 64]
+    # one AllGather, and a ReduceScatter of as many bytes for each of 8 micro-batches
+    assert seconds[2, 512] == pytest.approx(seconds[1, 512] * 9 / 2)
+
+
 def test_first_fused_kernels_get_half_of_newer_peaks() -> None:
     model = load_transformer("mpt-1b").model_copy(update={"sequence": 65536})
     strategy = one_strategy(data=8)
