@@ -164,7 +164,9 @@ def command(
 
 def _count(number: int, singular: str, plural: str) -> str:
     """Return a number with its noun."""
-    return f"{number:,} {singular if number == 1 else plural}"
+    if number == 1:
+        return f"1 {singular}"
+    return f"{number:,} {plural}"
 
 
 def load_shape(model: str, sequence: int | None, fused: bool) -> Transformer:
@@ -311,7 +313,9 @@ def _notes(
             spans = [f"{days(shape, recipe, tokens, value):,.1f}" for value in (seconds, low_s, high_s)]
             number = f"{tokens / 1e12:,g} T tokens take {spans[0]} days ({spans[1]} to {spans[2]})"
             notes.append(f"{number} with the fastest of {name}, without failures")
-    outside = outside_of_measured(platform, hardware.precision, shape.sequence, hardware.gpus)
+    is_fsdp = weighed.recipe(indices[0]).zero == FSDP
+    job = job_class(platform, hardware.precision, bool(shape.moe_layers), is_fsdp)
+    outside = outside_of_measured(job, platform, shape, hardware.gpus)
     if outside:
         notes.append(f"outside of what was measured: {'; '.join(outside)}")
     notes.append(
@@ -337,7 +341,9 @@ def _strategy_to_explain(
         if "d" not in wanted:
             used = dimensions["tensor"] * dimensions["context"] * dimensions["pipeline"]
             dimensions["data"] = max(1, hardware.gpus // used)
-        zero = space.zero[-1] if dimensions["pipeline"] == 1 else space.zero[0]
+        zero = space.zero[0]
+        if dimensions["pipeline"] == 1:
+            zero = space.zero[-1]
         return dimensions, replace(recipe, recompute=space.recompute[-1], zero=zero)
     first = int(weighed.order()[0])
     return weighed.strategies.at(first), weighed.recipe(first)

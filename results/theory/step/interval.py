@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from railyard.results.theory.step.holdout.rows import MeasuredStep, measured_steps, predicted_s
+from railyard.workloads.models.transformer import Transformer
 
 COVERAGE: Final = 0.8
 TAIL: Final = 0.085
@@ -124,19 +125,40 @@ def _quantiles(rows: Sequence[_Residual], models: int) -> tuple[float, float]:
     return ordered[min(low, last)].value, ordered[min(high, last)].value
 
 
-def outside_of_measured(platform: str, precision: str, sequence: int, gpus: int) -> list[str]:
-    """Return in which respects no measured step is like a job, a sentence each."""
-    rows = [row for row in measured_steps() if row.can_be_predicted]
-    on_platform = [row for row in rows if row["platform"] == platform]
+def outside_of_measured(job: JobClass, platform: str, model: Transformer, gpus: int) -> list[str]:
+    """Return in which respects no measured step of the same kind of model is like a job, a sentence each.
+
+    Sizes are compared with steps on the platform, or on any where none was measured.
+    """
+    kind = "dense model"
+    if job.is_moe:
+        kind = "mixture of experts"
+    sharding = "without FSDP"
+    if job.is_fsdp:
+        sharding = "with FSDP"
+    alike = [row for row in measured_steps() if row.can_be_predicted and row.is_moe == job.is_moe]
+    rows = [row for row in alike if row["platform"] == platform]
+    if not rows:
+        return [f"no step of a {kind} on {platform} was measured", *_beyond(alike, model, gpus, kind)]
+    place = f"{kind} on {platform}"
     reasons: list[str] = []
-    if not on_platform:
-        reasons.append(f"no step on {platform} was measured")
-    elif precision not in {row["precision"] for row in on_platform}:
-        reasons.append(f"no step in {precision} on {platform} was measured")
+    if job.precision not in {row["precision"] for row in rows}:
+        reasons.append(f"no step of a {place} in {job.precision} was measured")
+    if job.is_fsdp not in {class_of_row(row).is_fsdp for row in rows}:
+        reasons.append(f"no step of a {place} {sharding} was measured")
+    return [*reasons, *_beyond(rows, model, gpus, place)]
+
+
+def _beyond(rows: Sequence[MeasuredStep], model: Transformer, gpus: int, place: str) -> list[str]:
+    """Return which sizes of a job are beyond those of measured steps, a sentence each."""
+    reasons: list[str] = []
     longest = max(int(row["sequence"]) for row in rows)
-    if sequence > longest:
-        reasons.append(f"the longest measured sequence is {longest:,}")
-    most = max(int(row["gpus"]) for row in rows)
-    if gpus > most:
-        reasons.append(f"the most measured GPUs are {most:,}")
+    if model.sequence > longest:
+        reasons.append(f"the longest measured sequence of a {place} is {longest:,}")
+    most_gpus = max(int(row["gpus"]) for row in rows)
+    if gpus > most_gpus:
+        reasons.append(f"the most measured GPUs of a {place} are {most_gpus:,}")
+    largest = max(row.model.parameters for row in rows)
+    if model.parameters > largest:
+        reasons.append(f"the largest measured {place} has {largest / 1e9:,.0f} B parameters")
     return reasons

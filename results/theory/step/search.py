@@ -239,9 +239,10 @@ def _check_fixed(model: Transformer, recipe: Recipe, hardware: Hardware, fixed: 
             lower = sizes[sizes < number][-1:]
             higher = sizes[sizes > number][:1]
             nearest = " or ".join(f"{size:,}" for size in (*lower, *higher))
-            words = " and ".join(f"{dimension}={size}" for dimension, size in before.items())
-            condition = f" with {words}" if words else ""
-            reason = f"divides no strategy of this model and cluster{condition}; nearest: {nearest}"
+            place = "this model and cluster"
+            if before:
+                place += " with " + " and ".join(f"{dimension}={size}" for dimension, size in before.items())
+            reason = f"divides no strategy of {place}; nearest: {nearest}"
             raise BadInput(f"fix.{letter}", number, reason)
         before[letter] = number
         free = together

@@ -139,10 +139,14 @@ def _data_s(
         return m * waiting_s
     gradients_s = communication.data_ring_s(parameters.static, recipe.gradient_bytes, hardware, s)
     gradients_s = gradients_s + communication.expert_data_ring_s(parameters.experts, recipe.gradient_bytes, hardware, s)
-    value_bytes = BYTES if recipe.zero else recipe.gradient_bytes
+    value_bytes = recipe.gradient_bytes
+    if recipe.zero:
+        value_bytes = BYTES
     gathered_s = communication.data_ring_s(parameters.static, value_bytes, hardware, s)
     gathered_s = gathered_s + communication.expert_data_ring_s(parameters.experts, value_bytes, hardware, s)
-    earlier_micro_batches = m - 1 if recipe.zero == ZERO_2 else 0 * m
+    earlier_micro_batches = 0 * m
+    if recipe.zero == ZERO_2:
+        earlier_micro_batches = m - 1
     if not recipe.overlap_data:
         return (earlier_micro_batches + 1) * gradients_s + gathered_s
     # the last layer's gradients and the first layer's parameters have no computing left to run beside

@@ -10,6 +10,7 @@ from railyard.results.theory.step.hardware import efficiency
 from railyard.results.theory.step.holdout.report import predicted_steps
 from railyard.results.theory.step.holdout.rows import measured_steps
 from railyard.results.theory.step.interval import COVERAGE, interval_of, job_class, outside_of_measured
+from railyard.workloads.models.catalogue import load_transformer
 
 
 def test_fitted_rows_are_the_allowed_rows() -> None:
@@ -68,10 +69,21 @@ def test_classes_of_few_models_take_a_wider_class() -> None:
 
 
 def test_jobs_beyond_all_measured_steps_are_named() -> None:
-    assert outside_of_measured("h100", "fp8", 4096, 1024) == []
-    platform, sequence, gpus = outside_of_measured("mi300x", "bf16", 131072, 16384)
+    def outside(platform: str, precision: str, name: str, sequence: int, gpus: int, is_fsdp: bool = False) -> list[str]:
+        model = load_transformer(name).model_copy(update={"sequence": sequence})
+        job = job_class(platform, precision, bool(model.moe_layers), is_fsdp)
+        return outside_of_measured(job, platform, model, gpus)
+
+    assert outside("h100", "fp8", "llama3-70b", 4096, 1024) == []
+    platform, sequence, gpus = outside("mi300x", "bf16", "llama3-405b", 131072, 16384)
     assert "mi300x" in platform
     assert "65,536" in sequence
     assert "3,072" in gpus
-    (number_format,) = outside_of_measured("b200", "nvfp4", 4096, 64)
-    assert "nvfp4" in number_format
+    (number_format,) = outside("b200", "nvfp4", "llama3-8b", 4096, 64)
+    assert "dense model on b200 in nvfp4" in number_format
+    # dense models were measured with longer sequences, more GPUs and FSDP
+    sharding, sequence, gpus, parameters = outside("h100", "fp8", "kimi-k2", 16384, 2048, is_fsdp=True)
+    assert "mixture of experts on h100 with FSDP" in sharding
+    assert "4,096" in sequence
+    assert "1,024" in gpus
+    assert "671 B" in parameters
