@@ -36,7 +36,7 @@ def headline(check: RailCheck) -> str:
     for routes in check.routes:
         total += len(routes.connections)
         unknown += routes.counts[Route.UNKNOWN]
-    if check.cluster.ring_channels and not total:
+    if check.cluster.ring_channels and not total and check.verdict != "unknown":
         crossing = len(check.crossing_channels)
         readiness = "Not ready" if crossing else "Ready"
         return f"{readiness} for rails: {crossing} of {len(check.cluster.ring_channels)} ring channels cross rails."
@@ -103,8 +103,8 @@ def _on_rail_optimized(row: CommunicatorRoutes) -> str:
 
 
 def _is_known(row: CommunicatorRoutes) -> bool:
-    """Return whether the route of every connection is known, and there is one."""
-    return bool(row.connections) and not row.counts[Route.UNKNOWN]
+    """Return whether all connections and their routes are known, and there is one."""
+    return bool(row.connections) and not row.counts[Route.UNKNOWN] and not row.is_lacking
 
 
 def _crossing(check: RailCheck) -> Table:

@@ -73,7 +73,7 @@ class RailCheck:
         if self.crossing or self.crossing_channels:
             return "crosses"
         counts = [communicator.counts for communicator in self.routes]
-        lacking = any(routes.is_unconnected or routes.partly_connected for routes in self.routes)
+        lacking = any(routes.is_lacking for routes in self.routes)
         if self.untraced_ranks or lacking or any(count[Route.UNKNOWN] for count in counts):
             return "unknown"
         return "ready" if any(counts) or self.cluster.ring_channels else "none"

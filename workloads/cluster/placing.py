@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, permutations
 from typing import Final
 
+from railyard.workloads.cluster.rails import has_pxn
 from railyard.workloads.cluster.records import Cluster, Communicator, Connection, ConnectionId, End, Member
 
 MAX_PAIRS: Final = 2**16
-"""Of an all-to-all: those of 256 ranks."""
+"""Of an all-to-all that are classed: those of 256 ranks."""
 _SENDS: Final = ("send", "recv")
 _WITHOUT_RING: Final = (*_SENDS, "all-to-all", "all-to-allv", "gather", "scatter")
 _WITH_PAIRS: Final = ("all-to-all", "all-to-allv")
@@ -74,18 +75,32 @@ def _connections(cluster: Cluster, communicator: Communicator) -> Iterator[Conne
         yield from ring(communicator)
     pairs: dict[tuple[int, int], None] = {}
     if any(call in _WITH_PAIRS for call in calls):
-        if communicator.size * (communicator.size - 1) <= MAX_PAIRS:
-            pairs = dict.fromkeys(permutations(range(communicator.size), 2))
-        else:
-            text = f"{communicator.name}: the pairs of its all-to-alls are too many to be classed"
-            cluster.gaps[text] = None
+        pairs = dict.fromkeys(_pairs(cluster, communicator))
     pairs |= dict.fromkeys(communicator.sends)
     for call in ("gather", "scatter"):
         if call in calls:
             text = f"{communicator.name}: a {call} has a root that isn't known, so its pairs aren't classed"
             cluster.gaps[text] = None
+            # by PXN they stay on their rails, whatever the root is
+            communicator.has_unclassed_sends = not has_pxn(cluster)
     for src, dst in pairs:
         yield ConnectionId(0, src, dst, is_p2p=True)
+
+
+def _pairs(cluster: Cluster, communicator: Communicator) -> Iterator[tuple[int, int]]:
+    """Yield the pairs of an all-to-all; if they are too many, those of the first ranks."""
+    size = communicator.size
+    if size * (size - 1) <= MAX_PAIRS:
+        yield from permutations(range(size), 2)
+        return
+    # any rank crosses to the far GPUs that are on other rails, so that some ranks show whether any cross
+    senders = max(1, MAX_PAIRS // size)
+    text = f"{communicator.name}: of its all-to-alls, the sends of {senders} of {size} ranks are classed"
+    cluster.gaps[text] = None
+    for src in range(senders):
+        for dst in range(size):
+            if dst != src:
+                yield src, dst
 
 
 def ring(communicator: Communicator) -> Iterator[ConnectionId]:

@@ -114,7 +114,7 @@ def _routed(
     if end is not None and end.transport == "by place":
         return _routed_by_place(cluster, rails, connection, src, dst)
     if end is None or end.transport not in NETWORK:
-        return RoutedConnection(connection, Route.DOMAIN, src, dst)
+        return RoutedConnection(connection, _route_without_nic(end, src, dst), src, dst)
     src_rail = _rail_of(cluster, rails, src, ends.sender)
     dst_rail = _rail_of(cluster, rails, dst, ends.receiver)
     by_number = bool(src and dst and src.gpu != dst.gpu)
@@ -127,6 +127,15 @@ def _routed(
     else:
         route = Route.RAIL
     return RoutedConnection(connection, route, src, dst, src_rail, dst_rail, by_number)
+
+
+def _route_without_nic(end: End | None, src: Member | None, dst: Member | None) -> Route:
+    """Return the route of a connection whose transport takes no NIC, or isn't known, as of a line that is cut off."""
+    if end is None or end.transport != "other":
+        return Route.DOMAIN
+    if src is None or dst is None or src.host != dst.host:
+        return Route.UNKNOWN
+    return Route.DOMAIN
 
 
 def _routed_by_place(
@@ -205,6 +214,11 @@ class CommunicatorRoutes:
         # a size in a damaged log may be any number
         lacking = (rank for rank in range(communicator.size) if rank not in joined)
         return tuple(islice(lacking, MAX_NAMED_RANKS))
+
+    @property
+    def is_lacking(self) -> bool:
+        """True if it has connections that no file has, and that may cross rails."""
+        return self.is_unconnected or bool(self.partly_connected) or self.communicator.has_unclassed_sends
 
     @property
     def missing(self) -> tuple[int, ...]:

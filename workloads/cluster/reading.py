@@ -5,6 +5,7 @@ Logs may have any size and are read line by line; a document, as an XML file, is
 
 import gzip
 import io
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ MAX_LINE: Final = 2**16
 """Characters of a line; NCCL's longest, of a ring of 4,096 ranks, have 20,000."""
 MAX_FILES: Final = 4096  # of a folder: a log for each rank
 PROGRESS_BYTES: Final = 2**24
+_COLOURS: Final = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
+"""What terminals and CI services put into lines."""
 _GZIP: Final = b"\x1f\x8b"
 
 OnProgress = Callable[[int, int], None]
@@ -51,8 +54,12 @@ def _files_of(path: Path) -> list[Path]:
     """Return a file, or the files in a folder, by name."""
     if not path.exists():
         raise BadInput("FILE", str(path), "is no file and no folder")
-    if not path.is_dir():
+    if path.is_file():
         return [path]
+    if not path.is_dir():
+        raise BadInput(
+            "FILE", str(path), "is a pipe or a device, and a file is read twice: write its content to a file"
+        )
     files = sorted(file for file in path.iterdir() if file.is_file())
     if not files:
         raise BadInput("FILE", str(path), "is a folder without files (those of folders in it aren't read: name these)")
@@ -134,9 +141,16 @@ def _rest(file: Path, content: BinaryIO, length: int) -> bytes:
 def _lines(stream: TextIO) -> Iterator[str]:
     """Yield lines; of one that is longer than any of a log's, its beginning."""
     while line := stream.readline(MAX_LINE):
-        yield line.rstrip("\n")
+        yield _without_colours(line.rstrip("\n"))
         while line and not line.endswith("\n"):
             line = stream.readline(MAX_LINE)
+
+
+def _without_colours(line: str) -> str:
+    # most lines have none, and to look for a character is much faster than a pattern
+    if "\x1b" not in line:
+        return line
+    return _COLOURS.sub("", line)
 
 
 def _read_lines(stream: TextIO, cluster: Cluster, source: Source, on_progress: Callable[[int], None]) -> None:

@@ -107,7 +107,7 @@ class Communicator:
     `calls`: of each collective, how often its ranks called it, all together, and `call_bytes` of those calls. `sends`:
     how often a rank sent to another. `last_calls`: of each rank, where a dump has it. `global_ranks`: ranks of the job,
     by rank of the communicator, where they are known. `is_traced`: a trace has its calls, and no file can have its
-    connections.
+    connections. `has_unclassed_sends`: it may send across rails, between pairs that no file has.
     """
 
     name: str
@@ -121,6 +121,7 @@ class Communicator:
     call_bytes: Counter[str] = field(default_factory=Counter)
     sends: Counter[tuple[int, int]] = field(default_factory=Counter)
     is_traced: bool = False
+    has_unclassed_sends: bool = False
     last_calls: dict[int, LastCall] = field(default_factory=dict)
     global_ranks: dict[int, int] = field(default_factory=dict)
 

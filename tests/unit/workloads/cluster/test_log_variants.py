@@ -148,3 +148,18 @@ def test_damaged_lines_end_soon(size: int, tmp_path: Path) -> None:
     assert check.verdict == "unknown"
     assert list(check.findings())
     assert len(check.cluster.hosts["node0"].nics) == 2
+
+
+@pytest.mark.parametrize(("hosts", "route"), [((0, 0), Route.DOMAIN), ((0, 1), Route.UNKNOWN)])
+def test_unknown_transport_is_in_the_domain_of_a_host(hosts: tuple[int, int], route: Route, tmp_path: Path) -> None:
+    """As a line of the network that is cut off before its NIC's number."""
+    lines = [initialized(rank, 2, "0x5").replace("node1:", f"node{hosts[1]}:") for rank in range(2)]
+    lines.insert(0, line(0, "Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB"))
+    (routed,) = check_of(tmp_path, lines).routes[0].connections
+    assert routed.route is route
+
+
+def test_colours_of_a_terminal_are_left_out(tmp_path: Path) -> None:
+    coloured = [f"\x1b[31m{text.replace('INFO', chr(27) + '[1;32mINFO')}\x1b[0m" for text in connection(0, 1, (1, 1))]
+    (routed,) = check_of(tmp_path, coloured).routes[0].connections
+    assert routed.route is Route.RAIL

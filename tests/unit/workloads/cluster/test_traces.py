@@ -112,3 +112,26 @@ def test_a_part_of_a_traces_ranks_is_refused(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes((TRACES / name).read_bytes())
     with pytest.raises(BadInput, match="misses rank 1"):
         check_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("op", "has_pxn", "verdict"),
+    [("all-to-all", True, "ready"), ("all-to-all", False, "crosses"), ("gather", False, "unknown")],
+)
+def test_unclassed_pairs_are_ready_by_pxn_alone(op: str, has_pxn: bool, verdict: str, tmp_path: Path) -> None:
+    """More pairs than are classed, and a root that isn't known."""
+    ranks = list(range(264))
+    operations = [
+        {"op": "all-reduce", "communicator": "world", "bytes": 8, "dtype": "float32", "after": []},
+        {"op": op, "communicator": "world", "bytes": 8, "dtype": "float32", "root": 0, "after": [0]},
+    ]
+    data = {"format": "railyard-trace", "version": 1, "ranks": len(ranks), "ranks_per_node": 8, "run": [0]}
+    data |= {"contents": True, "routing": "real", "steps": [3, 3], "notes": [], "communicators": {"world": [ranks]}}
+    data["programs"] = [{"ranks": ranks, "operations": operations}]
+    (tmp_path / "trace.json").write_text(json.dumps(data))
+    setting = f"NCCL_PXN_DISABLE set by environment to {int(not has_pxn)}."
+    (tmp_path / "a.log").write_text(f"host0:1:2 [0] NCCL INFO {setting}\n")
+    check = check_of(tmp_path)
+    assert check.verdict == verdict
+    for routes in check.routes:
+        assert routes.is_lacking is (verdict == "unknown")
