@@ -16,7 +16,10 @@ MAX_NAMED: Final = 4  # hosts, ranks or NICs that a sentence names
 
 @dataclass(frozen=True, slots=True)
 class GpuPlace:
-    """A GPU with the NICs and rails that it uses, the same on all of `hosts`. `nearest`: of the topology, if known."""
+    """A GPU with the NICs and rails that it uses, the same on all of `hosts`.
+
+    `nearest`: NICs of the topology, if known; `rails` are theirs if no connection shows which NICs it uses.
+    """
 
     hosts: tuple[str, ...]
     gpu: int
@@ -98,9 +101,10 @@ class RailCheck:
             rows = []
             for gpu in sorted(numbers - {-1}):
                 used = sorted(nics_of.get((name, gpu), ()))
-                rails = {self.rails.rail(host, nic) for nic in used}
-                known_rails = tuple(sorted(rail for rail in rails if rail is not None))
                 nearest = host.nics_of_gpu.get(gpu, ())
+                # without connections, as of a topology alone, a GPU will take the NIC that is nearest
+                rails = {self.rails.rail(host, nic) for nic in used or nearest}
+                known_rails = tuple(sorted(rail for rail in rails if rail is not None))
                 rows.append(GpuPlace((), gpu, self._nic_names(name, used), known_rails, self._nic_names(name, nearest)))
             rows_of_host[name] = tuple(rows)
         hosts_alike: defaultdict[tuple[GpuPlace, ...], list[str]] = defaultdict(list)

@@ -41,7 +41,7 @@ class NcclTopology(DocumentFormat):
                 nics[number] = position
                 speed = _number(element, "speed", source)
                 name = element.get("name", "")
-                host.nics[number] = Nic(number, name, rate_bps=speed * MBIT if speed else None)
+                host.nics[number] = Nic(number, name, rate_bps=speed * MBIT if speed > 0 else None)
         if not gpus:
             raise BadInput(source.file, "its content", "names no GPU")
         if not nics:

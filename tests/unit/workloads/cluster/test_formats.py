@@ -47,6 +47,8 @@ def read_text(folder: Path, name: str, text: str | bytes) -> RailCheck:
 def test_topology_gives_each_gpu_its_nearest_nics(tmp_path: Path) -> None:
     check = read_text(tmp_path, "node0.xml", TOPOLOGY)
     assert [place.nearest for place in check.gpus] == [("mlx5_0",), ("mlx5_0",), ("mlx5_1",)]
+    # no connection shows which NICs they use
+    assert [(place.nics, place.rails) for place in check.gpus] == [((), (0,)), ((), (0,)), ((), (1,))]
     host = check.cluster.hosts["node0"]
     assert [nic.rate_bps for nic in host.nics.values()] == [200e9, 200e9]
     assert host.gpus[2] == "0000:21:00.0"
