@@ -220,7 +220,7 @@ def parse_dimensions(text: str, field: str) -> dict[str, int]:
     """Return dimensions such as t=8,p=16 by their letters. BadInput for another letter or number."""
     dimensions: dict[str, int] = {}
     for part in filter(None, text.split(",")):
-        letter, _, number = part.partition("=")
+        letter, _, number = part.strip().partition("=")
         if letter not in DIMENSIONS:
             names = ", ".join(f"{key} ({name.replace('_', ' ')})" for key, name in DIMENSIONS.items())
             raise BadInput(field, part, f"must be a dimension and a number, such as t=8; dimensions are {names}")

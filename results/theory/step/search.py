@@ -7,6 +7,7 @@ that a strategy that is left out can be explained.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -163,7 +164,8 @@ def _crossed(columns: dict[str, FloatArray], name: str, values: Sequence[int]) -
 def weigh(model: Transformer, recipe: Recipe, hardware: Hardware, space: Space) -> Weighed:
     """Return all candidates that fit memory, with every recomputation and ZeRO stage of the space.
 
-    BadInput if there is none: it names the nearest numbers of GPUs that have one, or what the leanest takes.
+    BadInput if there is none: it names the nearest numbers of GPUs that have one, or what the leanest takes and the
+    GPUs on which it fits.
     """
     s = candidates(model, recipe, hardware, space.fixed)
     if not len(s):
@@ -177,11 +179,9 @@ def weigh(model: Transformer, recipe: Recipe, hardware: Hardware, space: Space) 
     for recompute in space.recompute:
         for zero in space.zero:
             variant = replace(recipe, recompute=recompute, zero=zero)
-            total_bytes = gpu_memory(model, variant, s, hardware.precision).total_bytes
-            # frameworks offer FSDP in place of pipelines, not with them
-            offered = (s.pipeline == 1) | (zero < FSDP) | ("p" in space.fixed and space.zero == (FSDP,))
-            leanest = min(leanest, float(total_bytes[offered].min(initial=np.inf)))
-            fits = offered & (total_bytes <= usable_bytes(hardware))
+            total_bytes = _gpu_bytes(model, variant, hardware, space, s)
+            leanest = min(leanest, float(total_bytes.min(initial=np.inf)))
+            fits = total_bytes <= usable_bytes(hardware)
             fitting = s.select(fits)
             recipes.append(variant)
             chosen.append(fitting)
@@ -193,6 +193,9 @@ def weigh(model: Transformer, recipe: Recipe, hardware: Hardware, space: Space) 
             f"can't train this model: no strategy fits the {usable_bytes(hardware) / 1e9:,.0f} GB that a training can "
             f"take of a GPU's memory; the leanest takes {leanest / 1e9:,.1f} GB"
         )
+        enough = _gpus_that_fit(model, recipe, hardware, space)
+        if enough:
+            reason += f", and on {enough:,} GPUs it fits"
         raise BadInput("gpus", hardware.gpus, reason)
     return Weighed(
         strategies=_joined(chosen),
@@ -201,6 +204,26 @@ def weigh(model: Transformer, recipe: Recipe, hardware: Hardware, space: Space) 
         seconds=np.concatenate(seconds),
         gpu_bytes=np.concatenate(sizes),
     )
+
+
+def _gpu_bytes(model: Transformer, recipe: Recipe, hardware: Hardware, space: Space, s: Strategies) -> FloatArray:
+    """Return the bytes of a GPU for each strategy; infinite where frameworks don't offer it."""
+    total_bytes = gpu_memory(model, recipe, s, hardware.precision).total_bytes
+    # frameworks offer FSDP in place of pipelines, not with them
+    offered = (s.pipeline == 1) | (recipe.zero < FSDP) | ("p" in space.fixed and space.zero == (FSDP,))
+    return np.where(offered, total_bytes, np.inf)
+
+
+def _gpus_that_fit(model: Transformer, recipe: Recipe, hardware: Hardware, space: Space) -> int | None:
+    """Return the first doubling of the cluster with a strategy that fits memory; None up to 1,024 times its GPUs."""
+    for doublings in range(1, 11):
+        larger = replace(hardware, gpus=hardware.gpus * 2**doublings)
+        s = candidates(model, recipe, larger, space.fixed)
+        for recompute, zero in product(space.recompute, space.zero):
+            variant = replace(recipe, recompute=recompute, zero=zero)
+            if np.any(_gpu_bytes(model, variant, larger, space, s) <= usable_bytes(larger)):
+                return larger.gpus
+    return None
 
 
 def explained(
