@@ -291,7 +291,11 @@ def print_recording(folder: Path, recording: Recording, console: Console) -> Non
     console.print(f"trace: {folder / FILE}; {chakra}", highlight=False, soft_wrap=True)
     experiment = shlex.quote(str(folder / EXPERIMENT))
     for command_name, purpose in NEXT_COMMANDS.items():
-        console.print(f"  {RUN} {command_name} {experiment}  # {purpose}", highlight=False, soft_wrap=True)
+        program = RUN
+        if command_name != "run":
+            # packets alone need root
+            program = RUN.removeprefix("sudo ")
+        console.print(f"  {program} {command_name} {experiment}  # {purpose}", highlight=False, soft_wrap=True)
 
 
 def iteration_text(iteration: Iteration) -> str:
