@@ -137,7 +137,7 @@ def command(
     trained_tokens = parse_tokens(tokens) if tokens else None
     console = options.console()
     if explain:
-        return _explain(console, shape, recipe, hardware, space, explain)
+        return _explain(console, shape, recipe, hardware, space, explain, PLATFORMS[platform].name)
     weighed = weigh(shape, recipe, hardware, space)
     indices = weighed.fastest_layouts()
     kind = LAYOUT
@@ -276,7 +276,14 @@ def _json_row(shape: Transformer, hardware: Hardware, weighed: Weighed, index: i
     row |= asdict(answer(shape, recipe, hardware, seconds))
     for field in fields(times):
         row[field.name] = float(getattr(times, field.name)[0])
+    row["outside_of_measured"] = _outside(shape, hardware, recipe, platform)
     return row
+
+
+def _outside(shape: Transformer, hardware: Hardware, recipe: Recipe, platform: str) -> list[str]:
+    """Return in which respects a job is like no measured step."""
+    job = job_class(platform, hardware.precision, bool(shape.moe_layers), recipe.zero == FSDP)
+    return outside_of_measured(job, platform, shape, hardware.gpus)
 
 
 def _interval(shape: Transformer, hardware: Hardware, recipe: Recipe, platform: str) -> Interval:
@@ -313,9 +320,7 @@ def _notes(
             spans = [f"{days(shape, recipe, tokens, value):,.1f}" for value in (seconds, low_s, high_s)]
             number = f"{tokens / 1e12:,g} T tokens take {spans[0]} days ({spans[1]} to {spans[2]})"
             notes.append(f"{number} with the fastest of {name}, without failures")
-    is_fsdp = weighed.recipe(indices[0]).zero == FSDP
-    job = job_class(platform, hardware.precision, bool(shape.moe_layers), is_fsdp)
-    outside = outside_of_measured(job, platform, shape, hardware.gpus)
+    outside = _outside(shape, hardware, weighed.recipe(indices[0]), platform)
     if outside:
         notes.append(f"outside of what was measured: {'; '.join(outside)}")
     notes.append(
@@ -349,7 +354,9 @@ def _strategy_to_explain(
     return weighed.strategies.at(first), weighed.recipe(first)
 
 
-def _explain(console: Console, shape: Transformer, recipe: Recipe, hardware: Hardware, space: Space, text: str) -> int:
+def _explain(
+    console: Console, shape: Transformer, recipe: Recipe, hardware: Hardware, space: Space, text: str, platform: str
+) -> int:
     """Print why a strategy is left out, or its times beside those of the fastest."""
     dimensions, variant = _strategy_to_explain(shape, recipe, hardware, space, parse_dimensions(text, "explain"))
     reasons, times, gpu_bytes = explained(shape, variant, hardware, one_strategy(**dimensions))
@@ -377,4 +384,9 @@ def _explain(console: Console, shape: Transformer, recipe: Recipe, hardware: Har
     gigabytes = (gpu_bytes / 1e9, float(weighed.gpu_bytes[first]) / 1e9)
     table.add_row("memory of a GPU, GB", f"{gigabytes[0]:.1f}", f"{gigabytes[1]:.1f}", "")
     console.print(table)
+    interval = _interval(shape, hardware, variant, platform)
+    span = f"{digits(total * interval.low, 3)} to {digits(total * interval.high, 3)} s"
+    console.print(f"note: this takes {span} by four of five measured steps", highlight=False, soft_wrap=True)
+    for reason in _outside(shape, hardware, variant, platform):
+        console.print(f"note: outside of what was measured: {reason}", highlight=False, soft_wrap=True)
     return 0

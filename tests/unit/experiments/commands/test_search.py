@@ -59,6 +59,7 @@ def test_fixed_strategy_is_the_only_row(capsys: pytest.CaptureFixture[str]) -> N
     terms = sum(row[field.name] for field in fields(StepTime))
     assert terms == pytest.approx(row["step_s"])
     assert row["low_s"] < row["step_s"] < row["high_s"]
+    assert row["outside_of_measured"] == []
     assert row["tokens_per_gpu"] == pytest.approx(32 * 2048 / row["step_s"] / 64)
 
 
@@ -76,6 +77,7 @@ def test_explained_strategy_is_completed_by_the_fastest(capsys: pytest.CaptureFi
     assert cli.main([*JOB, "--explain", "t=8,p=2"]) == 0
     out = capsys.readouterr().out
     assert "left out" not in out
+    assert f"{row['low_s']:.3g} to {row['high_s']:.3g} s" in out
     assert f"t=8 c=1 p=2 d=4 e=1 v={row['virtual_stages']} b={row['micro_batch']}, {row['recompute']}" in out
 
 
