@@ -92,7 +92,7 @@ class _Reading:
                 trace_files.append(file)
             elif kind == "unknown":
                 unknown.append(file)
-        traces.read(trace_files, self._cluster)
+        unknown += traces.read(trace_files, self._cluster, in_folder=requested.is_dir())
         if len(unknown) == len(files):
             titles = ", ".join(cluster_format.title for cluster_format in CLUSTER_FORMATS.values())
             raise BadInput("FILE", str(requested), f"has no line of a known format: known are {titles}, and traces")

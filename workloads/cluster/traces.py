@@ -24,14 +24,22 @@ def is_trace(file: Path, head: bytes) -> bool:
     return file.name == FILE or file.suffix in _SUFFIXES or is_text
 
 
-def read(files: Sequence[Path], cluster: Cluster) -> None:
-    """Take the communicators and calls of the traces that files are of. BadInput where one can't be read."""
+def read(files: Sequence[Path], cluster: Cluster, in_folder: bool = False) -> list[Path]:
+    """Take the communicators and calls of the traces that files are of. BadInput where one can't be read.
+
+    Return the files that are of no trace: `in_folder`, JSON of other programs, as a model's config.json.
+    """
     done: set[str] = set()
+    other_files: list[Path] = []
     for file in files:
         if file.name in done:
             continue
         trace_files = common.read_files(str(file), "FILE")
         name = common.format_of(trace_files, "FILE")
+        # Chakra's format takes any JSON, and has a file for each rank
+        if in_folder and name == "chakra" and trace_files.shared:
+            other_files.append(file)
+            continue
         ranks = _ranks(trace_files)
         trace = common.TRACE_FORMATS[name].read(trace_files, common.ReplayOn(ranks, 1, FLOPS_PER_S, {}))
         _take(trace, cluster)
@@ -41,6 +49,7 @@ def read(files: Sequence[Path], cluster: Cluster) -> None:
         for file_name in trace_files.names:
             done.add(file_name)
             cluster.sources.append(Source(file_name, (name,)))
+    return other_files
 
 
 def _ranks(files: common.Files) -> int:

@@ -135,3 +135,13 @@ def test_unclassed_pairs_are_ready_by_pxn_alone(op: str, has_pxn: bool, verdict:
     assert check.verdict == verdict
     for routes in check.routes:
         assert routes.is_lacking is (verdict == "unknown")
+
+
+def test_other_json_in_a_folder_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"hidden_size": 8}')
+    with pytest.raises(BadInput, match=r"config\.json"):
+        check_of(tmp_path / "config.json")
+    (tmp_path / "a.log").write_text("host0:1:2 [0] NCCL INFO NCCL_CROSS_NIC set by environment to 0.\n")
+    check = check_of(tmp_path)
+    assert [source.file for source in check.cluster.sources] == ["a.log"]
+    assert any(gap.startswith("config.json is left out") for gap in check.cluster.gaps)
