@@ -40,7 +40,7 @@ def pipelined_s(
     1 GPUs. Where domains take longer than that, they are busy all the time, with y shares from x - 1 GPUs.
     """
     share_bytes = data_bytes / (x * y)
-    # the last piece comes from the rails at their end, and only then goes round the domain
+    # the last piece comes from the rails at their end, and the domain gathers it only then
     on_rails = (y - 1) * share_bytes / rail_bytes_per_s
     in_domains = (x - 1) * share_bytes / hb_bytes_per_s
     return max(y * in_domains, on_rails + in_domains / pieces)
