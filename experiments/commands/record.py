@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from railyard.core.errors import BadInput, CheckFailed
+from railyard.core.errors import BadInput, CheckFailed, nearest_multiples
 from railyard.core.installation import RUN
 from railyard.core.safe_files import Folder
 from railyard.core.terminal import FittingTable
@@ -198,6 +198,11 @@ def rank_count(training: TrainingCommand, ranks: int | None, real: int | None) -
         raise BadInput("--ranks", "", "is missing: how many ranks has the job?")
     if count < 2:
         raise BadInput("--ranks", count, "has no other rank to send to: 2 or more are needed")
+    if training.ranks_per_node and count % training.ranks_per_node:
+        # else a slip would record another job than the one of the command
+        nodes = f"must be whole nodes of the {training.ranks_per_node} ranks that --nproc-per-node gives"
+        nearest = nearest_multiples(count, training.ranks_per_node)
+        raise BadInput("--ranks", count, f"{nodes}: {nearest}")
     return count
 
 
