@@ -312,6 +312,8 @@ CONNECT_S_A_CHANNEL: Final = 0.01
 MAX_CONNECT_S: Final = 100.0
 # struct linger: a closed connection ends with a reset, and no receiver waits for what is yet to be sent
 _LINGER_RESET: Final = struct.pack("ii", 1, 0)
+UNCONNECTED_S: Final = 1.0
+"""Time in which a pair that should have no path must not connect."""
 HELLO: Final = struct.Struct("!II")  # the caller's GPU number, and the stripe
 
 
@@ -372,6 +374,8 @@ def connect(job: protocol.Job, listeners: dict[int, socket.socket]) -> tuple[Con
         if error_code := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             raise OSError(error_code, f"{channel} failed")
         sock.send(HELLO.pack(channel.src, channel.stripe))
+    # before anything is received: else two workers could wait for each other's first message over such a pair
+    _check_unconnected(job, attempts)
     receiving: Connections = {}
     for dst, listener in listeners.items():
         missing = {channel for channel in channels if channel.dst == dst}
@@ -390,7 +394,6 @@ def connect(job: protocol.Job, listeners: dict[int, socket.socket]) -> tuple[Con
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, window)
             receiving[protocol.Channel(src, dst, stripe)] = sock
             missing.remove(protocol.Channel(src, dst, stripe))
-    _check_unconnected(job, attempts)
     return sending, receiving
 
 
@@ -407,14 +410,17 @@ def _attempt_connections(
 
 
 def _check_unconnected(job: protocol.Job, attempts: Mapping[protocol.Channel, socket.socket]) -> None:
-    """Close these attempts. OSError if one has connected."""
+    """Close these attempts. OSError if one connects within UNCONNECTED_S, all together."""
+    # most kernels refuse at once where there is no route: then no attempt is here to be waited for
+    deadline = time.monotonic() + UNCONNECTED_S
     for channel, sock in attempts.items():
         poller = select.poll()
         poller.register(sock, select.POLLOUT)
         # without a reset, so that the receiver reads the end and goes on
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
         with sock:
-            if poller.poll(0) and not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            left_ms = max(0.0, deadline - time.monotonic()) * 1000
+            if poller.poll(left_ms) and not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 src = job.gpus[channel.src].name
                 dst = job.gpus[channel.dst].name
                 raise OSError(errno.EISCONN, f"{src} -> {dst} connected, though it should have no path")
