@@ -48,7 +48,7 @@ def run_claims(papers: Mapping[str, Paper], out: Path) -> list[str]:
         for claim, how in claims:
             # one run that says nothing leaves the other claims as they are
             try:
-                measurements[claim.id] = measured.measure(claim, folder.path / RUNS / cells[how.command].name)
+                measurements[claim.id] = measured.measure(claim, folder.path / RUNS / cells[how.run_name].name)
             except BadInput as error:
                 problems.append(str(error))
         opened.write(measured.NAME, measured.to_csv(measurements).encode())
@@ -56,10 +56,10 @@ def run_claims(papers: Mapping[str, Paper], out: Path) -> list[str]:
 
 
 def _cells(claims: Sequence[Measured]) -> dict[str, Cell]:
-    """Return the run of each experiment with its overrides, by its command: several claims may be of one run."""
+    """Return the run of each experiment with its overrides, by its name: several claims may be of one run."""
     cells: dict[str, Cell] = {}
     for how in claims:
-        if how.command not in cells:
+        if how.run_name not in cells:
             spec = loading.make(loading.read(how.experiment), how.experiment, how.options)
-            cells[how.command] = Cell({AXIS: how.command.removeprefix("run ")}, spec.resolved())
+            cells[how.run_name] = Cell({AXIS: how.run_name}, spec.resolved())
     return cells

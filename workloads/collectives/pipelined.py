@@ -129,9 +129,9 @@ class _Emission:
         if rings.reduces:
             arrived = self._along_rails([], reduced)
             # the sum of a GPU's own share, to which it adds its domain's part
-            own = reduced[turns - rings.pieces :]
-            summed = arrived[-rings.pieces :] or own
-            reduced = [self._joined(*both) for both in zip(summed, own, strict=True)]
+            own_parts = reduced[turns - rings.pieces :]
+            summed = arrived[-rings.pieces :] or own_parts
+            reduced = [self._joined(*both) for both in zip(summed, own_parts, strict=True)]
         if rings.gathers:
             start = reduced[: rings.pieces]
             gathered = [*start, *self._along_rails(start, [])]

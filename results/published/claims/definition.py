@@ -60,9 +60,14 @@ class Measured(ConfigModel):
         return self
 
     @property
+    def run_name(self) -> str:
+        """The experiment with its overrides, which names the run: claims of one run have the same."""
+        return " ".join([self.experiment, *(f"-o {option}" for option in self.options)])
+
+    @property
     def command(self) -> str:
         """The command that measures it, without the program's name."""
-        return " ".join(["run", self.experiment, *(f"-o {option}" for option in self.options)])
+        return f"run {self.run_name}"
 
     def agrees(self, value: float) -> bool:
         """Return whether a measured value agrees with the paper."""

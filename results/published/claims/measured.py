@@ -82,10 +82,10 @@ def _of_rows(measured: Measured, table: pd.DataFrame) -> list[float]:
     """Return the values of the rows that count; if they are set against others, how often they fit in those."""
     values = _valid(table, measured.rows, measured.column)
     if measured.over:
-        others = _valid(table, {**measured.rows, **measured.over}, measured.column)
-        if not others:
+        compared_values = _valid(table, {**measured.rows, **measured.over}, measured.column)
+        if not compared_values:
             return []
-        values = [median(others) / value for value in values]
+        values = [median(compared_values) / value for value in values]
     if measured.percent:
         values = [100 * (value - 1) for value in values]
     return values

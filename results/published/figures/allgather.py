@@ -146,8 +146,8 @@ def _near_optimal(platform: str) -> Iterator[Claim]:
     group = f"AllGather over the bound, 16 domains of {grid[0]} {platform.upper()}"
     note = "the papers give no number, so within 10% is our bar; the two phases run one after the other"
     for name, time_s in (("hierarchical", eq1_per_cs(grid)), ("pipelined", pipelined_per_cs(grid))):
-        what = f"{name} {group}"
-        yield Claim(what, 1.0, time_s / bound_s, "times", within=0.1, note=note, stated="near-optimal means")
+        quantity = f"{name} {group}"
+        yield Claim(quantity, 1.0, time_s / bound_s, "times", within=0.1, note=note, stated="near-optimal means")
         note = ""
 
 

@@ -113,9 +113,9 @@ def _claims(rows: Sequence[Row]) -> Iterator[Claim]:
     most = max(comparisons_at_most for *_, comparisons_at_most in rows)
     yield Claim(f"comparisons to find the rail among {SIZES[-1]}, O(log K)", 9, most, "comparisons", bound="at most")
     for spine in SPINE_SCORES:
-        what = f"scores of a rail and a domain with which rail-only is healthier, H(S) = {spine / BEST:g}"
+        quantity = f"scores of a rail and a domain with which rail-only is healthier, H(S) = {spine / BEST:g}"
         note = "for scores that are independent and uniform; the paper says most cases, which we take as more than half"
-        yield Claim(what, 50, healthier_pct(spine), "%", bound="at least", note=note, stated="most cases means")
+        yield Claim(quantity, 50, healthier_pct(spine), "%", bound="at least", note=note, stated="most cases means")
     wrong = sum(_is_condition_wrong(scores) for scores in sets)
     yield Claim("sets in which the condition names the topology of the lower score", 0, wrong, "sets")
 
