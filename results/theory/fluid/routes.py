@@ -1,0 +1,244 @@
+"""Ports that flows cross on a fabric, with rates, as the fluid simulation shares them.
+
+A flow is what one connection of a replay carries: a source, a destination and a stripe. It takes the paths of the
+fabric's policy. Where a rail has several planes, a switch several uplinks or the policy several paths, either a flow
+has an even share of each (its expectation), or a seeded hash puts it on one of them, as on packets. Rates in bytes of
+payload a second.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric
+from railyard.topologies.graph import FabricGraph
+from railyard.topologies.nics import nic_name
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.matrix.traffic_matrix import Way, rail_of_gpus, ways
+from railyard.workloads.schedule import Rates
+
+Numbers = NDArray[np.int64]
+Amounts = NDArray[np.float64]
+Hop = tuple[Numbers, Amounts]
+"""A port of each flow, by number, and the share of the flow's bytes that crosses it."""
+
+
+class Port(NamedTuple):
+    """One direction of a link.
+
+    `node`: a GPU, a NIC that GPUs share, or a switch. `is_out`: away from a GPU, or up from a rail switch. `far`: the
+    switch at the other end of a cable between switches; "" for all uplinks of a rail switch together. `plane`: of a
+    rail link; 0 for all planes together.
+    """
+
+    node: str
+    side: Literal["hb", "rail", "uplink"]
+    is_out: bool
+    far: str = ""
+    plane: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Routes:
+    """Ports that flows cross. Row n of `crossed` and `shares` is of flow n.
+
+    `rates`: of each port, and infinity for the number after the last, by which rows are filled up. `crossed`: numbers
+    of ports. `shares`: the share of the flow's bytes that crosses the port; all 0 for a flow without a path.
+    """
+
+    ports: tuple[Port, ...]
+    rates: Amounts
+    crossed: Numbers
+    shares: Amounts
+
+    @property
+    def has_path(self) -> NDArray[np.bool_]:
+        """The flows that cross any port, as a mask."""
+        crossing: NDArray[np.bool_] = self.shares.sum(axis=1) > 0
+        return crossing
+
+    def number(self, port: Port) -> int:
+        """Return the number of a port. ValueError if no flow could cross it."""
+        return self.ports.index(port)
+
+
+class _Numbering:
+    """Ports of one side, in the order in which they are added."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Port, int] = {}
+        self.rates: list[float] = []
+
+    def add(self, port: Port, rate: float) -> int:
+        """Return the number of a port, which is added if it is new."""
+        if port not in self.numbers:
+            self.numbers[port] = len(self.numbers)
+            self.rates.append(rate)
+        return self.numbers[port]
+
+
+def routes_of(
+    src: Numbers, dst: Numbers, rails: int, rates: Rates, fabric: FabricSpec, hash_seed: int | None = None
+) -> Routes:
+    """Return the ports of flows between GPU numbers, of domains with `rails` GPUs.
+
+    `rates`: of a GPU's links. `hash_seed`: of the hash that puts each flow on one plane, path and uplink; None: even
+    shares of all of them. An uplink that the policy assigns is used in both cases.
+    """
+    rng = None if hash_seed is None else np.random.default_rng(hash_seed)
+    numbering = _Numbering()
+    hops: list[Hop] = []
+    for way in _chosen_ways(ways(src, dst, rails, fabric), rng):
+        hops += _gpu_hops(src, dst, way, rates, fabric, numbering, rng)
+        if fabric.definition.is_graph:
+            hops += _graph_hops(way, rates, fabric, numbering, rng)
+        elif fabric.spine_count:
+            hops += _uplink_hops(dst, way, rates, fabric, numbering, rng)
+    return _routes(hops, numbering)
+
+
+def _routes(hops: list[Hop], numbering: _Numbering) -> Routes:
+    """Return hops as routes, without the columns that no flow needs."""
+    filler = len(numbering.numbers)
+    shares = np.column_stack([share for _, share in hops])
+    crossed = np.where(shares > 0, np.column_stack([port for port, _ in hops]), filler)
+    # the ports of each flow first, so that columns of fillers alone can be left out
+    order = np.argsort(crossed == filler, axis=1, kind="stable")
+    width = int((crossed != filler).sum(axis=1).max(initial=1))
+    crossed = np.take_along_axis(crossed, order, axis=1)[:, :width]
+    shares = np.take_along_axis(shares, order, axis=1)[:, :width]
+    port_rates = np.array([*numbering.rates, np.inf])
+    return Routes(tuple(numbering.numbers), port_rates, crossed, shares)
+
+
+def _chosen_ways(all_ways: list[Way], rng: np.random.Generator | None) -> list[Way]:
+    """Return the ways with each flow on one of them, or as they are without a hash."""
+    if rng is None or len(all_ways) == 1:
+        return all_ways
+    upper = np.cumsum([way.share for way in all_ways], axis=0)
+    # sums of shares may be slightly less than 1, and are 0 without a path
+    draw = rng.random(len(upper[0])) * upper[-1]
+    lower = np.zeros(len(draw))
+    chosen: list[Way] = []
+    for way, end in zip(all_ways, upper, strict=True):
+        is_taken = (lower <= draw) & (draw < end)
+        chosen.append(way._replace(share=is_taken.astype(np.float64)))
+        lower = end
+    return chosen
+
+
+def _gpu_hops(
+    src: Numbers,
+    dst: Numbers,
+    way: Way,
+    rates: Rates,
+    fabric: FabricSpec,
+    numbering: _Numbering,
+    rng: np.random.Generator | None,
+) -> Iterator[Hop]:
+    """Yield the HB and rail ports of GPUs that flows cross on one way."""
+    planes = len(fabric.definition.carrying(fabric.definition.all_planes))
+    plane = np.zeros(len(src), dtype=np.int64)
+    rail_rate = rates.rail
+    if rng is not None and planes > 1:
+        plane = rng.integers(planes, size=len(src))
+        rail_rate = rates.rail / planes
+    for near, far in ((src, way.enter), (way.leave, dst)):
+        share = way.share * (near != far)
+        for gpus, is_out in ((near, True), (far, False)):
+            names = [Gpu(*divmod(gpu, fabric.rails)).name for gpu in gpus.tolist()]
+            numbers = [numbering.add(Port(name, "hb", is_out), rates.hb) for name in names]
+            yield np.array(numbers, dtype=np.int64), share
+    share = way.share * (way.enter != way.leave)
+    for gpus, is_out in ((way.enter, True), (way.leave, False)):
+        numbers = []
+        for gpu, number in zip(gpus.tolist(), plane.tolist(), strict=True):
+            port = Port(_nic(gpu, fabric), "rail", is_out, plane=number)
+            numbers.append(numbering.add(port, rail_rate))
+        yield np.array(numbers, dtype=np.int64), share
+
+
+def _nic(number: int, fabric: FabricSpec) -> str:
+    """Return the name of the end of a GPU's rail link: the GPU, or the NIC that it shares."""
+    gpu = Gpu(*divmod(number, fabric.rails))
+    if fabric.rail_of_rank:
+        return nic_name(gpu.domain, fabric.rail_of(gpu.rank))
+    return gpu.name
+
+
+def _uplink_hops(
+    dst: Numbers,
+    way: Way,
+    rates: Rates,
+    fabric: FabricSpec,
+    numbering: _Numbering,
+    rng: np.random.Generator | None,
+) -> Iterator[Hop]:
+    """Yield the uplinks, up and down, of flows that change rails between rail switches."""
+    near_rail = rail_of_gpus(way.enter, fabric.rails, fabric)
+    far_rail = rail_of_gpus(way.leave, fabric.rails, fabric)
+    share = way.share * (near_rail != far_rail)
+    spines = fabric.definition.spines(fabric.spine_count)
+    all_rate = fabric.domains * rates.rail / (fabric.oversubscription or 1)
+    policy = FORWARDING_POLICIES[fabric.chosen_policy]
+    shape = Fabric(fabric.kind, fabric.domains, fabric.rails, fabric.rail_of_rank)
+    hashed = None if rng is None else rng.integers(len(spines), size=len(dst)).tolist()
+    up: list[int] = []
+    down: list[int] = []
+    for flow, (enter, leave) in enumerate(zip(way.enter.tolist(), way.leave.tolist(), strict=True)):
+        target = Gpu(*divmod(int(dst[flow]), fabric.rails))
+        uplink = policy.uplink(enter % fabric.rails, target, shape)
+        if uplink is None and hashed is not None:
+            uplink = hashed[flow]
+        spine = ""
+        rate = all_rate
+        if uplink is not None:
+            spine = spines[uplink % len(spines)].name
+            rate = all_rate / len(spines)
+        near_switch = fabric.rail_switch(enter % fabric.rails).name
+        far_switch = fabric.rail_switch(leave % fabric.rails).name
+        up.append(numbering.add(Port(near_switch, "uplink", True, spine), rate))
+        down.append(numbering.add(Port(far_switch, "uplink", False, spine), rate))
+    yield np.array(up, dtype=np.int64), share
+    yield np.array(down, dtype=np.int64), share
+
+
+def _graph_hops(
+    way: Way, rates: Rates, fabric: FabricSpec, numbering: _Numbering, rng: np.random.Generator | None
+) -> list[Hop]:
+    """Return the cables between switches of a graph that flows cross."""
+    graph = fabric.graph
+    cables: list[dict[tuple[str, str], float]] = []
+    for enter, leave, share in zip(way.enter.tolist(), way.leave.tolist(), way.share.tolist(), strict=True):
+        near = graph.switch_of[Gpu(*divmod(enter, fabric.rails))]
+        far = graph.switch_of[Gpu(*divmod(leave, fabric.rails))]
+        shares: Mapping[tuple[str, str], float] = {}
+        if near != far and enter != leave and share:
+            shares = graph.shares(near, far) if rng is None else _walk(graph, near, far, rng)
+        cables.append({cable: share * part for cable, part in shares.items()})
+    width = max(map(len, cables), default=0)
+    ports = np.zeros((len(cables), width), dtype=np.int64)
+    parts = np.zeros((len(cables), width))
+    for flow, shares in enumerate(cables):
+        for place, (ends, part) in enumerate(shares.items()):
+            port = Port(ends[0], "uplink", True, ends[1])
+            ports[flow, place] = numbering.add(port, rates.rail * graph.uplinks[frozenset(ends)])
+            parts[flow, place] = part
+    return [(ports[:, place], parts[:, place]) for place in range(width)]
+
+
+def _walk(graph: FabricGraph, near: str, far: str, rng: np.random.Generator) -> dict[tuple[str, str], float]:
+    """Return the cables of a random shortest path: each switch hashes a flow to one of the next switches."""
+    following = graph.next_switches()
+    cables: dict[tuple[str, str], float] = {}
+    here = near
+    while here != far:
+        options = following[here][far]
+        there = options[int(rng.integers(len(options)))]
+        cables[here, there] = 1.0
+        here = there
+    return cables
