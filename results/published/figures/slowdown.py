@@ -7,12 +7,18 @@ import matplotlib.figure
 
 from railyard.results.plots import style
 from railyard.results.published.catalogue import Cell, Claim, Figure
+from railyard.results.theory.predict import full_step_s
 from railyard.topologies.platforms import PLATFORMS, Platform
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads import spec as workloads
 from railyard.workloads.collectives.all_to_all_two_phase import forwarding_share
 
 DOMAINS: Final = (2, 4, 8, 16, 32, 64, 128, 256)  # numbers of HB domains, y
 PAPER: Final = (8, 16)  # x and y of Fig. 5: 16 DGX of 8.
 CLAIMED_PCT: Final = {"a100": 8.2, "h100": 11.2}
+NEGLIGIBLE_PCT: Final = 2.0
+"""Our bar for what the text calls negligible of a whole step; it gives no number."""
+JOB: Final = {"kind": "moe", "model": "moe-1.3b-128"}
 
 
 def figure() -> Figure:
@@ -28,6 +34,7 @@ def figure() -> Figure:
         ours = _slowdown_pct(platform, x, y)
         claims.append(Claim(f"{name}: C_S/C_F", published, 100 / platform.ratio, "%", 0.05, note=divided))
         claims.append(Claim(label, published, ours, "%", 0.05, note=square))
+        claims.append(_whole_step(platform))
     rows: list[tuple[Cell, ...]] = []
     for platform in PLATFORMS.values():
         # both are 8 on a DGX
@@ -52,6 +59,22 @@ def figure() -> Figure:
 def _slowdown_pct(platform: Platform, x: int, y: int) -> float:
     """Eq. 3 over Eq. 2, less 1. Rates in bit/s, since only their ratio counts."""
     return 100 * forwarding_share(x, y, platform.hb_bps, platform.rail_bps)
+
+
+def _whole_step(platform: Platform) -> Claim:
+    """Return what rail-only adds to a step of the published job with all of its computing (Amdahl's law)."""
+    seconds: list[float] = []
+    for kind in ("rail-only", "rail-optimized"):
+        # the size of the emulated fabric has no part in it
+        fabric = FabricSpec(kind=kind, domains=2, rails=2, platform=platform.name)
+        built = workloads.build(workloads.parse_workload(JOB), fabric, platform.rail_bps, platform.hb_bps)
+        step_s = full_step_s(built.scale, fabric)
+        if step_s is None:
+            raise ValueError(f"{JOB['model']} has no published job")
+        seconds.append(step_s)
+    label = f"{platform.name}: added to a whole step of MoE-1.3B"
+    added_pct = 100 * (seconds[0] / seconds[1] - 1)
+    return Claim(label, NEGLIGIBLE_PCT, added_pct, "%", bound="at most", stated="negligible means")
 
 
 def _draw(drawn: matplotlib.figure.Figure) -> None:

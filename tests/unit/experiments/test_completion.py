@@ -35,7 +35,7 @@ def run(path: str, *command: str, **variables: str) -> str:
     ("line", "completions"),
     [
         ("railyard des", {"describe"}),
-        ("railyard run mo", {"moe-iteration", "moe-slowdown", "moving-hotspot"}),
+        ("railyard run mo", {"moe-full-step", "moe-iteration", "moe-slowdown", "moving-hotspot"}),
         ("railyard describe quick", {"quickstart"}),
         ("railyard predict tab", {"table2"}),
         ("railyard lint gpt-1t", {"gpt-1t"}),
