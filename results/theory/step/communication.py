@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from railyard.results.theory.iteration.search import divisors
 from railyard.results.theory.step.compute import BYTES
 from railyard.results.theory.step.hardware import Hardware
 from railyard.results.theory.step.strategy import FloatArray, Recipe, Strategies
@@ -16,9 +17,9 @@ def inside_domain(group: FloatArray, stride: FloatArray, domain_gpus: int) -> Fl
     room = np.maximum(1, domain_gpus // stride)
     inside = np.ones_like(group)
     for size in np.unique(group):
-        divisors = np.array([n for n in range(1, int(size) + 1) if size % n == 0], dtype=np.float64)
+        sizes = np.array(divisors(int(size)), dtype=np.float64)
         chosen = group == size
-        inside[chosen] = divisors[np.searchsorted(divisors, room[chosen], side="right") - 1]
+        inside[chosen] = sizes[np.searchsorted(sizes, room[chosen], side="right") - 1]
     return inside
 
 

@@ -9,6 +9,7 @@ from railyard.results.theory.step import communication
 from railyard.results.theory.step.compute import BYTES, ComputeTime, compute_time
 from railyard.results.theory.step.hardware import Hardware
 from railyard.results.theory.step.memory import ADAM_BYTES, gpu_parameters
+from railyard.results.theory.step.overlap import exposed_tensor_s
 from railyard.results.theory.step.strategy import FloatArray, Recipe, Strategies
 from railyard.workloads.models.transformer import Transformer
 
@@ -59,8 +60,7 @@ def step_time(model: Transformer, recipe: Recipe, hardware: Hardware, s: Strateg
     # a second micro-batch computes meanwhile, so only what takes longer than its computing is waited for
     if recipe.overlap_experts:
         experts = np.maximum(0.0, experts - average_s)
-    if recipe.overlap_tensor:
-        tensor = np.maximum(0.0, tensor - computing.matmul_s)
+    tensor = exposed_tensor_s(model, recipe, hardware, s, tensor)
     slowest_s = np.maximum(_slowest_stage_s(model, recipe, computing, s), average_s)
     micro_batch_s = slowest_s + tensor + context + experts
     m = s.micro_batches(recipe.global_batch)

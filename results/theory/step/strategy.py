@@ -28,7 +28,7 @@ class Recipe:
         gradients too, 3 the parameters too (FSDP)
     gradient_bytes: bytes of a parameter's gradient, as kept and as reduced
     overlap_data: whether data-parallel communication runs beside the computing of a micro-batch
-    overlap_tensor: whether tensor-parallel collectives run in pieces beside the matmuls that they feed, at best
+    overlap_tensor: share of each tensor-parallel collective that may run beside its matmul, 0 to 1 (overlap.py)
     overlap_pipeline: whether transfers between stages run beside the computing of another micro-batch
     overlap_experts: whether all-to-alls run beside the computing of another micro-batch
     cuda_graphs: whether a MoE layer's kernels are launched as recorded graphs, without the host's time for each
@@ -43,7 +43,7 @@ class Recipe:
     zero: int = 1
     gradient_bytes: int = 2
     overlap_data: bool = True
-    overlap_tensor: bool = False
+    overlap_tensor: float = 0.0
     overlap_pipeline: bool = False
     overlap_experts: bool = False
     cuda_graphs: bool = False

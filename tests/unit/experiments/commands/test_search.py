@@ -9,40 +9,46 @@ from pytest_regressions.data_regression import DataRegressionFixture
 
 from railyard.experiments import cli
 from railyard.experiments.commands.search import load_shape
+from railyard.results.format import digits
 from railyard.results.theory.step.hardware import make_hardware
-from railyard.results.theory.step.search import Space, weigh
+from railyard.results.theory.step.search import weigh
+from railyard.results.theory.step.space import Space
 from railyard.results.theory.step.step_time import StepTime
 from railyard.results.theory.step.strategy import Recipe
+from railyard.topologies.platforms import PLATFORMS
 from tests.unit.experiments.command_errors import command_errors
 
 JOB = ["search", "gpt-22b", "--gpus", "64", "--batch", "32"]
+PLAIN = ["--precision", "bf16", "--overlap", "data"]
 
 
 def rows(capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
-    """The table: place, seven dimensions, recomputation, ZeRO, GB, seconds, tokens/s/GPU, MFU and three shares."""
+    """The table: place, seven dimensions, four of the recipe, GB, seconds, tokens/s/GPU, MFU and three shares."""
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    return [line for line in lines if line and line[0].isdigit() and len(line) == 17]
+    return [line for line in lines if line and line[0].isdigit() and len(line) == 19]
 
 
 def test_the_fastest_come_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*JOB, "--top", "5"]) == 0
     table = rows(capsys)
     assert [row[0] for row in table] == ["1", "2", "3", "4", "5"]
-    weighed = weigh(load_shape("gpt-22b", None, fused=True), Recipe(32), make_hardware("h100", 64), Space({}))
+    clusters = [make_hardware("h100", 64, precision=precision) for precision in PLATFORMS["h100"].precisions]
+    weighed = weigh(load_shape("gpt-22b", None, fused=True), Recipe(32), clusters, Space({}))
     first = weighed.order()[0]
-    assert float(table[0][11]) == pytest.approx(weighed.seconds[first], rel=1e-3)
-    assert float(table[0][10]) == pytest.approx(weighed.gpu_bytes[first] / 1e9, abs=0.1)
-    times = [float(row[11]) for row in table]
+    assert float(table[0][13]) == pytest.approx(weighed.seconds[first], rel=1e-3)
+    assert float(table[0][12]) == pytest.approx(weighed.gpu_bytes[first] / 1e9, abs=0.1)
+    assert table[0][8] == "fp8"
+    times = [float(row[13]) for row in table]
     assert times == sorted(times)
     for row in table:
         t, c, p, d, _, _, b = map(int, row[1:8])
         assert t * c * p * d == 64
         assert 32 % (d * b) == 0
-        assert sum(float(share.rstrip("%")) for share in row[14:]) == pytest.approx(100, abs=0.2)
+        assert sum(float(share.rstrip("%")) for share in row[16:]) == pytest.approx(100, abs=0.2)
 
 
 def test_variants_of_a_layout_are_listed_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
-    few = [*JOB, "--fix", "b=1,d=4", "--top", "1000"]
+    few = [*JOB, *PLAIN, "--fix", "b=1,d=4", "--top", "1000"]
     assert cli.main(few) == 0
     layouts = [tuple(row[1:6]) for row in rows(capsys)]
     assert len(layouts) == len(set(layouts))
@@ -53,14 +59,32 @@ def test_variants_of_a_layout_are_listed_on_demand(capsys: pytest.CaptureFixture
 
 
 def test_fixed_strategy_is_the_only_row(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*JOB, "--fix", "t=8,p=2,v=3,b=1", "--recompute", "none", "--zero", "1", "--json"]) == 0
+    fixed = ["--fix", "t=8,p=2,v=3,b=1", "--recompute", "none", "--zero", "1"]
+    assert cli.main([*JOB, *PLAIN, *fixed, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
+    assert (row["precision"], row["overlap"]) == ("bf16", ["data"])
     assert (row["tensor"], row["pipeline"], row["data"], row["virtual_stages"]) == (8, 2, 4, 3)
     terms = sum(row[field.name] for field in fields(StepTime))
     assert terms == pytest.approx(row["step_s"])
     assert row["low_s"] < row["step_s"] < row["high_s"]
     assert row["outside_of_measured"] == []
     assert row["tokens_per_gpu"] == pytest.approx(32 * 2048 / row["step_s"] / 64)
+    assert cli.main([*JOB, *PLAIN, *fixed]) == 0
+    assert "from 1 strategy that divides and fits" in capsys.readouterr().out
+
+
+def test_more_overlap_is_faster_and_less_sure(capsys: pytest.CaptureFixture[str]) -> None:
+    fixed = [*JOB, "--precision", "bf16", "--fix", "t=8,p=2,v=3,b=1", "--recompute", "none", "--zero", "1", "--json"]
+    times: list[float] = []
+    for overlap in ("none", "data", "data,tensor=0.5", "data,tensor", "data,tensor,pipeline"):
+        assert cli.main([*fixed, "--overlap", overlap]) == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        times.append(row["step_s"])
+        if overlap == "data":
+            plain_high_s = row["high_s"]
+    assert times == sorted(times, reverse=True)
+    assert len(set(times)) == 5
+    assert row["high_s"] == pytest.approx(plain_high_s)
 
 
 def test_explained_strategy_has_its_reasons(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,8 +101,9 @@ def test_explained_strategy_is_completed_by_the_fastest(capsys: pytest.CaptureFi
     assert cli.main([*JOB, "--explain", "t=8,p=2"]) == 0
     out = capsys.readouterr().out
     assert "left out" not in out
-    assert f"{row['low_s']:.3g} to {row['high_s']:.3g} s" in out
-    assert f"t=8 c=1 p=2 d=4 e=1 v={row['virtual_stages']} b={row['micro_batch']}, {row['recompute']}" in out
+    assert f"{digits(row['low_s'], 3)} to {digits(row['high_s'], 3)} s" in out
+    layout = f"t=8 c=1 p=2 d=4 e=1 v={row['virtual_stages']} b={row['micro_batch']}"
+    assert f"{layout}, {row['precision']}, {row['recompute']}" in out
 
 
 def test_days_and_unmeasured_hardware_are_noted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,6 +152,10 @@ IMPOSSIBLE = {
     "unknown number format": [*JOB[1:], "--precision", "fp6"],
     "unknown recomputation": [*JOB[1:], "--recompute", "some"],
     "unknown overlap": [*JOB[1:], "--overlap", "data,tensors"],
+    "share of another overlap than tensor": [*JOB[1:], "--overlap", "data=0.5"],
+    "share of an overlap above 1": [*JOB[1:], "--overlap", "tensor=2"],
+    "overlap that is there twice": [*JOB[1:], "--overlap", "data,data"],
+    "a million GPUs": ["llama3-70b", "--gpus", "1000000"],
     "gradients of 3 bytes": [*JOB[1:], "--gradient-bytes", "3"],
     "unknown dimension": [*JOB[1:], "--fix", "q=8"],
     "dimension without a number": [*JOB[1:], "--fix", "t=all"],

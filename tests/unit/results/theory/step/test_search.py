@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 
 from railyard.core.errors import BadInput
+from railyard.results.theory.step.candidates import broken_rules, candidates, default_batch
 from railyard.results.theory.step.hardware import make_hardware
 from railyard.results.theory.step.memory import gpu_memory, usable_bytes
-from railyard.results.theory.step.search import Space, broken_rules, candidates, default_batch, weigh
+from railyard.results.theory.step.search import weigh
+from railyard.results.theory.step.space import Space
 from railyard.results.theory.step.step_time import step_time
 from railyard.results.theory.step.strategy import Recipe, one_strategy
+from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.models.catalogue import load_transformer
 
 
@@ -47,13 +50,14 @@ def test_fixed_dimensions_are_kept() -> None:
 def test_weighed_strategies_fit_and_have_their_own_times() -> None:
     model = load_transformer("llama3-70b")
     hardware = make_hardware("h100", 64)
-    weighed = weigh(model, Recipe(128), hardware, Space({}))
+    weighed = weigh(model, Recipe(128), [hardware, make_hardware("h100", 64, precision="fp8")], Space({}))
     assert weighed.gpu_bytes.max() <= usable_bytes(hardware)
     for index in (weighed.order()[0], weighed.order()[-1]):
         recipe = weighed.recipe(index)
+        cluster = weighed.variant(index).hardware
         strategy = weighed.strategy(index)
-        assert step_time(model, recipe, hardware, strategy).total_s[0] == pytest.approx(weighed.seconds[index])
-        assert gpu_memory(model, recipe, strategy).total_bytes[0] == weighed.gpu_bytes[index]
+        assert step_time(model, recipe, cluster, strategy).total_s[0] == pytest.approx(weighed.seconds[index])
+        assert gpu_memory(model, recipe, strategy, cluster.precision).total_bytes[0] == weighed.gpu_bytes[index]
     layouts = weighed.fastest_layouts()
     assert layouts[0] == weighed.order()[0]
     assert np.all(np.diff(weighed.seconds[layouts]) >= 0)
@@ -72,7 +76,8 @@ def test_published_layouts_are_among_the_first_ten(
     name: str, gpus: int, batch: int, tensor: int, pipeline: int, measured_s: float, within: float
 ) -> None:
     model = load_transformer(name).model_copy(update={"fused_attention": True})
-    weighed = weigh(model, Recipe(batch), make_hardware("h100", gpus), Space({}))
+    # as the measured steps are predicted: in bf16, with the overlap of data parallelism alone
+    weighed = weigh(model, Recipe(batch), [make_hardware("h100", gpus)], Space({}, overlaps=(("data",),)))
     for index in weighed.fastest_layouts()[:10]:
         strategy = weighed.strategies.at(index)
         if (strategy["tensor"], strategy["pipeline"], strategy["context"]) == (tensor, pipeline, 1):
@@ -82,17 +87,52 @@ def test_published_layouts_are_among_the_first_ten(
 
 
 def test_large_searches_take_seconds() -> None:
+    """All dimensions: 4 number formats, 3 recomputations, 4 ZeRO stages, 8 overlaps."""
     model = load_transformer("gpt-1t")
     started = time.process_time()
     for gpus in (4096, 65536):
-        weigh(model, Recipe(4096), make_hardware("h100", gpus), Space({}))
+        clusters = [make_hardware("b200", gpus, precision=precision) for precision in PLATFORMS["b200"].precisions]
+        assert len(clusters) == 4
+        weigh(model, Recipe(4096), clusters, Space({}))
     assert time.process_time() - started < 5
+
+
+def test_recipes_that_no_framework_offers_are_left_out() -> None:
+    model = load_transformer("llama3-70b")
+    weighed = weigh(model, Recipe(128), [make_hardware("h200", 64)], Space({}))
+    zero = set[tuple[int, bool]]()
+    for index in range(len(weighed)):
+        strategy = weighed.strategies.at(index)
+        variant = weighed.variant(index)
+        zero.add((variant.recipe.zero, strategy["pipeline"] > 1))
+        if "tensor" in variant.overlap:
+            assert 1 < strategy["tensor"] <= 8
+        if "pipeline" in variant.overlap:
+            assert strategy["virtual_stages"] > 1
+        if "data" in variant.overlap:
+            assert strategy["data"] * strategy["context"] > 1
+    assert zero == {(0, False), (0, True), (1, False), (1, True), (2, False), (3, False)}
+
+
+def test_fixed_overlap_leaves_no_strategy_out() -> None:
+    model = load_transformer("gpt-22b")
+    recipe = Recipe(32)
+    clusters = [make_hardware("h100", 16)]
+    free = weigh(model, recipe, clusters, Space({}))
+    fixed = weigh(model, recipe, clusters, Space({}, overlaps=(("data", "tensor", "pipeline"),)))
+    assert fixed.seconds.min() == free.seconds.min()
+    alone = weigh(model, recipe, clusters, Space({}, overlaps=((),)))
+    assert len(fixed) == len(alone)
+    # nothing is counted twice: what an overlap can't change isn't in the space with it
+    rows = zip(*vars(free.strategies).values(), free.variant_of, strict=True)
+    assert len(set(rows)) == len(free)
 
 
 def test_nearest_gpus_are_offered_where_nothing_divides() -> None:
     model = load_transformer("llama3-70b")
-    with pytest.raises(BadInput, match=r"928 or 1,024 GPUs have one"):
-        weigh(model, Recipe(2048), make_hardware("h100", 1000), Space({}))
+    for gpus, nearest in ((1000, "928 or 1,024"), (1_000_000, "950,272 or 1,048,576")):
+        with pytest.raises(BadInput, match=f"{nearest} GPUs have one"):
+            weigh(model, Recipe(2048), [make_hardware("h100", gpus)], Space({}))
 
 
 def test_default_batch_is_a_power_of_two_of_16_mi_tokens() -> None:
