@@ -33,6 +33,7 @@ FAULT_TARGETS: dict[str, str] = {  # a cable each: what was prepared at one is l
     "link-slow": "d0g1",
     "link-flapping": "d0g1",
     "hb-port-down": "d0g1",
+    "hb-port-slow": "d0g1",
     "rail-switch-hang": "rail1",
     "rail-switch-reboot": "rail1",
     "spine-crash": "spine0",
@@ -159,6 +160,12 @@ def test_slow_link_carries_its_share_until_its_repair() -> None:
             assert "rate 10Mbit ceil 10Mbit" in fabric.in_node(node, "tc", "class", "show", "dev", interface)
         assert seconds_for(fabric, 100_000) > 0.06  # 80 ms at 10 Mbit/s, 8 at 100
         assert_cut(fabric)
+    left_mbit = fabric.net.plan.hb_bps // 10**7
+    with broken(fabric, Fault.of("hb-port-slow", A.name, rate=0.1)):
+        for node, interface in ((A.name, "hb0"), ("hb0", A.name)):
+            assert f"rate {left_mbit}Mbit ceil {left_mbit}Mbit" in fabric.in_node(
+                node, "tc", "class", "show", "dev", interface
+            )
 
 
 def test_flapping_link_is_up_after_its_repair() -> None:

@@ -1,0 +1,108 @@
+"""Detectors of fail-slow: a GPU or a link that still works, and makes a whole job slower. And their registry.
+
+A detector is one file of detectors/, or a plugin (docs/extending.md). It sees the iteration times of a job, how long
+each of its transfers took, and may pause the job to play small schedules of its own on the same fabric.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from railyard.core.registry import Registry
+from railyard.failure.diagnosis.change_points import Change
+from railyard.topologies.plan import Plan
+from railyard.workloads.schedule import Schedule
+
+Spans = Mapping[int, tuple[float, float]]
+"""Start and end of tasks, s, by task number. A transfer starts at its sender and ends at its receiver."""
+Play = Callable[[Schedule], Spans]
+"""Plays a schedule on the fabric as it is, while the job waits."""
+Part = Literal["gpu", "rail", "hb"]
+"""What is slow: the computing of a GPU, its rail link, or its link to the HB domain."""
+TITLES: Final[Mapping[Part, str]] = {"gpu": "GPU", "rail": "rail link", "hb": "HB link"}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Culprit:
+    """A GPU or a link that makes a job slow.
+
+    `name`: of the GPU, or of the link as faults have it. `ratio`: its time over that of a healthy one.
+    """
+
+    part: Part
+    name: str
+    ratio: float
+
+    @property
+    def title(self) -> str:
+        """`rail link of d0g1`, or `GPU d0g1`."""
+        joint = " " if self.part == "gpu" else " of "
+        return f"{TITLES[self.part]}{joint}{self.name}"
+
+    def is_same(self, other: "Culprit") -> bool:
+        """Return whether both name the same thing, however slow."""
+        return (self.part, self.name) == (other.part, other.name)
+
+
+@dataclass(frozen=True)
+class SlowJob:
+    """A job that got slower. `schedule`: of one iteration; `before` and `after`: its tasks in some iterations."""
+
+    plan: Plan
+    schedule: Schedule
+    before: Sequence[Spans]
+    after: Sequence[Spans]
+
+
+class Detector:
+    """Definition of a detector. To be given: `changes` and `culprits`."""
+
+    def changes(self, seconds: Sequence[float]) -> Sequence[Change]:
+        """Return the lasting changes of iteration times (s, in order)."""
+        raise NotImplementedError
+
+    def culprits(self, job: SlowJob, play: Play) -> Sequence[Culprit]:
+        """Return what makes the job slow, the slowest first; nothing if that can't be found."""
+        raise NotImplementedError
+
+
+def _problems(name: str, definition: Detector) -> Iterator[str]:
+    if not type(definition).__doc__:
+        yield "the docstring is missing"
+
+
+DETECTORS: Final = Registry[Detector](
+    "fail-slow detector",
+    "railyard.failure.diagnosis.detectors",
+    Detector,
+    ["changes(seconds)", "culprits(job, play)"],
+    _problems,
+)
+detector = DETECTORS.register  # decorator that registers a subclass of Detector by its name
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Result of a detector for one job. `change`: the slow-down that it reports; None if there was none."""
+
+    change: Change | None
+    culprits: tuple[Culprit, ...] = ()
+
+    def names(self, culprit: Culprit) -> bool:
+        """Return whether it names this culprit, and nothing else."""
+        return len(self.culprits) == 1 and self.culprits[0].is_same(culprit)
+
+
+def diagnose(
+    definition: Detector, plan: Plan, schedule: Schedule, seconds: Sequence[float], spans: Sequence[Spans], play: Play
+) -> Diagnosis:
+    """Return what a detector says of a job, and let it play its validation if the job got slower.
+
+    `schedule`: of one iteration. `seconds`, `spans`: the time of each iteration, and its tasks.
+    """
+    slower = [change for change in definition.changes(seconds) if change.ratio > 1]
+    if not slower:
+        return Diagnosis(None)
+    change = slower[-1]
+    job = SlowJob(plan, schedule, spans[: change.iteration], spans[change.iteration : change.noticed + 1])
+    return Diagnosis(change, tuple(definition.culprits(job, play)))

@@ -1,0 +1,58 @@
+"""Stragglers: GPUs that compute more slowly than others, and computing that never takes the same time twice."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from railyard.core.config import ConfigModel
+from railyard.core.errors import BadInput, unknown_name_hint
+from railyard.topologies.addresses import Gpu
+from railyard.workloads.schedule import Columns, Schedule
+
+Factor = Annotated[float, Field(ge=0.1, le=100)]
+Jitter = Annotated[float, Field(ge=0, le=1)]
+
+
+class Stragglers(ConfigModel):
+    """Factors and jitter of computations.
+
+    `slow`: by GPU of the job (d0g1), times as long as the job says. `jitter`: standard deviation of each computation,
+    as a part of its mean; drawn at random by the seed.
+    """
+
+    slow: Mapping[str, Factor] = MappingProxyType({})
+    jitter: Jitter = 0.0
+
+
+def factors_of(slow: Mapping[str, float], domains: int, rails: int, field: str) -> list[float]:
+    """Return the factor of each GPU by number. BadInput, with the field's name, for a GPU that the job hasn't."""
+    numbers: dict[str, int] = {}
+    for number in range(domains * rails):
+        numbers[Gpu(*divmod(number, rails)).name] = number
+    factors = [1.0] * (domains * rails)
+    for name, factor in slow.items():
+        if name not in numbers:
+            raise BadInput(f"{field}.slow", name, unknown_name_hint(name, tuple(numbers)))
+        factors[numbers[name]] = factor
+    return factors
+
+
+def with_stragglers(schedule: Schedule, factors: Sequence[float], jitter: float, seed: int) -> Schedule:
+    """Return the schedule with the computing of some GPUs prolonged, and each computation varied.
+
+    `factors`: of each GPU, by number. `jitter`: relative standard deviation; what it adds has a mean of 0.
+    """
+    columns = schedule.columns
+    seconds = columns.seconds * np.asarray(factors)[columns.src]
+    if jitter:
+        # log-normal, so that no computation takes a negative time
+        spread = math.sqrt(math.log1p(jitter**2))
+        drawn = np.random.default_rng(seed).lognormal(-(spread**2) / 2, spread, len(columns))
+        seconds = np.where(columns.is_compute, seconds * drawn, seconds)
+    tasks: Columns = replace(columns, seconds=seconds)
+    return replace(schedule, tasks=tasks)
