@@ -43,13 +43,62 @@ THRESHOLDS: Final[dict[tuple[str, int], int]] = {("tcp+tcp", 4): 256 * KB, ("tcp
 MEAN_RAIL_TIME_SPREAD: Final = 0.093  # 5.3.2: the average scheduling error
 CONVERGENCE_OPERATIONS: Final = 100  # 4.3: operations within which the coefficients converge
 
+TAU: Final = 5  # 2.3.1: the ratio of efficiencies above which nothing is split
+EXISTING_SHARE_PCT: Final = 41.2  # 1: of the rails' bandwidth that existing systems reach
+EXISTING_SHARE_SPREAD_PCT: Final = 9.7
+SLICING_EXTRA_PCT: Final = (18.0, 27.0)  # 4.3: latency that slices add
+RATES_BESIDE_ANOTHER: Final[dict[tuple[str, int], float]] = {
+    ("glex", 4): 17.5,
+    ("sharp", 4): 15.6,
+    ("tcp", 4): 9.7,
+    ("glex", 8): 15.7,
+    ("sharp", 8): 13.4,
+    ("tcp", 8): 8.3,
+}
+"""5.3.2: percent by which a rail takes longer for 99% of the data while another one has 1%, by rail and nodes."""
+
+CORES_OF_A_RAIL: Final = 26  # 2.3.2: cores for each rail, of 52
+LOSS_WITH_26_CORES_PCT: Final[dict[str, float]] = {"sharp": 42.0, "glex": 35.0, "tcp": 0.0}
+"""2.3.2: throughput that a rail loses with 26 cores, of its peak. TCP reaches its peak with them."""
+GLEX_AND_TCP_PCT: Final = 68.0  # 2.3.2: both with 26 cores, of the sum of their peaks
+
+FIG_16: Final[dict[tuple[str, int, int], tuple[float, float, float, float, float]]] = {
+    ("alexnet", 32, 4): (215.7, 319.0, 376.8, 420.3, 516.5),
+    ("alexnet", 64, 4): (426.6, 612.5, 753.2, 846.3, 1075.5),
+    ("vgg-11", 32, 4): (114.8, 154.8, 179.2, 207.0, 242.3),
+    ("vgg-11", 64, 4): (253.2, 303.7, 362.5, 395.7, 508.5),
+    ("alexnet", 32, 6): (283.9, 415.4, 462.1, 559.7, 731.7),
+    ("alexnet", 64, 6): (569.3, 835.7, 929.7, 1132.4, 1471.9),
+    ("vgg-11", 32, 6): (147.2, 215.9, 244.5, 286.5, 366.5),
+    ("vgg-11", 64, 6): (292.1, 412.7, 456.7, 569.4, 722.4),
+}
+"""Fig. 16: samples/s by model, batch and nodes, of `FIG_16_COLUMNS`."""
+FIG_16_COLUMNS: Final = ((1, 1), (1, 2), (1, 3), (2, 1), (2, 2))
+"""GPUs and NICs of a node."""
+
+GPT_GAIN_128: Final = 2.38  # 5.3.4, Fig. 18: with two rails, ring, 128 nodes
+GPT_GAIN_ABSTRACT: Final = 2.36  # abstract, of the same or of Fig. 19
+GPT_BATCHES: Final[dict[int, int]] = {16: 128, 32: 512, 64: 512, 128: 512}
+"""Table 3: global batch by nodes. All have TP 2 and PP 8, so DP is an eighth of the nodes."""
+GPT_PIPELINE: Final = 8
+
+
+def _fig_16_gains() -> dict[tuple[str, str, int, str], tuple[float, bool]]:
+    """Return the gains of two and three NICs over one, with one GPU a node."""
+    gains: dict[tuple[str, str, int, str], tuple[float, bool]] = {}
+    for (model, batch, nodes), (one_nic, two_nics, three_nics, *_) in FIG_16.items():
+        training = f"{model} batch {batch}"
+        gains[training, "tcp+tcp", nodes, "single"] = (two_nics / one_nic, False)
+        gains[training, "tcp+tcp+tcp", nodes, "single"] = (three_nics / one_nic, False)
+    return gains
+
+
 TRAINING_GAINS: Final[dict[tuple[str, str, int, str], tuple[float, bool]]] = {
-    ("alexnet batch 32", "tcp+tcp", 4, "single"): (319.0 / 215.7, False),  # Fig. 16, as the next three
-    ("alexnet batch 64", "tcp+tcp", 4, "single"): (612.5 / 426.6, False),
-    ("vgg-11 batch 32", "tcp+tcp", 4, "single"): (154.8 / 114.8, False),
-    ("vgg-11 batch 64", "tcp+tcp", 4, "single"): (303.7 / 253.2, False),
+    **_fig_16_gains(),
     ("vgg-11 batch 64", "tcp+tcp", 4, "gloo"): (1.199, False),  # 5.3, as the rest
     ("vgg-11 batch 64", "tcp+tcp", 8, "gloo"): (1.504, False),
+    ("alexnet batch 32", "tcp+tcp", 8, "nccl"): (1.701, False),
+    ("vgg-11 batch 32", "tcp+tcp", 8, "nccl"): (1.521, False),
     ("alexnet batch 32", "tcp+glex", 8, "single"): (1.116, True),
     ("vgg-11 batch 32", "tcp+glex", 8, "single"): (1.111, True),
     ("alexnet batch 32", "tcp+sharp", 8, "single"): (1.201, True),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from math import ceil
 from statistics import linear_regression, median
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -21,7 +21,7 @@ from railyard.core.units import Size, Time, format_size, format_time
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.multirail.spec import Dilation, MultirailSpec
 from railyard.workloads.allreduce import workload
-from railyard.workloads.allreduce.balancing.costs import Rail
+from railyard.workloads.allreduce.balancing.costs import Rail, allreduce_cost, paper_rail
 from railyard.workloads.allreduce.engine.jobs import Operations
 from railyard.workloads.allreduce.engine_kind import Group, peer_rail, predicted_s, rails_of
 from railyard.workloads.jobs.data_parallel import buckets
@@ -95,14 +95,34 @@ def training_name(model: str, batch: int) -> str:
     return f"{title} batch {batch}" if batch else title
 
 
-def published_compute_s(model: str, batch: int) -> float | None:
-    """Return the seconds that a step computes, from Fig. 16's speeds with 1, 2 and 3 NICs; None if it is not in it."""
+class StepParts(NamedTuple):
+    """Seconds of a step that computing takes, and that communication adds with one NIC."""
+
+    compute_s: float
+    communication_s: float
+
+
+def published_parts(model: str, batch: int) -> StepParts | None:
+    """Return the parts of a step by Fig. 16's speeds with 1, 2 and 3 NICs; None if the model is not in it."""
     speeds = SPEEDS.get((model, batch))
     if not speeds:
         return None
     steps = [SPEEDS_NODES * batch / speed for speed in speeds]
     # step times there are `compute + communication / NICs` (within 3% but for VGG-11 with batches of 64)
-    return linear_regression([1, 1 / 2, 1 / 3], steps).intercept
+    line = linear_regression([1, 1 / 2, 1 / 3], steps)
+    return StepParts(line.intercept, line.slope)
+
+
+def published_exposed(model: str, batch: int, sizes: Sequence[int]) -> float | None:
+    """Return the part of a step's communication that computing does not hide, by Fig. 16; None if it is not in it.
+
+    It is what communication adds to a step, over what Eq. 1 and 2 say of all allreduces on one TCP rail.
+    """
+    parts = published_parts(model, batch)
+    if parts is None:
+        return None
+    cost = allreduce_cost(paper_rail("tcp"), SPEEDS_NODES)
+    return min(1.0, parts.communication_s / sum(cost.seconds(size) for size in sizes))
 
 
 def gpt_step(name: str, model: GptModel, nodes: int) -> Step:
@@ -133,6 +153,21 @@ def in_proportion(step: Step, volume: float, speedup: float = 1.0) -> Step:
     return replace(part, samples=step.samples * volume, compute_s=step.compute_s * volume / speedup)
 
 
+def last_part(step: Step, volume: float) -> Step:
+    """Return a step with the last `volume` of its bytes, in whole allreduces, and all of its computing.
+
+    DDP sends the last layers' gradients while the backward pass goes on, so the first allreduces are those it hides.
+    """
+    wanted_bytes = volume * sum(step.sizes)
+    bytes_so_far = 0
+    first = len(step.sizes)
+    # an allreduce is taken if more than half of it belongs to the part
+    while first and bytes_so_far + step.sizes[first - 1] / 2 < wanted_bytes:
+        first -= 1
+        bytes_so_far += step.sizes[first]
+    return replace(step, sizes=step.sizes[min(first, len(step.sizes) - 1) :])
+
+
 def first_part(step: Step, volume: float) -> Step:
     """Return a step with the first `volume` of its allreduces; samples and computing in proportion to their bytes."""
     sizes = step.sizes[: max(1, round(volume * len(step.sizes)))]
@@ -146,6 +181,8 @@ class TrainingSpec(workload.ComparedWorkload):
 
     `bucket`: the most that an allreduce of gradients moves (AlexNet, VGG-11).
     `compute`: seconds a step, if not those of Nezha's Fig. 16.
+    `exposed`: the part of the communication that computing does not hide, the last allreduces of a step; `auto`: what
+    Fig. 16 says of it. By default all of it.
     `volume`: the part of a step that is replayed: of its allreduces, the first; of GPT's, which are few and large, that
     part of each.
     """
@@ -154,6 +191,7 @@ class TrainingSpec(workload.ComparedWorkload):
     batch: Annotated[int, Field(ge=1, le=65536)] = 32
     bucket: Size = 4 * 2**20
     compute: Time | None = None
+    exposed: Annotated[float, Field(gt=0, le=1, strict=False)] | Literal["auto"] = 1.0
     steps: Annotated[int, Field(ge=1, le=1000)] = 3
     volume: Annotated[float, Field(gt=0, le=1, strict=False)] = 1.0
     dilation: Dilation = 1.0
@@ -166,7 +204,16 @@ class TrainingSpec(workload.ComparedWorkload):
 
     def compute_s(self) -> float | None:
         """Return the seconds of computing in a step of a model of layers; None if neither spec nor paper says."""
-        return self.compute or published_compute_s(self.model, self.batch)
+        parts = published_parts(self.model, self.batch)
+        if self.compute or parts is None:
+            return self.compute
+        return parts.compute_s
+
+    def exposed_part(self, sizes: Sequence[int]) -> float:
+        """Return the part of the communication that computing does not hide. `sizes`: of all allreduces of a step."""
+        if self.exposed == "auto":
+            return published_exposed(self.model, self.batch, sizes) or 1.0
+        return self.exposed
 
     def check(self, fabrics: Sequence[MultirailSpec], field: str) -> None:
         """Check the model, its computing time, and that a GPT's batch can be shared."""
@@ -175,6 +222,11 @@ class TrainingSpec(workload.ComparedWorkload):
         if not isinstance(model, LayersModel | GptModel):
             raise BadInput(f"{field}.model", self.model, "must be a model of layers (alexnet, vgg-11), or a GPT")
         if isinstance(model, LayersModel):
+            is_published = (self.model, self.batch) in SPEEDS
+            if self.exposed == "auto" and not is_published:
+                published = ", ".join(f"{name} {batch}" for name, batch in SPEEDS)
+                allowed = f"is for trainings of Nezha's Fig. 16: give a part, 0 to 1, or one of {published}"
+                raise BadInput(f"{field}.exposed", self.exposed, allowed)
             if self.compute_s() is None:
                 published = ", ".join(f"{name} {batch}" for name, batch in SPEEDS)
                 allowed = f"and batch {self.batch} have no published step time: give compute, or one of {published}"
@@ -184,6 +236,8 @@ class TrainingSpec(workload.ComparedWorkload):
                 allowed = f"makes {count:,} allreduces a step: {MAX_ALLREDUCES:,} or fewer are allowed"
                 raise BadInput(f"{field}.bucket", format_size(self.bucket), allowed)
             return
+        if self.exposed != 1:
+            raise BadInput(f"{field}.exposed", self.exposed, "is for models of layers: give no value with a GPT")
         if self.compute is not None:
             allowed = "is for models of layers: a GPT's is counted"
             raise BadInput(f"{field}.compute", format_time(self.compute), allowed)
@@ -204,7 +258,8 @@ class TrainingSpec(workload.ComparedWorkload):
             assert isinstance(model, LayersModel)
             # a bucket that a large layer overfills is split, as Nezha's Fig. 15 has it
             sizes = split(buckets(model, self.bucket), self.bucket)
-            step = first_part(Step(model_title(self.model), self.batch, sizes, self.compute_s() or 0.0), self.volume)
+            whole = Step(model_title(self.model), self.batch, sizes, self.compute_s() or 0.0)
+            step = first_part(last_part(whole, self.exposed_part(sizes)), self.volume)
         return step.scaled(1 / scale, workload.ITEM)
 
     def measure(self, session: workload.RailSession) -> None:

@@ -1,0 +1,100 @@
+"""Volumes of collectives and ratios of hardware that Nezha states before it measures (sections 2.1 and 4.3)."""
+
+from typing import TYPE_CHECKING, Final
+
+from railyard.results.plots import style
+from railyard.results.published.catalogue import Cell, Claim, Figure
+from railyard.results.theory.nezha import (
+    EXISTING_SHARE_PCT,
+    EXISTING_SHARE_SPREAD_PCT,
+    MB,
+    SLICING_EXTRA_PCT,
+    TABLE_1,
+)
+from railyard.topologies.platforms import PLATFORMS
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+
+GPT2_PARAMETERS: Final = 1.5e9
+GPT2_GPUS: Final = 16
+FP32_BYTES: Final = 4
+FP16_BYTES: Final = 2
+GPT3_HIDDEN: Final = 12_288
+GPT3_SEQUENCE: Final = 2_048
+GPT3_ALLREDUCES: Final = 12
+LLAMA3_70B_LAYERS: Final = 80
+# FP16 on tensor cores without sparsity and the NIC of a server's GPU, by the data sheets
+V100_FLOPS: Final = 125e12
+H100_FLOPS: Final = 989e12
+V100_NIC_BPS: Final = 100e9
+LARGE_SIZES: Final = (8 * MB, 64 * MB)
+
+
+def figure() -> Figure:
+    """Eq. 1 for GPT-2, volumes of tensor parallelism, and what slices reach of both rails by Table 1."""
+    claims = [*_volumes(), *_hardware(), *_slices()]
+    rows: list[tuple[Cell, ...]] = [(claim.what, claim.unit, claim.published, claim.ours) for claim in claims]
+    return Figure(
+        title="Volumes and ratios that Nezha states",
+        source="Nezha sections 1, 2.1 and 4.3, Eq. 1, Table 1",
+        columns=("quantity", "unit", "published", "computed"),
+        rows=rows,
+        draw=lambda drawn: _draw(drawn, claims),
+        claims=tuple(claims),
+        notes=("Slices are compared with the sum of both rails alone, each as Table 1 has it.",),
+    )
+
+
+def _volumes() -> list[Claim]:
+    """Return claims on bytes and counts of collectives."""
+    gradient_gb = GPT2_PARAMETERS * FP32_BYTES / 1e9
+    ring_gb = 2 * (GPT2_GPUS - 1) / GPT2_GPUS * gradient_gb
+    activation_mb = GPT3_SEQUENCE * GPT3_HIDDEN * FP16_BYTES / 1e6
+    layer_mb = GPT3_ALLREDUCES * activation_mb
+    note = "of 12 allreduces together; the text says each, which would take 12 sequences at a time"
+    # an allreduce is a ReduceScatter and an AllGather; ZeRO-3 has one AllGather more
+    zero_ratio = 3 / 2
+    return [
+        Claim("GPT-2, 16 GPUs: bytes of a GPU in a ring (Eq. 1)", 11.25, ring_gb, "GB", 0.005),
+        Claim("GPT-3: 12 allreduces of a layer, one sequence", 603, layer_mb, "MB", 1.5, note=note),
+        Claim("LLaMA-3 70B: allreduces of a forward pass", 160, 2 * LLAMA3_70B_LAYERS, "allreduces"),
+        Claim("ZeRO: volume over that of an allreduce", 1.5, zero_ratio, "times"),
+    ]
+
+
+def _hardware() -> list[Claim]:
+    """Return claims on the growth of GPUs and of NICs."""
+    return [
+        Claim("V100 to H100: FP16", 7.9, H100_FLOPS / V100_FLOPS, "times", 0.05),
+        Claim("V100 to H100: NIC", 4, PLATFORMS["h100"].rail_bps / V100_NIC_BPS, "times"),
+    ]
+
+
+def _slices() -> list[Claim]:
+    """Return claims on slices as MPTCP makes them, all by the paper's own Table 1."""
+    claims: list[Claim] = []
+    low, high = SLICING_EXTRA_PCT
+    middle = (low + high) / 2
+    note = "by the paper's own Table 1, in which slices take longer than the better rail alone"
+    for size in LARGE_SIZES:
+        row = TABLE_1[size]
+        together_s = 1 / (1 / row["single:sharp"] + 1 / row["single:tcp"])
+        share_pct = 100 * together_s / row["slicing"]
+        extra_pct = 100 * (row["slicing"] / row["single:sharp"] - 1)
+        name = f"{size // MB} MB: slices"
+        claims.append(
+            Claim(f"{name}, of the sum of both rails", EXISTING_SHARE_PCT, share_pct, "%", EXISTING_SHARE_SPREAD_PCT)
+        )
+        claims.append(Claim(f"{name}, longer than one rail", middle, extra_pct, "%", (high - low) / 2, note=note))
+    return claims
+
+
+def _draw(drawn: "matplotlib.figure.Figure", claims: list[Claim]) -> None:
+    axes = drawn.subplots()
+    names = [claim.what for claim in claims]
+    ratios = [claim.ours / claim.published for claim in claims]
+    axes.barh(names, ratios, color=style.SERIES[0])
+    axes.axvline(1, color=style.SERIES[1], linewidth=1)
+    axes.tick_params(labelsize=7)
+    style.quiet(axes, "x", xlabel="computed over published")

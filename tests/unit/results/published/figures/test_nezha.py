@@ -1,0 +1,45 @@
+"""Nezha's figures on rails side by side and on trainings, by other ways than those of their modules."""
+
+import pytest
+
+from railyard.results.published.catalogue import FIGURES, Claim
+from railyard.results.published.figures import nezha_rails, nezha_training
+from railyard.results.published.figures.nezha_training import Setting
+from railyard.results.theory.nezha import FIG_16
+
+
+def claims_of(figure: str) -> dict[str, Claim]:
+    return {claim.what: claim for claim in FIGURES[figure]().claims}
+
+
+@pytest.mark.parametrize("ratio", [1, 2, 5])
+def test_the_ideal_gain_is_reached_by_rails_ending_together(ratio: int) -> None:
+    """A buffer in shares rho : 1 takes rho/(rho + 1) of the time that the faster rail takes alone."""
+    assert 1 + nezha_rails.ideal_gain_pct(ratio) / 100 == pytest.approx(1 / (ratio / (ratio + 1)))
+
+
+def test_channels_on_a_nic_help_only_a_slow_processor() -> None:
+    claims = claims_of("nezha-rails")
+    assert claims["1 Gbit/s: two channels over one"].ours == pytest.approx(1)
+    assert claims["100 Gbit/s: two channels over one"].ours == pytest.approx(0.5, abs=0.01)
+
+
+def test_six_nodes_are_predicted_within_a_tenth() -> None:
+    """Nothing was fitted to them. VGG-11 with batches of 64 fits 4 nodes badly already."""
+    for (model, batch, nodes), speeds in FIG_16.items():
+        if nodes == 6 and (model, batch) != ("vgg-11", 64):
+            for mix, published in zip(("tcp", "tcp+tcp", "tcp+tcp+tcp"), speeds, strict=False):
+                assert nezha_training.speed(Setting(model, batch, nodes, mix)) == pytest.approx(published, rel=0.1)
+
+
+def test_differing_trainings_are_explained_in_the_docs() -> None:
+    differing = [name for name, claim in claims_of("nezha-training").items() if not claim.agrees]
+    groups = ("2 GPUs", "another order", "gain falls", "128 nodes", "8 nodes, tcp+tcp")
+    assert [name for name in differing if not any(group in name for group in groups)] == []
+    assert len(differing) == 17
+
+
+def test_two_equal_rails_at_most_double_a_step() -> None:
+    for name, claim in claims_of("nezha-training").items():
+        if "128 nodes: of" in name:
+            assert 1 < claim.ours < 2
