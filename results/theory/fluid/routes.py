@@ -92,6 +92,7 @@ def routes_of(
     rng = None if hash_seed is None else np.random.default_rng(hash_seed)
     numbering = _Numbering()
     hops: list[Hop] = []
+    # a flow has as many rows of hops as there are ways; those that it does not take have a share of 0
     for way in _chosen_ways(ways(src, dst, rails, fabric), rng):
         hops += _gpu_hops(src, dst, way, rates, fabric, numbering, rng)
         if fabric.definition.is_graph:
@@ -111,6 +112,7 @@ def _routes(hops: list[Hop], numbering: _Numbering) -> Routes:
     width = int((crossed != filler).sum(axis=1).max(initial=1))
     crossed = np.take_along_axis(crossed, order, axis=1)[:, :width]
     shares = np.take_along_axis(shares, order, axis=1)[:, :width]
+    # no flow waits for a filler
     port_rates = np.array([*numbering.rates, np.inf])
     return Routes(tuple(numbering.numbers), port_rates, crossed, shares)
 
@@ -144,6 +146,7 @@ def _gpu_hops(
     planes = len(fabric.definition.carrying(fabric.definition.all_planes))
     plane = np.zeros(len(src), dtype=np.int64)
     rail_rate = rates.rail
+    # even shares of all planes are those of one link at the rate of all
     if rng is not None and planes > 1:
         plane = rng.integers(planes, size=len(src))
         rail_rate = rates.rail / planes
@@ -186,6 +189,7 @@ def _uplink_hops(
     all_rate = fabric.domains * rates.rail / (fabric.oversubscription or 1)
     policy = FORWARDING_POLICIES[fabric.chosen_policy]
     shape = Fabric(fabric.kind, fabric.domains, fabric.rails, fabric.rail_of_rank)
+    # one draw for each flow: the same uplink for all its transfers, as a hash of its addresses gives
     hashed = None if rng is None else rng.integers(len(spines), size=len(dst)).tolist()
     up: list[int] = []
     down: list[int] = []
@@ -199,6 +203,7 @@ def _uplink_hops(
         if uplink is not None:
             spine = spines[uplink % len(spines)].name
             rate = all_rate / len(spines)
+        # a spine has one cable to each rail switch, so the way down follows from the way up
         near_switch = fabric.rail_switch(enter % fabric.rails).name
         far_switch = fabric.rail_switch(leave % fabric.rails).name
         up.append(numbering.add(Port(near_switch, "uplink", True, spine), rate))
@@ -235,6 +240,7 @@ def _walk(graph: FabricGraph, near: str, far: str, rng: np.random.Generator) -> 
     """Return the cables of a random shortest path: each switch hashes a flow to one of the next switches."""
     following = graph.next_switches()
     cables: dict[tuple[str, str], float] = {}
+    # hashes of two switches are taken to be independent of each other
     here = near
     while here != far:
         options = following[here][far]

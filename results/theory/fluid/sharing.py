@@ -25,18 +25,21 @@ def max_min(routes: Routes, flows: Numbers, port_rates: Amounts) -> Amounts:
         crossed = routes.crossed[flows[pending]]
         shares = routes.shares[flows[pending]]
         weights = np.bincount(crossed.ravel(), shares.ravel(), len(free))
+        # what each pending flow would get if all of a port were shared among them now
         level = np.full(len(free), np.inf)
         np.divide(free, weights, out=level, where=weights > 0)
         # fillers have infinite rates, and so infinite levels
         least = level[crossed].min(axis=1)
         neighbour = np.full(len(free), np.inf)
         np.minimum.at(neighbour, crossed.ravel(), np.repeat(least, crossed.shape[1]))
+        # a port with a neighbour that fills earlier has to wait: flows there will take less of it
         is_full = level <= neighbour * EQUAL
         is_full[-1] = False
         is_fixed = is_full[crossed].any(axis=1)
         rates[pending[is_fixed]] = least[is_fixed]
         used = shares[is_fixed] * least[is_fixed][:, None]
         taken = np.bincount(crossed[is_fixed].ravel(), used.ravel(), len(free))
+        # rounding may take slightly more than there is
         free = np.maximum(0.0, free - taken)
         pending = pending[~is_fixed]
     return rates

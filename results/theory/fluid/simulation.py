@@ -98,6 +98,7 @@ def simulate(schedule: Schedule, rates: Rates, fabric: FabricSpec, conditions: C
     columns = schedule.columns
     is_transfer = ~columns.is_compute
     ends = np.column_stack((columns.src, columns.dst, columns.stripe))[is_transfer]
+    # a pair has a connection for each stripe, on which its transfers go one after the other
     flows, place = np.unique(ends, axis=0, return_inverse=True)
     flow = np.full(len(columns), -1, dtype=np.int64)
     flow[is_transfer] = place.ravel()
@@ -164,7 +165,7 @@ class _Simulation:
         self._port_rates = routes.rates.copy()
         self._rates_of_flows: dict[bytes, Amounts] = {}
         self._pieces: list[tuple[Numbers, Amounts, Amounts, Amounts]] = []
-        # ends of computations, and receipts
+        # when computations end, and when transfers that have left arrive
         self._timers: list[tuple[float, int]] = []
         self._changes = deque(sorted(changes, key=lambda change: change.at_s))
 
@@ -174,6 +175,7 @@ class _Simulation:
             self._begin_ready()
             if self._is_stale:
                 self._share()
+            # whichever comes first: a transfer that has left, a timer, a change of a rate
             next_s = float(self._finish_s.min(initial=inf))
             if self._timers:
                 next_s = min(next_s, self._timers[0][0])
@@ -201,9 +203,11 @@ class _Simulation:
             task = self._ready.popleft()
             if self._is_compute[task]:
                 self.start_s[task] = self.now_s
+                # computations of a GPU overlap, as in a replay: a schedule orders them by what they wait for
                 heapq.heappush(self._timers, (self.now_s + self._seconds[task], task))
                 continue
             flow = self._flow[task]
+            # it waits for ever, as does all that waits for it
             if not self._has_path[flow]:
                 continue
             if self._task[flow] < 0:
@@ -223,6 +227,7 @@ class _Simulation:
         """Give all transfers under way their fair rates."""
         self._is_stale = False
         flows = np.flatnonzero(self._task >= 0)
+        # iterations repeat the same sets of flows
         key = flows.tobytes()
         rates = self._rates_of_flows.get(key)
         if rates is None:
@@ -230,6 +235,7 @@ class _Simulation:
                 self._rates_of_flows.clear()
             rates = max_min(self._routes, flows, self._port_rates)
             self._rates_of_flows[key] = rates
+        # a transfer whose rate stays needs no new end, and no new piece
         is_changed = rates != self._rate[flows]
         changed = flows[is_changed]
         self._end_pieces(changed)
@@ -288,5 +294,6 @@ class _Simulation:
             change = self._changes.popleft()
             number = self._routes.number(change.port)
             self._port_rates[number] = change.factor * self._routes.rates[number]
+            # they were fair for the rates of ports until now
             self._rates_of_flows.clear()
             self._is_stale = True

@@ -79,6 +79,7 @@ def _crossings(run: FluidRun, jobs: Numbers) -> _Crossings:
 
 def _merged(start_s: Amounts, end_s: Amounts) -> Intervals:
     """Return intervals, in the order of their starts, as those that don't touch."""
+    # an interval may lie within an earlier one that is longer
     latest_s = np.maximum.accumulate(end_s)
     begins = np.flatnonzero(np.append(True, start_s[1:] > latest_s[:-1] * SAME_TIME))
     ends = np.append(begins[1:], len(start_s)) - 1
@@ -112,6 +113,7 @@ def _shared(port: Port, uses: list[PortUse]) -> Iterator[Sharing]:
             events += [(start_s, True, use.job), (end_s, False, use.job)]
     present: set[int] = set()
     since_s = 0.0
+    # ends sort before starts of the same time: jobs that only touch share nothing
     for time_s, is_start, job in sorted(events):
         if len(present) > 1 and time_s > since_s * SAME_TIME:
             yield Sharing(port, tuple(sorted(present)), since_s, time_s)
