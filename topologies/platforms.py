@@ -28,6 +28,7 @@ Precision = Literal["bf16", "fp8", "mxfp8", "nvfp4"]
 """What matmuls compute in: 16 bits; 8 bits, with a scale per tensor (fp8) or per block of 32 values (mxfp8); 4 bits,
 with a scale per block of 16 values (nvfp4)."""
 LOW_PRECISIONS: Final[tuple[Precision, ...]] = ("fp8", "mxfp8", "nvfp4")
+PRECISIONS: Final[tuple[Precision, ...]] = ("bf16", *LOW_PRECISIONS)
 
 
 class LowPrecisionPeaks(ConfigModel):

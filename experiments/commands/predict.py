@@ -1,6 +1,7 @@
 """`predict`: compute the formulas of an experiment, or a figure of a paper beside what the paper states."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from railyard.experiments.options import (
     Overrides,
     PluginFiles,
     Topo,
+    catalogue_names,
     completion,
     console,
     experiment_of,
@@ -37,18 +39,29 @@ if TYPE_CHECKING:
     from railyard.experiments.spec.experiment import ExperimentSpec
 
 BUSBW: Final = "busbw"
+MOE_COST: Final = "moe-cost"
 BUSBW_OPTIONS: Final = "Options of busbw"
+MOE_COST_OPTIONS: Final = "Options of moe-cost"
+BOTH_OPTIONS: Final = "Options of busbw and moe-cost"
+OWN_OPTIONS: Final = {
+    BUSBW: ("platform", "gpus", "domain_gpus", "collective", "nccl", "form", "forwarding"),
+    MOE_COST: ("platform", "domain_gpus", "model", "ep", "precision"),
+}
+"""Predictions with options, and the names of these."""
 SHOWN: Final = 40  # rows in the terminal; NAME.csv has all
 
 
-def figure_of(name: str, console: Console) -> "Predicted":
-    """Compute a figure of a paper. Its status is 1 if a claim is not met and has no note that explains it."""
+def figure_of(name: str, console: Console, compute: Callable[[], Figure] | None = None) -> "Predicted":
+    """Compute a figure of a paper. Its status is 1 if a claim is not met and has no note that explains it.
+
+    compute: computes it with options, in place of the figure of this name
+    """
     # this import loads matplotlib, which shell completion need not do
     from railyard.experiments.predict.output import Predicted
     from railyard.results.plots import style
 
     with console.status(f"computing {name}"):
-        figure = FIGURES[name]()
+        figure = (compute or FIGURES[name])()
 
     def draw() -> "matplotlib.figure.Figure":
         drawn = style.new_figure(*figure.inches)
@@ -157,8 +170,8 @@ def command(
         str,
         typer.Option(
             help="The platform, or your own YAML file.",
-            show_default="h100",
-            rich_help_panel=BUSBW_OPTIONS,
+            show_default="h100; moe-cost: h100 and gb200-nvl72",
+            rich_help_panel=BOTH_OPTIONS,
             autocompletion=completion(platform_names),
         ),
     ] = "",
@@ -172,8 +185,8 @@ def command(
             min=1,
             max=2**20,
             show_default="the platform's, or a host's",
-            help="GPUs in an HB domain.",
-            rich_help_panel=BUSBW_OPTIONS,
+            help="GPUs in an HB domain (K).",
+            rich_help_panel=BOTH_OPTIONS,
         ),
     ] = None,
     collective: Annotated[
@@ -202,11 +215,38 @@ def command(
             "--forwarding", help="An all-to-all through HB domains, as on rail-only.", rich_help_panel=BUSBW_OPTIONS
         ),
     ] = False,
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="MODEL[,FILE...]",
+            help="Mixtures of experts: of the catalogue, your own YAML file, or a config.json of Hugging Face.",
+            show_default="six of the catalogue",
+            rich_help_panel=MOE_COST_OPTIONS,
+            autocompletion=completion(catalogue_names),
+        ),
+    ] = "",
+    ep: Annotated[
+        str,
+        typer.Option(
+            metavar="N[,N...]",
+            help="GPUs of an expert-parallel group.",
+            show_default="8,32,64",
+            rich_help_panel=MOE_COST_OPTIONS,
+        ),
+    ] = "",
+    precision: Annotated[
+        str,
+        typer.Option(
+            help="bf16, fp8, mxfp8 or nvfp4: of matmuls with parameters.",
+            show_default="bf16",
+            rich_help_panel=MOE_COST_OPTIONS,
+        ),
+    ] = "",
     *,
     plugin_files: PluginFiles,
 ) -> int:
     """Compute the formulas without running anything; write NAME.csv and NAME.png. Needs no root."""
-    of_busbw = {
+    values = {
         "platform": platform,
         "gpus": gpus,
         "domain_gpus": domain_gpus,
@@ -214,28 +254,44 @@ def command(
         "nccl": str(nccl or ""),
         "form": form,
         "forwarding": forwarding,
+        "model": model,
+        "ep": ep,
+        "precision": precision,
     }
-    busbw_options = {key: value for key, value in of_busbw.items() if value}
-    # an option that changes nothing would be taken for one that did
-    if name != BUSBW:
-        for key, value in busbw_options.items():
-            raise BadInput(
-                f"--{key.replace('_', '-')}", value, f"is an option of busbw: {name or 'an experiment'} has none"
-            )
-    else:
-        return _finish(_busbw(busbw_options, overrides, topo), out, as_json)
+    own_options = {key: value for key, value in values.items() if value}
+    _check_own_options(name, own_options)
+    if name == BUSBW:
+        return _finish(_busbw(own_options, overrides, topo), out, as_json)
     name = experiment_of(name, topo)
     if loading.is_figure(name):
         if topo:
             raise BadInput("--topo", topo, f"{name} is a figure of a paper, on its own fabrics")
         if overrides:
             raise BadInput("-o", overrides[0], f"{name} is as the paper has it: nothing of it can be changed")
-        result = figure_of(name, console())
+        compute = _moe_cost(own_options) if name == MOE_COST else None
+        result = figure_of(name, console(), compute)
     else:
         keep_freed_memory()
         spec = load_any(name, overrides, seed, topo)
         result = predicted(spec)
     return _finish(result, out, as_json)
+
+
+def _check_own_options(name: str, own_options: dict[str, Any]) -> None:
+    """BadInput for an option that the prediction doesn't have, which would be taken for one that changed something."""
+    for key, value in own_options.items():
+        owners = [owner for owner, keys in OWN_OPTIONS.items() if key in keys]
+        if name not in owners:
+            allowed = f"is an option of {' and '.join(owners)}: {name or 'an experiment'} doesn't have it"
+            raise BadInput(f"--{key.replace('_', '-')}", value, allowed)
+
+
+def _moe_cost(own_options: dict[str, Any]) -> Callable[[], Figure]:
+    """Return what computes the cost of rail-only for mixtures of experts with these options."""
+    # numerical libraries aren't needed to complete a command line
+    from railyard.experiments.predict.moe_cost import MoeCostOptions, moe_cost_figure
+
+    return partial(moe_cost_figure, MoeCostOptions(**own_options))
 
 
 def _busbw(busbw_options: dict[str, Any], overrides: list[str], topo: str) -> "Predicted":

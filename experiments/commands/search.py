@@ -16,14 +16,13 @@ from railyard.results.theory.step.candidates import DIMENSIONS, default_batch
 from railyard.results.theory.step.hardware import Hardware, make_hardware
 from railyard.results.theory.step.space import OVERLAP_LETTERS, OVERLAPS, ZERO, Overlap, Space
 from railyard.results.theory.step.strategy import RECOMPUTE, Recipe
-from railyard.topologies.platforms import PLATFORMS, Precision
+from railyard.topologies.platforms import PLATFORMS, PRECISIONS
 from railyard.workloads.models.catalogue import load_transformer
 from railyard.workloads.models.transformer import Transformer
 
 PURPOSE = "Compute and check, without packets"
 # beyond any cluster, and still computed in seconds
 MAX_COUNT: Final = 2**20
-PRECISIONS: Final[tuple[Precision, ...]] = ("bf16", "fp8", "mxfp8", "nvfp4")
 GRADIENT_BYTES: Final = (2, 4)
 LAYOUT: Final = ("layout", "layouts")
 STRATEGY: Final = ("strategy that divides and fits", "strategies that divide and fit")

@@ -129,6 +129,7 @@ def json_row(job: SearchJob, weighed: Weighed, index: int) -> dict[str, Any]:
 def notes(job: SearchJob, weighed: Weighed, indices: Sequence[int], tokens: float | None) -> list[str]:
     """Return what the table leaves open: intervals, days, and where the job lies outside of measured ones."""
     lines: list[str] = []
+    # measured steps with FSDP are predicted worse than those without, so each has its own interval
     for is_fsdp in (True, False):
         shown = [index for index in indices if (weighed.recipe(index).zero == FSDP) == is_fsdp]
         if shown:
@@ -206,6 +207,7 @@ def _strategy_to_explain(job: SearchJob, wanted: dict[str, int]) -> tuple[dict[s
         if "d" not in wanted:
             used = dimensions["tensor"] * dimensions["context"] * dimensions["pipeline"]
             dimensions["data"] = max(1, job.clusters[0].gpus // used)
+        # the last recomputation and ZeRO stage take least memory
         *_, leanest = sharded_variants(job.recipe, job.clusters, space)
         zero = leanest.recipe.zero
         if dimensions["pipeline"] > 1:

@@ -44,6 +44,7 @@ def check_fixed(model: Transformer, recipe: Recipe, hardware: Hardware, fixed: M
 
 def nearest_gpus(model: Transformer, recipe: Recipe, hardware: Hardware, fixed: Mapping[str, int]) -> list[int]:
     """Return the next smaller and the next larger number of GPUs, in whole HB domains, that has a strategy."""
+    # far from a power of two the next cluster that divides may be thousands of domains away, so steps don't find it
     sizes = _products(model, recipe, fixed)
     whole = sizes[sizes % hardware.domain_gpus == 0]
     below = whole[whole < hardware.gpus][::-1]

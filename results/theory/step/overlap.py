@@ -50,6 +50,7 @@ def _matmul_flops(kind: LayerKind, hidden: int) -> Iterator[float]:
     yield 2 * kind.attention_parameters - projection
     yield projection
     if not kind.moe:
+        # a gate doubles the matmul before the activation function
         mlp = 2 * kind.mlp_parameters
         first_share = 2 / 3 if kind.gated else 1 / 2
         yield first_share * mlp

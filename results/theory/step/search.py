@@ -67,6 +67,7 @@ def weigh(model: Transformer, recipe: Recipe, clusters: Sequence[Hardware], spac
     clusters: the same GPUs in each number format of the space. BadInput if there is no candidate: it names the nearest
     numbers of GPUs that have one, or what the leanest takes and the GPUs on which it fits.
     """
+    # number formats change no rule
     hardware = clusters[0]
     s = candidates(model, recipe, hardware, space.fixed)
     if not len(s):
@@ -81,6 +82,7 @@ def weigh(model: Transformer, recipe: Recipe, clusters: Sequence[Hardware], spac
         total_bytes = _gpu_bytes(model, sharded, space, s)
         leanest = min(leanest, float(total_bytes.min(initial=np.inf)))
         fits = total_bytes <= usable_bytes(sharded.hardware)
+        # what overlaps takes no memory, so all overlaps share the bytes of a GPU
         for overlap in space.overlaps:
             variant = replace(sharded, recipe=with_overlap(sharded.recipe, overlap, space))
             kept = fits & has_overlap(overlap, space, hardware, recipe, s)

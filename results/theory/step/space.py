@@ -92,8 +92,10 @@ def is_offered(variant: Variant, space: Space, s: Strategies) -> Mask:
     """
     zero = variant.recipe.zero
     offered = (s.pipeline == 1) | (zero < 2)
+    # the user knows a framework that offers it
     if "p" in space.fixed and len(space.zero) == 1:
         offered = np.ones_like(offered)
+    # the first stage of the space stands for all of them
     if zero != space.zero[0]:
         offered = offered & (s.replicas > 1)
     return np.asarray(offered)
@@ -112,6 +114,7 @@ def has_overlap(overlap: Overlap, space: Space, hardware: Hardware, recipe: Reci
     }
     mask = np.ones(len(s), dtype=bool)
     for name in overlap:
+        # the same strategy without the overlap is in the space, and is as fast where the overlap does nothing
         without = tuple(other for other in overlap if other != name)
         if name in possible and without in space.overlaps:
             mask &= possible[name]
