@@ -1,0 +1,61 @@
+"""Shifts that let bursts of two jobs alternate, and compatibility of demands that are known."""
+
+import numpy as np
+import pytest
+
+from railyard.results.theory.fluid.routes import Port
+from railyard.results.theory.fluid.shift import (
+    POINTS,
+    Demand,
+    best_interleaving,
+    compatibility,
+    scores_of_shifts,
+    shared_ports,
+)
+from tests.unit.results.theory.fluid.test_jobs import ONLY, RATES, two_jobs
+
+CAPACITY = np.array([1.0])
+
+
+def burst(share: float, period_s: float = 1.0) -> Demand:
+    """A job that wants a port whole in the first part of each iteration."""
+    rate = (np.arange(POINTS) < share * POINTS).astype(float)
+    return Demand(period_s, rate[None, :])
+
+
+@pytest.mark.parametrize(("share", "start_s", "score"), [(0.25, 0.0, 0.75), (0.25, 0.5, 1.0), (0.75, 0.5, 0.5)])
+def test_compatibility_falls_by_the_mean_excess(share: float, start_s: float, score: float) -> None:
+    placed = [(burst(share), 0.0), (burst(share), start_s)]
+    assert compatibility(placed, CAPACITY) == pytest.approx(score, abs=0.02)
+
+
+def test_a_circle_holds_whole_turns_of_both_jobs() -> None:
+    """The second job sends twice in an iteration of the first: once alone, once together."""
+    placed = [(burst(0.25, 2.0), 0.0), (burst(0.25, 1.0), 0.0)]
+    assert compatibility(placed, CAPACITY) == pytest.approx(1 - 0.125, abs=0.02)
+
+
+def test_every_shift_beyond_the_burst_is_compatible() -> None:
+    scores = scores_of_shifts([(burst(0.25), 0.0)], burst(0.25), 0.0, CAPACITY)
+    is_compatible = scores > 1 - 1e-9
+    assert np.flatnonzero(is_compatible).tolist() == list(range(POINTS // 4, POINTS - POINTS // 4 + 1))
+
+
+def test_bursts_alternate_after_the_best_shift() -> None:
+    """Bursts of 10 s in iterations of 40 s: the best shift is half an iteration, farthest from both bursts."""
+    result = best_interleaving(two_jobs(30.0), RATES, ONLY)
+    assert shared_ports(result.before) == [Port("d0g1", "rail", True), Port("d1g1", "rail", False)]
+    assert result.worst == pytest.approx((1.25, 1.0))
+    assert result.shifts_s == pytest.approx((0.0, 20.0))
+    assert result.compatibility == pytest.approx((0.75, 1.0), abs=0.01)
+
+
+def test_jobs_that_always_send_stay_slow() -> None:
+    result = best_interleaving(two_jobs(0.0, iterations=6), RATES, ONLY)
+    assert result.worst[1] > 1.5
+    assert result.compatibility[1] == pytest.approx(0.0, abs=0.01)
+
+
+def test_a_job_alone_has_nothing_to_shift() -> None:
+    result = best_interleaving(two_jobs(30.0).alone(0), RATES, ONLY)
+    assert result.shifts_s == (0.0,)
