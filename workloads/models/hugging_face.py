@@ -46,6 +46,8 @@ _DEEPSEEK: Final = {
     "experts_per_token": "num_experts_per_tok",
     "expert_ffn": "moe_intermediate_size",
     "shared_experts": "n_shared_experts",
+    "expert_groups": "n_group",
+    "groups_per_token": "topk_group",
     "dense_layers": "first_k_dense_replace",
 }
 _LATENT: Final = {

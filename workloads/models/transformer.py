@@ -163,6 +163,8 @@ class Transformer(ConfigModel):
     experts_per_token: CountOrZero = 0
     expert_ffn: Count = Field(default_factory=lambda data: data.get("ffn", 1))
     shared_experts: CountOrZero = 0
+    expert_groups: Count = 1
+    groups_per_token: Count = Field(default_factory=lambda data: data.get("expert_groups", 1))
     dense_layers: CountOrZero = 0
     moe_every: Count = 1
     latent_attention: LatentAttention | None = None
@@ -185,6 +187,12 @@ class Transformer(ConfigModel):
             raise field_error(
                 "experts_per_token", self.experts_per_token, f"must be from 1 to the {self.experts} experts"
             )
+        if self.groups_per_token > self.expert_groups:
+            allowed = f"must be at most the {self.expert_groups} expert_groups"
+            raise field_error("groups_per_token", self.groups_per_token, allowed)
+        if max(1, self.experts) % self.expert_groups:
+            nearest = nearest_divisors(self.expert_groups, max(1, self.experts))
+            raise field_error("expert_groups", self.expert_groups, f"must divide the {self.experts} experts: {nearest}")
         for field in ("experts_per_token", "shared_experts", "dense_layers"):
             if getattr(self, field) and not self.experts:
                 raise field_error(field, getattr(self, field), "must be 0 without experts")

@@ -29,7 +29,6 @@ REASONS: Final = {
         "one row of 9.84 s takes half as long with half the micro-batch, and six of t = 2 and 4 took 20 to 38% longer "
         "than jobs that differ in one number"
     ),
-    "Megatron-Bridge 25.09, MoE": "most of its runs drop the tokens above an expert's capacity, which isn't predicted",
 }
 
 

@@ -1,5 +1,8 @@
 """Time of a step's communication: rings as NCCL runs them, all-to-alls of experts, and transfers between stages."""
 
+from functools import cache
+from math import comb
+
 import numpy as np
 
 from railyard.results.theory.iteration.search import divisors
@@ -40,16 +43,26 @@ def ring_s(data_bytes: FloatArray, inside: FloatArray, group: FloatArray, hardwa
     return np.where(group > 1, (group - 1) / group * data_bytes / rate + latency_s, 0.0)
 
 
-def tensor_s(model: Transformer, recipe: Recipe, hardware: Hardware, s: Strategies) -> FloatArray:
-    """Return the time of a micro-batch's AllGathers and ReduceScatters of tensor parallelism, in one stage.
+def tensor_collectives(recipe: Recipe) -> int:
+    """Return the AllGathers and ReduceScatters of tensor parallelism in a layer.
 
-    4 and 4 for a layer (Rail-only Eq. 10; without sequence parallelism AllReduces of as many bytes), 2 and 2 more in a
-    forward pass that is done again.
+    4 and 4 (Rail-only Eq. 10; without sequence parallelism AllReduces of as many bytes), 2 and 2 more in a forward pass
+    that is done again. The extra AllGathers that sequence parallelism needs in the backward pass always run beside a
+    matmul (Korthikanti et al. 2022, section 4.2.2).
     """
+    return 12 if recipe.recompute == "full" else 8
+
+
+def tensor_s(model: Transformer, recipe: Recipe, hardware: Hardware, s: Strategies) -> FloatArray:
+    """Return the time of all of a micro-batch's tensor-parallel collectives in one stage."""
+    return tensor_collectives(recipe) * model.layers / s.pipeline * _tensor_ring_s(model, hardware, s)
+
+
+def _tensor_ring_s(model: Transformer, hardware: Hardware, s: Strategies) -> FloatArray:
+    """Return the time of an AllGather of a micro-batch's activations over tensor-parallel ranks."""
     gathered = BYTES * s.micro_batch * model.sequence / s.context * model.hidden
     inside = inside_domain(s.tensor, np.ones_like(s.tensor), hardware.domain_gpus)
-    collectives = 12 if recipe.recompute == "full" else 8
-    return collectives * model.layers / s.pipeline * ring_s(gathered, inside, s.tensor, hardware)
+    return ring_s(gathered, inside, s.tensor, hardware)
 
 
 def context_s(model: Transformer, hardware: Hardware, s: Strategies, attention_s: FloatArray) -> FloatArray:
@@ -69,7 +82,8 @@ def expert_s(model: Transformer, hardware: Hardware, s: Strategies) -> FloatArra
     """Return the time of a micro-batch's all-to-alls, in one stage: dispatch and combine, forward and backward.
 
     In two phases (Rail-only Eq. 3): a token crosses the rails once for each other HB domain that has one of its
-    experts, and is copied to its experts there over HB links.
+    experts, and is copied to its experts there over HB links. Routers that limit a token to some groups of experts
+    (DeepSeek-AI 2024, section 2.1.2) limit its domains too.
     """
     if not model.moe_layers:
         return 0 * s.tensor
@@ -77,21 +91,46 @@ def expert_s(model: Transformer, hardware: Hardware, s: Strategies) -> FloatArra
     tokens = s.micro_batch * model.sequence / (s.context * s.tensor)
     inside = inside_domain(s.expert, np.ones_like(s.expert), hardware.domain_gpus)
     domains = s.expert / inside
-    # the mean number of distinct other domains among the domains of a token's experts, drawn at random
-    other_domains = (domains - 1) * (1 - (1 - 1 / domains) ** copies)
+    groups = (model.expert_groups, model.groups_per_token)
+    other_domains = np.array([(count - 1) * domain_share(int(count), copies, *groups) for count in domains])
     token_bytes = BYTES * model.hidden
     rail_s = tokens * token_bytes * other_domains / hardware.rail_rate
     hb_s = tokens * token_bytes * copies * (inside - 1) / inside / hardware.hb_rate
-    return 4 * model.moe_layers / s.pipeline * (rail_s + hb_s)
+    return np.asarray(4 * model.moe_layers / s.pipeline * (rail_s + hb_s))
 
 
-def hop_s(model: Transformer, hardware: Hardware, s: Strategies) -> FloatArray:
-    """Return the time of one transfer of a micro-batch's activations between stages: 2 b s h/(t c) bytes."""
+@cache
+def domain_share(domains: int, copies: int, groups: int, groups_per_token: int) -> float:
+    """Return the probability that an HB domain has one of a token's experts, which are drawn at random.
+
+    domains: that the experts are spread over, evenly and in order
+    copies: experts of a token
+    groups, groups_per_token: groups of experts, and how many of them a token's experts come from
+    """
+    groups_of_domain = max(1, groups // domains)
+    group_share = min(1.0, groups / domains)
+    probability = 0.0
+    for chosen in range(1, min(groups_of_domain, groups_per_token) + 1):
+        ways = comb(groups_of_domain, chosen) * comb(groups - groups_of_domain, groups_per_token - chosen)
+        expert_share = min(1.0, chosen * group_share / groups_per_token)
+        probability += ways / comb(groups, groups_per_token) * (1 - (1 - expert_share) ** copies)
+    return probability
+
+
+def hop_s(model: Transformer, recipe: Recipe, hardware: Hardware, s: Strategies) -> FloatArray:
+    """Return the time of one transfer of a micro-batch's activations between stages: 2 b s h/(t c) bytes.
+
+    Without sequence parallelism each rank needs all of them, and gathers the parts of the other ranks (Narayanan et al.
+    2021, section 4.1).
+    """
     boundary = BYTES * s.micro_batch * model.sequence / s.context * model.hidden / s.tensor
     leaves = s.tensor * s.replicas * s.pipeline > hardware.domain_gpus
     over_rails = boundary / hardware.rail_rate + hardware.rail_latency_s
     in_domain = boundary / hardware.hb_rate + hardware.hb_latency_s
-    return np.where(s.pipeline > 1, np.where(leaves, over_rails, in_domain), 0.0)
+    transfer_s = np.where(leaves, over_rails, in_domain)
+    if not recipe.sequence_parallel:
+        transfer_s = transfer_s + _tensor_ring_s(model, hardware, s)
+    return np.where(s.pipeline > 1, transfer_s, 0.0)
 
 
 def data_ring_s(parameters: FloatArray, value_bytes: int, hardware: Hardware, s: Strategies) -> FloatArray:

@@ -1,7 +1,8 @@
 """Time that a GPU computes on a micro-batch: matmuls, fused attention, bytes of all other kernels, and launches.
 
 Kernels run one after the other, so the parts add up. All times are of forward and backward passes, with what is
-computed again, for one micro-batch on one GPU of a stage with its share of the layers.
+computed again, for one micro-batch on one GPU of a stage with its share of the layers: the slowest of the job's GPUs,
+since all others wait for it in a step.
 """
 
 from dataclasses import dataclass
@@ -51,12 +52,13 @@ def compute_time(model: Transformer, recipe: Recipe, hardware: Hardware, s: Stra
         launch_s += kind.layers * (passes * hardware.pass_s + (moe_s if kind.moe else 0.0))
     # never computed again, and in bf16 whatever the layers are in, since losses need the digits
     output_flops = 3 * tokens * model.output_flops / s.tensor
+    waiting = hardware.waiting
     return ComputeTime(
-        matmul_s=matmul,
-        attention_s=attention,
-        memory_s=moved_bytes / (hardware.memory_bytes_per_s * hardware.memory_share),
-        launch_s=launch_s / s.pipeline,
-        output_s=output_flops / (hardware.bf16_flops * hardware.bf16_share),
+        matmul_s=waiting * matmul,
+        attention_s=waiting * attention,
+        memory_s=waiting * moved_bytes / (hardware.memory_bytes_per_s * hardware.memory_share),
+        launch_s=waiting * launch_s / s.pipeline,
+        output_s=waiting * output_flops / (hardware.bf16_flops * hardware.bf16_share),
     )
 
 

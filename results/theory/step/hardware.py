@@ -1,12 +1,13 @@
 """The rates that GPUs and links reach in training, by platform and number format.
 
-`matmul_share`: share of the format's peak that large matmuls with parameters reach. bf16 takes the A100's, fitted on
-nine published times (results/theory/iteration). The low-precision shares of efficiency.yaml were chosen on the
-releases 25.09 and 25.11 of Megatron-Bridge alone (calibration.py does it again).
+`matmul_share`: share of the format's peak that large matmuls with parameters reach. In bf16 it is the same share of the
+platform's fastest matmul on all platforms, fitted on nine published times of A100s. The low-precision shares of
+efficiency.yaml were chosen on the releases 25.09 and 25.11 of Megatron-Bridge alone (calibration.py does it again).
 """
 
 from dataclasses import dataclass
 from functools import cache
+from statistics import NormalDist
 from typing import Final
 
 import yaml
@@ -17,7 +18,6 @@ from railyard.results.theory.collectives.fit import platform_constants
 from railyard.results.theory.iteration.iteration_time import A100
 from railyard.topologies.platforms import PLATFORMS, Precision
 
-FITTED_WITH_DATA_SHEET: Final = "a100"
 EFFICIENCY: Final = data_file("results/theory/step/efficiency.yaml")
 
 
@@ -38,6 +38,7 @@ class Hardware:
     hb_share, rail_share: shares of these that large collectives get
     small_group: a ring of n GPUs in a domain gets 1/(1 + small_group/n) of that
     memory_share: share of the HBM's rate that all other kernels reach
+    speed_spread: standard deviation of the speed of GPUs of a type, over the mean
     """
 
     gpus: int
@@ -63,6 +64,19 @@ class Hardware:
     moe_graph_s: float
     hb_latency_s: float
     rail_latency_s: float
+    speed_spread: float
+
+    @property
+    def waiting(self) -> float:
+        """Time that the slowest of the GPUs computes, over the time of an average one. All GPUs wait for it in a step.
+
+        The expected largest of as many normally distributed values (Blom 1958, Statistical Estimates and Transformed
+        Beta-Variables).
+        """
+        if self.gpus == 1:
+            return 1.0
+        quantile = (self.gpus - 0.375) / (self.gpus + 0.25)
+        return 1 + self.speed_spread * NormalDist().inv_cdf(quantile)
 
     @property
     def hb_rate(self) -> float:
@@ -99,8 +113,8 @@ def make_hardware(platform: str, gpus: int, domain_gpus: int | None = None, prec
         raise BadInput("gpus", gpus, f"must be a multiple of the {size:,} GPUs of an HB domain: {nearest}")
     hb_share, rail_share, small_group = link_shares(p.name)
     shares = efficiency()["all"] | efficiency().get(p.name, {})
-    bf16_share = p.matmul_efficiency or A100.matmul_efficiency
-    overhead_flops = _or_default(p.overhead_flops, A100.overhead_flops)
+    bf16_share = p.matmul_efficiency or shares["training"] * shares["large_matmul"]
+    overhead_flops = _or_default(p.overhead_flops, shares["overhead_flops"])
     return Hardware(
         gpus=gpus,
         domain_gpus=size,
@@ -119,12 +133,13 @@ def make_hardware(platform: str, gpus: int, domain_gpus: int | None = None, prec
         attention_share=shares["attention"],
         attention_share_2022=shares["attention_2022"],
         expert_share=shares["experts"],
-        memory_share=p.memory_efficiency or A100.memory_efficiency,
+        memory_share=p.memory_efficiency or shares["memory"],
         pass_s=overhead_flops / bf16_share / p.flops,
         moe_layer_s=shares["moe_layer_s"],
         moe_graph_s=shares["moe_graph_s"],
         hb_latency_s=_or_default(p.hb_latency_s, A100.hb_latency_s),
         rail_latency_s=_or_default(p.rail_latency_s, A100.rail_latency_s),
+        speed_spread=shares["speed_spread"],
     )
 
 
@@ -136,11 +151,8 @@ def _or_default(value: float | None, default: float) -> float:
 def link_shares(platform: str) -> tuple[float, float, float]:
     """Return the shares of the data sheet's rates that collectives get of HB links and of NICs, and `small_group`.
 
-    As measured with nccl-tests (results/theory/collectives). The A100's are 1, 1 and 0: its constants of computing were
-    fitted on step times with the data sheet's rates, and contain what its links lack.
+    As measured with nccl-tests (results/theory/collectives).
     """
-    if platform == FITTED_WITH_DATA_SHEET:
-        return 1.0, 1.0, 0.0
     constants = platform_constants(platform)
     return constants.ring_efficiency, constants.rail_efficiency, constants.small_group
 

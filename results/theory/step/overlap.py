@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from railyard.results.theory.step.communication import tensor_collectives
 from railyard.results.theory.step.hardware import Hardware
 from railyard.results.theory.step.strategy import FloatArray, Recipe, Strategies
 from railyard.workloads.models.transformer import LayerKind, Transformer
@@ -39,6 +40,22 @@ def exposed_tensor_s(
             hidden = np.minimum(recipe.overlap_tensor * collective_s, pieces_share * matmul_s)
             hidden_s = hidden_s + layers * passes * hidden
     return np.asarray(tensor_s - hidden_s)
+
+
+def beside_weight_gradients_s(recipe: Recipe, tensor_s: FloatArray, weight_gradients_s: FloatArray) -> FloatArray:
+    """Return the time of tensor-parallel collectives that the matmuls of weight gradients don't hide.
+
+    They may hide the reduction of the gradients of the inputs of a layer's two column-parallel matmuls: ReduceScatters,
+    or without sequence parallelism AllReduces, which take as long as two.
+
+    tensor_s: time of all collectives of a micro-batch in one stage
+    weight_gradients_s: time of the matmuls of a micro-batch there that compute gradients of weights
+    """
+    if not recipe.overlap_input_gradients:
+        return tensor_s
+    reductions = 2 if recipe.sequence_parallel else 4
+    reductions_s = tensor_s * reductions / tensor_collectives(recipe)
+    return tensor_s - np.minimum(reductions_s, weight_gradients_s)
 
 
 def _matmul_flops(kind: LayerKind, hidden: int) -> Iterator[float]:

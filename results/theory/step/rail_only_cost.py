@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from railyard.results.theory.step.communication import domain_share
 from railyard.results.theory.step.compute import compute_time
 from railyard.results.theory.step.hardware import Hardware
 from railyard.results.theory.step.strategy import Recipe, one_strategy
 from railyard.workloads.collectives.all_to_all_direct import all_to_all_direct_s
 from railyard.workloads.collectives.all_to_all_two_phase import all_to_all_two_phase_s
-from railyard.workloads.models.mixture import Mixture, mixture_of
+from railyard.workloads.models.mixture import mixture_of
 from railyard.workloads.models.transformer import Transformer
 
 # one sequence a GPU: all-to-alls and computing are both proportional to its tokens
@@ -50,12 +51,15 @@ class FabricStep:
 class ExpertCost:
     """Seconds of a micro-batch through all layers on both fabrics.
 
+    `..._overlapped`: with the placement that is fastest where all-to-alls run beside computing.
     `..._deduplicated`: a token may also cross the rails once for each HB domain that has one of its experts.
     """
 
     compute_s: float
     rail_only: FabricStep
     rail_optimized: FabricStep
+    rail_only_overlapped: FabricStep
+    rail_optimized_overlapped: FabricStep
     rail_only_deduplicated: FabricStep
     rail_optimized_deduplicated: FabricStep
 
@@ -67,7 +71,7 @@ class ExpertCost:
     @property
     def overlapped_cost(self) -> float:
         """The same where all-to-alls run beside the computing of another micro-batch, at their best."""
-        return self._beside_s(self.rail_only) / self._beside_s(self.rail_optimized) - 1
+        return self._beside_s(self.rail_only_overlapped) / self._beside_s(self.rail_optimized_overlapped) - 1
 
     @property
     def deduplicated_cost(self) -> float:
@@ -105,32 +109,45 @@ def expert_cost(model: Transformer, hardware: Hardware, expert: int, recipe: Rec
         return all_to_all_two_phase_s(pair_bytes, place.gpus, place.domains, hb, rail)
 
     def deduplicated_s(place: Placement) -> float:
-        return _deduplicated_s(mixture, MICRO_BATCH * model.sequence, place, hb, rail)
+        copies = mixture.experts_per_token
+        share = domain_share(place.domains, copies, model.expert_groups, model.groups_per_token)
+        return _deduplicated_s(pair_bytes * expert, copies, (place.domains - 1) * share, place, hardware)
 
-    def fastest(*forms: Callable[[Placement], float]) -> FabricStep:
+    def in_turn_s(step: FabricStep) -> float:
+        return (compute_s + step.all_to_all_s) * step.idle_factor
+
+    def beside_s(step: FabricStep) -> float:
+        return max(compute_s, step.all_to_all_s) * step.idle_factor
+
+    def fastest(time_s: Callable[[FabricStep], float], *forms: Callable[[Placement], float]) -> FabricStep:
         steps: list[FabricStep] = []
         for place in placements(expert, hardware.domain_gpus):
             seconds = mixture.all_to_alls * min(form(place) for form in forms)
             steps.append(FabricStep(place, seconds, hardware.domain_gpus / place.used))
-        return min(steps, key=lambda step: (compute_s + step.all_to_all_s) * step.idle_factor)
+        return min(steps, key=time_s)
 
     return ExpertCost(
         compute_s=compute_s,
-        rail_only=fastest(two_phase_s),
-        rail_optimized=fastest(straight_s),
-        rail_only_deduplicated=fastest(two_phase_s, deduplicated_s),
-        rail_optimized_deduplicated=fastest(straight_s, deduplicated_s),
+        rail_only=fastest(in_turn_s, two_phase_s),
+        rail_optimized=fastest(in_turn_s, straight_s),
+        rail_only_overlapped=fastest(beside_s, two_phase_s),
+        rail_optimized_overlapped=fastest(beside_s, straight_s),
+        rail_only_deduplicated=fastest(in_turn_s, two_phase_s, deduplicated_s),
+        rail_optimized_deduplicated=fastest(in_turn_s, straight_s, deduplicated_s),
     )
 
 
-def _deduplicated_s(mixture: Mixture, tokens: int, place: Placement, hb: float, rail: float) -> float:
+def _deduplicated_s(
+    sent_bytes: float, copies: int, other_domains: float, place: Placement, hardware: Hardware
+) -> float:
     """Return the time of an all-to-all that sends a token once to each HB domain, and there on to its experts.
 
     It leaves a GPU on its own rail and is forwarded where it arrives, as DeepEP does, so it needs no spines.
+
+    sent_bytes: of a GPU's tokens, with a copy for each of the `copies` experts of a token
+    other_domains: HB domains that a token is sent to, on average
     """
-    copies = mixture.experts_per_token
-    y = place.domains
-    # mean number of other domains among those of a token's experts, drawn at random
-    other_domains = (y - 1) * (1 - (1 - 1 / y) ** copies)
-    token_bytes = mixture.exchanged_bytes(tokens) / copies
+    hb = hardware.hb_rate
+    rail = hardware.rail_rate
+    token_bytes = sent_bytes / copies
     return token_bytes * (other_domains / rail + copies * (place.gpus - 1) / place.gpus / hb)

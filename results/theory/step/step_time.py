@@ -9,7 +9,7 @@ from railyard.results.theory.step import communication
 from railyard.results.theory.step.compute import BYTES, ComputeTime, compute_time
 from railyard.results.theory.step.hardware import Hardware
 from railyard.results.theory.step.memory import ADAM_BYTES, gpu_parameters
-from railyard.results.theory.step.overlap import exposed_tensor_s
+from railyard.results.theory.step.overlap import beside_weight_gradients_s, exposed_tensor_s
 from railyard.results.theory.step.strategy import FloatArray, Recipe, Strategies
 from railyard.workloads.models.transformer import Transformer
 
@@ -61,6 +61,9 @@ def step_time(model: Transformer, recipe: Recipe, hardware: Hardware, s: Strateg
     if recipe.overlap_experts:
         experts = np.maximum(0.0, experts - average_s)
     tensor = exposed_tensor_s(model, recipe, hardware, s, tensor)
+    # forward and the gradients of inputs and of weights take as long each
+    weight_gradients_s = computing.matmul_s / (4 if recipe.recompute == "full" else 3)
+    tensor = beside_weight_gradients_s(recipe, tensor, weight_gradients_s)
     slowest_s = np.maximum(_slowest_stage_s(model, recipe, computing, s), average_s)
     micro_batch_s = slowest_s + tensor + context + experts
     m = s.micro_batches(recipe.global_batch)
@@ -89,7 +92,7 @@ def _pipeline_s(
     Each micro-batch enters and leaves a stage once for each of its chunks, forward and backward. While the pipeline
     fills and drains there is nothing to run beside.
     """
-    hop_s = communication.hop_s(model, hardware, s)
+    hop_s = communication.hop_s(model, recipe, hardware, s)
     m = s.micro_batches(recipe.global_batch)
     filling_s = 2 * hop_s * (s.pipeline - 1)
     transfers_s = 2 * hop_s * s.virtual_stages
@@ -169,4 +172,4 @@ def _optimizer_s(model: Transformer, recipe: Recipe, hardware: Hardware, s: Stra
     expert_split = np.ones_like(s.tensor) if recipe.zero == 0 else s.expert_replicas
     share = parameters.static / split + parameters.experts / expert_split
     moved_bytes = share * (2 * ADAM_BYTES + BYTES + 2 * recipe.gradient_bytes)
-    return moved_bytes / (hardware.memory_bytes_per_s * hardware.memory_share)
+    return hardware.waiting * moved_bytes / (hardware.memory_bytes_per_s * hardware.memory_share)

@@ -29,6 +29,8 @@ class Recipe:
     gradient_bytes: bytes of a parameter's gradient, as kept and as reduced
     overlap_data: whether data-parallel communication runs beside the computing of a micro-batch
     overlap_tensor: share of each tensor-parallel collective that may run beside its matmul, 0 to 1 (overlap.py)
+    overlap_input_gradients: whether the backward pass reduces the gradients of inputs beside the matmuls that compute
+        those of weights, as Megatron-LM does since 2022
     overlap_pipeline: whether transfers between stages run beside the computing of another micro-batch
     overlap_experts: whether all-to-alls run beside the computing of another micro-batch
     cuda_graphs: whether a MoE layer's kernels are launched as recorded graphs, without the host's time for each
@@ -44,6 +46,7 @@ class Recipe:
     gradient_bytes: int = 2
     overlap_data: bool = True
     overlap_tensor: float = 0.0
+    overlap_input_gradients: bool = True
     overlap_pipeline: bool = False
     overlap_experts: bool = False
     cuda_graphs: bool = False

@@ -72,6 +72,7 @@ class MeasuredStep:
             sequence_parallel=self["sequence_parallel"] == "yes",
             zero=int(self["zero"]),
             overlap_data=not of_2022,
+            overlap_input_gradients=self["table"] != "megatron",
             overlap_experts=self["overlap_experts"] == "yes",
             cuda_graphs=self["cuda_graphs"] == "yes",
             kernels_of_2022=self["table"] in ("mpt", "mpt-h100"),

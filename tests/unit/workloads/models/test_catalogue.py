@@ -130,6 +130,8 @@ EDITS: Final[dict[str, tuple[str, str, str]]] = {
     "heads of a transformer that don't divide hidden": ("llama3-8b", "\nheads: 32", "\nheads: 48"),
     "more experts a token than experts": ("mixtral-8x7b", "per_token: 2", "per_token: 9"),
     "shared experts of a dense model": ("llama3-8b", "gated: true", "gated: true\nshared_experts: 1"),
+    "groups that don't divide the experts": ("deepseek-v3", "expert_groups: 8", "expert_groups: 7"),
+    "more groups a token than groups": ("deepseek-v3", "groups_per_token: 4", "groups_per_token: 9"),
     "full attention of a model without a window": ("gpt-oss-120b", "window: 128\n", ""),
     "latent attention without its rank": ("deepseek-v3", "kv_rank: 512, ", ""),
     "more dense layers than layers": ("deepseek-v3", "dense_layers: 3", "dense_layers: 62"),

@@ -79,6 +79,8 @@ CONFIGS: Final[dict[str, Config]] = {
         **DEEPSEEK,
         "model_type": "deepseek_v3",
         "n_routed_experts": 256,
+        "n_group": 8,
+        "topk_group": 4,
         "first_k_dense_replace": 3,
         "num_nextn_predict_layers": 1,
     },
@@ -87,6 +89,8 @@ CONFIGS: Final[dict[str, Config]] = {
         **DEEPSEEK,
         "model_type": "kimi_k2",
         "n_routed_experts": 384,
+        "n_group": 1,
+        "topk_group": 1,
         "first_k_dense_replace": 1,
     },
     "nemotron4-340b": {

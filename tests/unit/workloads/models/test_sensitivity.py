@@ -18,6 +18,9 @@ from railyard.experiments.commands.lint import PlacementSpec, layouts
 from railyard.results.theory.iteration.iteration_time import Job, Recipe, make_cluster
 from railyard.results.theory.iteration.search import best_strategy
 from railyard.results.theory.predict import predict_iteration, predict_schedule
+from railyard.results.theory.step.communication import expert_s
+from railyard.results.theory.step.hardware import make_hardware
+from railyard.results.theory.step.strategy import one_strategy
 from railyard.topologies.plan import make_plan
 from railyard.topologies.platforms import PLATFORMS, Platform
 from railyard.topologies.prediction import WHOLE
@@ -157,6 +160,12 @@ def counted(model: Plain) -> int:
 def token_flops(model: Plain) -> float:
     shape = Transformer.model_validate(model)
     return shape.forward_flops(shape.sequence) / shape.sequence
+
+
+def expert_exchange_s(model: Plain) -> float:
+    """Time of all-to-alls over eight servers."""
+    strategy = one_strategy(data=64, expert=64)
+    return float(expert_s(Transformer.model_validate(model), make_hardware("h100", 64), strategy)[0])
 
 
 def small_job(model: Plain) -> Job:
@@ -362,6 +371,8 @@ ROWS: Final = (
     Row(Transformer, "experts_per_token", 16, "more", token_flops, DEEPSEEK),
     Row(Transformer, "expert_ffn", 4096, "more", token_flops, DEEPSEEK),
     Row(Transformer, "shared_experts", 2, "more", token_flops, DEEPSEEK),
+    Row(Transformer, "expert_groups", 16, "less", expert_exchange_s, DEEPSEEK),
+    Row(Transformer, "groups_per_token", 8, "more", expert_exchange_s, DEEPSEEK),
     Row(Transformer, "dense_layers", 10, "less", counted, DEEPSEEK),
     Row(Transformer, "moe_every", 2, "less", counted, DEEPSEEK),
     Row(Transformer, "latent_attention", None, "differs", counted, DEEPSEEK),
