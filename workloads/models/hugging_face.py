@@ -50,6 +50,7 @@ _DEEPSEEK: Final = {
     "groups_per_token": "topk_group",
     "dense_layers": "first_k_dense_replace",
 }
+_GLM4_MOE: Final = {**_DEEPSEEK, "kv_heads": "num_key_value_heads", "head_size": "head_dim"}
 _LATENT: Final = {
     "query_rank": "q_lora_rank",
     "kv_rank": "kv_lora_rank",
@@ -82,10 +83,32 @@ def _mixtral(config: Config) -> Values:
     return _taken(config, _MIXTRAL) | _windows(config) | {"gated": True}
 
 
+def _qwen2(config: Config) -> Values:
+    return _without_windows(config) | {"qkv_biases": True}
+
+
 def _qwen3(config: Config) -> Values:
+    return _without_windows(config) | {"query_key_norms": True}
+
+
+def _without_windows(config: Config) -> Values:
+    """Return a Qwen's shape. BadInput for windows, which these models only have in some upper layers."""
     if config.get("use_sliding_window"):
         raise BadInput("use_sliding_window", True, "must be false")
-    return _llama(config) | {"query_key_norms": True}
+    return _llama(config)
+
+
+def _gemma2(config: Config) -> Values:
+    # what older files leave out: the embedding is shared, and every second layer has a window
+    shape = {"tied_embeddings": True, "head_size": 256}
+    if config.get("sliding_window", 4096) is not None and "layer_types" not in config:
+        shape |= {"window": 4096, "full_attention_every": 2}
+    return shape | _llama(config) | _windows(config) | {"post_norms": True}
+
+
+def _glm4_moe(config: Config) -> Values:
+    shape = _taken(config, _GLM4_MOE) | {"gated": True, "qkv_biases": bool(config.get("attention_bias"))}
+    return shape | {"query_key_norms": bool(config.get("use_qk_norm"))}
 
 
 def _qwen3_moe(config: Config) -> Values:
@@ -146,6 +169,8 @@ def _windows(config: Config) -> Values:
 
 READERS: Final[dict[str, Callable[[Config], Values]]] = {
     "deepseek_v3": _deepseek,
+    "gemma2": _gemma2,
+    "glm4_moe": _glm4_moe,
     "gpt_oss": _gpt_oss,
     "kimi_k2": _deepseek,
     "llama": _llama,
@@ -153,6 +178,7 @@ READERS: Final[dict[str, Callable[[Config], Values]]] = {
     "mixtral": _mixtral,
     "mpt": _mpt,
     "nemotron": _nemotron,
+    "qwen2": _qwen2,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
 }
@@ -162,6 +188,7 @@ _KEYS: Final = {
     "mpt": _MPT,
     "deepseek_v3": _DEEPSEEK | _LATENT_KEYS,
     "kimi_k2": _DEEPSEEK | _LATENT_KEYS,
+    "glm4_moe": _GLM4_MOE,
     "qwen3_moe": _QWEN3_MOE,
 }
 """Keys of fields, for messages, by `model_type`; the others have Mixtral's."""

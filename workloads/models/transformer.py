@@ -63,7 +63,7 @@ class LayerKind:
     attention_parameters: of the projections, with their biases and the norms of queries and keys
     mlp_parameters: of the dense MLP; in a MoE layer of the shared experts
     router_parameters: of the router; 0 in a dense layer
-    norm_parameters: of the layer's two norms
+    norm_parameters: of the layer's norms before attention and the MLP, and after them where the model has those
     expert_parameters: of ONE routed expert; 0 in a dense layer
     experts, experts_per_token: routed experts, and how many of them a token passes; 0 in a dense layer
     replicated_parameters: those of `static_parameters` that tensor parallelism does not split (norms, router, and
@@ -158,7 +158,9 @@ class Transformer(ConfigModel):
     sequence: Count
     biases: bool = False
     norm_biases: bool = False
+    qkv_biases: bool = False
     query_key_norms: bool = False
+    post_norms: bool = False
     experts: CountOrZero = 0
     experts_per_token: CountOrZero = 0
     expert_ffn: Count = Field(default_factory=lambda data: data.get("ffn", 1))
@@ -209,6 +211,11 @@ class Transformer(ConfigModel):
     def output_parameters(self) -> int:
         """Parameters of the output layer of its own; 0 where it shares the embedding's weights."""
         return 0 if self.tied_embeddings else self.vocabulary * self.hidden
+
+    @property
+    def layer_norms(self) -> int:
+        """Norms of a layer, those inside of attention left out."""
+        return 4 if self.post_norms else 2
 
     @property
     def final_norm_parameters(self) -> int:
@@ -313,7 +320,7 @@ class Transformer(ConfigModel):
             router = 0
             active_matrices = static_matrices
         router_biases = self.experts if moe and self.biases else 0
-        norms = 2 * self._norm_parameters(self.hidden)
+        norms = self.layer_norms * self._norm_parameters(self.hidden)
         return LayerKind(
             name=f"{name}, window {window}" if window else name,
             layers=layers,
@@ -359,8 +366,10 @@ class Transformer(ConfigModel):
         """Return the biases of attention's projections, and the norms inside of attention."""
         latent = self.latent_attention
         small = 0
+        if self.biases or self.qkv_biases:
+            small += (self.heads + 2 * self.kv_heads) * self.head_size
         if self.biases:
-            small += (self.heads + 2 * self.kv_heads) * self.head_size + self.hidden
+            small += self.hidden
         if self.query_key_norms:
             small += 2 * self._norm_parameters(self.head_size)
         if latent:

@@ -136,7 +136,8 @@ def stored_bytes(model: Transformer, kind: LayerKind, recipe: Recipe, s: Strateg
     h = model.hidden
     # models with fused attention are trained without dropout
     masks = 0 if model.fused_attention else 2 * h
-    replicated = BYTES * 4 * h + masks
+    # inputs of the norms, of attention and of the MLP
+    replicated = BYTES * (model.layer_norms + 2) * h + masks
     attention = BYTES * (kind.query_width + kind.key_width + kind.value_width + kind.attention_width)
     # inputs of the projections to attention and of the MLP
     inner = BYTES * (3 if kind.gated else 2) * kind.mlp_width

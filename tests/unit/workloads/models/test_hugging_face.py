@@ -129,18 +129,68 @@ def test_config_is_the_model_of_the_catalogue(name: str, tmp_path: Path) -> None
     assert read.sequence == (40960 if name == "qwen3-30b-a3b" else published.sequence)
 
 
-def test_counts_of_other_architectures(tmp_path: Path) -> None:
-    """Mistral 7B and Qwen3 8B, as Hugging Face's transformers counts the parameters of their classes."""
-    mistral = {**sizes(32, 4096, 14336, 32000, 32768, (32, 8)), "model_type": "mistral", "sliding_window": 4096}
-    model = load_transformer(written(tmp_path, mistral))
-    assert model.all_parameters == 7_241_732_096
-    assert [kind.window for kind in model.layer_kinds] == [4096]
-    qwen = {**sizes(36, 4096, 12288, 151936, 40960, (32, 8)), "model_type": "qwen3", "head_dim": 128}
-    assert load_transformer(written(tmp_path, qwen)).all_parameters == 8_190_735_360
+GLM: Final = {"n_shared_experts": 1, "num_experts_per_tok": 8, "attention_bias": True, "head_dim": 128}
+GLM_SIZES: Final = sizes(92, 5120, 12288, 151552, 131072, (96, 8))
+COUNTS: Final[dict[str, tuple[Config, int]]] = {
+    "mistral-7b": ({**sizes(32, 4096, 14336, 32000, 32768, (32, 8)), "model_type": "mistral"}, 7_241_732_096),
+    "qwen3-8b": (
+        {**sizes(36, 4096, 12288, 151936, 40960, (32, 8)), "model_type": "qwen3", "head_dim": 128},
+        8_190_735_360,
+    ),
+    "qwen2-7b": (
+        {
+            **sizes(28, 3584, 18944, 152064, 131072, (28, 4)),
+            "model_type": "qwen2",
+            "use_sliding_window": False,
+            "sliding_window": 131072,
+        },
+        7_615_616_512,
+    ),
+    "gemma2-9b": (
+        {**sizes(42, 3584, 14336, 256000, 8192, (16, 8)), "model_type": "gemma2", "tie_word_embeddings": True},
+        9_241_705_984,
+    ),
+    "glm-4.5": (
+        {
+            **GLM_SIZES,
+            **GLM,
+            "model_type": "glm4_moe",
+            "n_routed_experts": 160,
+            "first_k_dense_replace": 3,
+            "moe_intermediate_size": 1536,
+            "use_qk_norm": True,
+        },
+        # published are 358,337,776,896 with the layer for multi-token prediction
+        358_337_776_896 - (3_935_625_472 + 2 * 5120**2 + 3 * 5120 + 2 * 151552 * 5120),
+    ),
+}
+"""Models with their parameters as Hugging Face's transformers counts those of their classes."""
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_counts_of_other_architectures(name: str, tmp_path: Path) -> None:
+    config, parameters = COUNTS[name]
+    assert load_transformer(written(tmp_path, config)).all_parameters == parameters
+
+
+def test_windows_are_as_in_the_file(tmp_path: Path) -> None:
+    gemma = COUNTS["gemma2-9b"][0]
+    mistral = COUNTS["mistral-7b"][0]
+    whole = {"layer_types": ["full_attention"] * 42, "sliding_window": 4096}
+    for config, windows in (
+        ({**mistral, "sliding_window": 4096}, [4096]),
+        (gemma, [4096, None]),
+        ({**gemma, "sliding_window": 2048}, [2048, None]),
+        ({**gemma, "sliding_window": None}, [None]),
+        ({**gemma, **whole}, [None]),
+    ):
+        model = load_transformer(written(tmp_path, config))
+        assert [kind.window for kind in model.layer_kinds] == windows
 
 
 def test_every_architecture_is_read_in_a_test() -> None:
-    assert {config["model_type"] for config in CONFIGS.values()} | {"mistral", "qwen3"} == READERS.keys()
+    configs = [*CONFIGS.values(), *(config for config, _ in COUNTS.values())]
+    assert {config["model_type"] for config in configs} == READERS.keys()
 
 
 def changed(name: str, **keys: object) -> Config:

@@ -20,6 +20,8 @@ from railyard.results.theory.iteration.search import best_strategy
 from railyard.results.theory.predict import predict_iteration, predict_schedule
 from railyard.results.theory.step.communication import expert_s
 from railyard.results.theory.step.hardware import make_hardware
+from railyard.results.theory.step.step_time import step_time
+from railyard.results.theory.step.strategy import Recipe as StepRecipe
 from railyard.results.theory.step.strategy import one_strategy
 from railyard.topologies.plan import make_plan
 from railyard.topologies.platforms import PLATFORMS, Platform
@@ -166,6 +168,13 @@ def expert_exchange_s(model: Plain) -> float:
     """Time of all-to-alls over eight servers."""
     strategy = one_strategy(data=64, expert=64)
     return float(expert_s(Transformer.model_validate(model), make_hardware("h100", 64), strategy)[0])
+
+
+def step_s(model: Plain) -> float:
+    """Return the time of a step on 64 H100, whose sequences are long enough for attention to count."""
+    shape = Transformer.model_validate(model)
+    strategy = one_strategy(tensor=8, data=8)
+    return float(step_time(shape, StepRecipe(64), make_hardware("h100", 64), strategy).total_s[0])
 
 
 def small_job(model: Plain) -> Job:
@@ -365,6 +374,8 @@ ROWS: Final = (
     Row(Transformer, "positions", 8192, "more", counted, LLAMA),
     Row(Transformer, "biases", True, "more", counted, LLAMA),
     Row(Transformer, "norm_biases", True, "more", counted, LLAMA),
+    Row(Transformer, "qkv_biases", True, "more", counted, LLAMA),
+    Row(Transformer, "post_norms", True, "more", counted, LLAMA),
     Row(Transformer, "query_key_norms", True, "more", counted, LLAMA),
     Row(Transformer, "sequence", 8192, "more", token_flops, DEEPSEEK),
     Row(Transformer, "experts", 512, "more", counted, DEEPSEEK),
@@ -378,6 +389,7 @@ ROWS: Final = (
     Row(Transformer, "latent_attention", None, "differs", counted, DEEPSEEK),
     Row(Transformer, "window", 64, "less", token_flops, WINDOWED),
     Row(Transformer, "full_attention_every", 4, "less", token_flops, WINDOWED),
+    Row(Transformer, "fused_attention", False, "more", step_s, LLAMA),
     Row(Parallelism, "tensor", 4, "more", trained_s, TRAINING),
     Row(Parallelism, "pipeline", 4, "more", trained_s, TRAINING),
     Row(Parallelism, "data", 48, "less", trained_s, TRAINING),
@@ -404,10 +416,6 @@ ONLY_LABELS: Final[dict[tuple[type, str], str]] = {
     (GptModel, "parameters"): "as published: at most a check of the layers' sizes, from which every formula counts",
     (MoeModel, "parameters"): "as published: at most a check of the layers' sizes, from which every formula counts",
     (Transformer, "parameters"): "as published: a check of the shape, from which every formula counts",
-    (
-        Transformer,
-        "fused_attention",
-    ): "says how kernels compute, not how much: for iteration time",
     (MoeModel, "heads"): "attention's FLOPs don't depend on them, and no tensor parallelism shares them out here",
 }
 
