@@ -12,11 +12,10 @@ from railyard.results.theory.collectives.fit import MeasuredCollective, errors, 
 BAR_PCT: Final = 6.0
 TICKS: Final = (2**20, 2**23, 2**26, 2**29, 2**32)
 NOTES: Final = {
-    "2": "NCCL changed its algorithm from 1 GiB on",
-    "4": "fitted together with source 7, whose small messages take a third less time between servers",
-    "7": "fitted together with source 4, whose small messages take half as long again between servers",
+    "2": "by trees below 1 GiB, and by rings from there on",
+    "7": "its fitted row of 16 MiB took longer than the one of 32 MiB",
 }
-"""Why the rows of a source, by its number, are further off than the bar."""
+"""What sets the rows of a source, by its number, apart."""
 
 
 def figure() -> Figure:
@@ -45,7 +44,7 @@ def figure() -> Figure:
 
 
 def _claims(rows: tuple[MeasuredCollective, ...], errors_pct: np.ndarray) -> tuple[Claim, ...]:
-    """Return the mean error of the rows of each source that aren't fitted."""
+    """Return the mean error of the rows that aren't fitted, of each source and of all."""
     claims: list[Claim] = []
     for source in dict.fromkeys(row.source for row in rows):
         tested = [number for number, row in enumerate(rows) if row.source == source and row.use != "fit"]
@@ -56,6 +55,10 @@ def _claims(rows: tuple[MeasuredCollective, ...], errors_pct: np.ndarray) -> tup
         mean_pct = float(np.mean(np.abs(errors_pct[tested])))
         note = NOTES.get(source, "")
         claims.append(Claim(label, BAR_PCT, mean_pct, "%", bound="at most", note=note, stated="our bar"))
+    held_out = [number for number, row in enumerate(rows) if row.use != "fit"]
+    label = f"mean error of all {len(held_out)} rows not fitted"
+    mean_pct = float(np.mean(np.abs(errors_pct[held_out])))
+    claims.append(Claim(label, BAR_PCT, mean_pct, "%", bound="at most", stated="our bar"))
     return tuple(claims)
 
 

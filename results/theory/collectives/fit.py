@@ -41,6 +41,8 @@ RAIL_EFFICIENCY: Final = 0.94
 LARGE: Final = 2**26
 """From this size on, bytes, latency hardly counts, and intervals are narrower."""
 LEAST_ROWS: Final = 5  # for an interval of a platform's own
+LEAST_OF_REGIME: Final = 2
+"""Rows that show each of NCCL's algorithms, trees and rings, at least."""
 QUANTILE: Final = 0.9
 """Of the errors of held-out rows: the half width of an interval."""
 
@@ -97,14 +99,33 @@ def constants_from(platform: str) -> str:
     return REFERENCE
 
 
+def _network_of(platform: str) -> str:
+    """Return the platform whose rows of several HB domains a platform's constants of rails come from.
+
+    Its own, where it has any: latency between servers is that of the network, not of the GPUs.
+    """
+    if any(row.platform == platform and row.y > 1 for row in measured()):
+        return platform
+    return constants_from(platform)
+
+
 @cache
 def platform_constants(platform: str) -> CollectiveConstants:
     """Return the constants of a platform, by its name or its file's path, from the rows of measured.csv."""
     source = constants_from(platform)
-    rows = [row for row in measured() if row.use == "fit" and constants_from(row.platform) == source]
-    if source == REFERENCE:
-        return _reference(rows, links_of(PLATFORMS[source]))
-    return fit(rows, links_of(PLATFORMS[source]), platform_constants(REFERENCE))
+    network = _network_of(platform)
+    rows: list[MeasuredCollective] = []
+    for row in measured():
+        in_domain = row.y == 1 and constants_from(row.platform) == source
+        between_domains = row.y > 1 and row.platform == network
+        if row.use == "fit" and (in_domain or between_domains):
+            rows.append(row)
+    if source != REFERENCE:
+        return fit(rows, links_of(PLATFORMS[source]), platform_constants(REFERENCE))
+    constants = _reference(rows, links_of(PLATFORMS[source]))
+    if platform != REFERENCE:
+        constants = _without_trees(constants)
+    return constants
 
 
 def fit(rows: Sequence[MeasuredCollective], links: Links, reference: CollectiveConstants) -> CollectiveConstants:
@@ -123,7 +144,7 @@ def fit(rows: Sequence[MeasuredCollective], links: Links, reference: CollectiveC
     if single:
         constants = _with_domain(single, links, constants)
     if several:
-        constants = _with_rails(several, links, constants)
+        constants = _with_rails(several, links, _without_trees(constants))
     return constants
 
 
@@ -146,7 +167,8 @@ def _reference(rows: Sequence[MeasuredCollective], links: Links) -> CollectiveCo
         rail_efficiency=RAIL_EFFICIENCY,
         rail_pipeline=0.0,
     )
-    return _with_rails([row for row in rows if row.y > 1], links, constants)
+    several = [row for row in rows if row.y > 1]
+    return _with_trees(several, links, _with_rails(several, links, constants))
 
 
 def _with_domain(
@@ -184,6 +206,35 @@ def _with_rails(
         if error < least_error:
             best = trial
             least_error = error
+    return best
+
+
+def _without_trees(constants: CollectiveConstants) -> CollectiveConstants:
+    """Return constants of a network on which all AllReduces run by rings."""
+    return replace(constants, tree_bytes=0.0, tree_efficiency=1.0)
+
+
+def _with_trees(
+    rows: Sequence[MeasuredCollective], links: Links, constants: CollectiveConstants
+) -> CollectiveConstants:
+    """Return constants with the sizes that NCCL sends by trees and their efficiency, if the rows tell them.
+
+    They do where two efficiencies, below and from some row's size on, at least halve the squared errors again. NCCL
+    chooses by its own model of both algorithms (NVIDIA/nccl, src/graph/tuning.cc), in which trees between A100s have
+    less bandwidth than rings. Later GPUs hardly have that limit.
+    """
+    best = constants
+    least_error = _squared_error(rows, links, best) / 2
+    sizes = sorted({row.size for row in rows})
+    # a regime of fewer rows would be noise
+    for first_by_ring in sizes[LEAST_OF_REGIME : 1 - LEAST_OF_REGIME]:
+        for percent in range(round(100 * constants.rail_efficiency), 9, -1):
+            trees = replace(constants, tree_bytes=float(first_by_ring), tree_efficiency=percent / 100)
+            trial = _with_efficiency(constants.rail_efficiency, rows, links, trees)
+            error = _squared_error(rows, links, trial)
+            if error < least_error:
+                best = trial
+                least_error = error
     return best
 
 

@@ -38,7 +38,8 @@ class CollectiveConstants:
     """Latency, efficiency and pipelining of collectives on a platform. Efficiencies are shares of a link's rate.
 
     `hb_efficiency` may be above 1 for an AllReduce: switches of NVLink that add take half of its traffic away. Other
-    operations get `ring_efficiency`. `hb_pipeline` and `rail_pipeline`: square root of seconds.
+    operations get `ring_efficiency`. `hb_pipeline` and `rail_pipeline`: square root of seconds. An AllReduce of fewer
+    than `tree_bytes` over several domains runs by NCCL's trees, whose messages get `tree_efficiency` of the NICs.
     """
 
     base_s: float
@@ -50,6 +51,8 @@ class CollectiveConstants:
     rail_base_s: float
     rail_efficiency: float
     rail_pipeline: float
+    tree_bytes: float = 0.0
+    tree_efficiency: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,10 @@ def collective_s(
     if operation != "all-reduce":
         efficiency = min(efficiency, constants.ring_efficiency)
     hb_s = ideal.hb_s * (1 + constants.small_group / gpus) / efficiency
-    rail_s = ideal.rail_s / constants.rail_efficiency
+    rail_efficiency = np.full_like(ideal.rail_s, constants.rail_efficiency)
+    if operation == "all-reduce":
+        rail_efficiency = np.where(size < constants.tree_bytes, constants.tree_efficiency, rail_efficiency)
+    rail_s = ideal.rail_s / rail_efficiency
     # libraries send on both tiers at the same time, unless one hands its data to the other
     bytes_s = np.maximum(hb_s, rail_s)
     if ideal.in_turn:

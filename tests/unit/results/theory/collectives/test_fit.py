@@ -59,12 +59,42 @@ def test_group_size_left_out_is_within_six_percent(gpus: int, monkeypatch: pytes
 
 def test_figure_claims_the_rows_that_are_not_fitted() -> None:
     claims = FIGURES["nccl"]().claims
-    assert [claim.agrees for claim in claims] == [True, False, True, False, True, True, False]
+    # two H200 servers are 6.02% off
+    assert [claim.agrees for claim in claims] == [True, True, True, True, True, True, False, True]
     assert all(claim.agrees or claim.note for claim in claims)
     assert {len(row) for row in FIGURES["nccl"]().rows} == {len(FIGURES["nccl"]().columns)}
 
 
-@pytest.mark.parametrize(("platform", "source"), [("a100", "a100"), ("h200", "h100"), ("mi300x", "a100")])
+@pytest.mark.parametrize(("platform", "source"), [("a100", "a100"), ("h800", "h100"), ("gh200", "h100")])
 def test_platform_without_rows_takes_similar_constants(platform: str, source: str) -> None:
     assert platform_constants(platform) == platform_constants(source)
     assert 0 < fit.interval_share(platform, several=False, large=True) < fit.interval_share(platform, True, False) < 1
+
+
+def test_platforms_with_rows_have_the_latency_of_their_network() -> None:
+    h100 = platform_constants("h100")
+    h200 = platform_constants("h200")
+    assert h200.rail_base_s < 0.6 * h100.rail_base_s
+    assert replace(h200, rail_base_s=h100.rail_base_s, rail_pipeline=h100.rail_pipeline) == h100
+
+
+def test_trees_are_found_between_a100_servers_alone() -> None:
+    """Two efficiencies leave a tenth of the squared errors; other GPUs' trees are as fast as their rings."""
+    a100 = platform_constants("a100")
+    assert (a100.tree_bytes, a100.tree_efficiency) == (2**30, 0.48)
+    for platform in ("h100", "b200", "mi300x"):
+        assert platform_constants(platform).tree_bytes == 0
+    made = replace(a100, tree_bytes=2.0**28, tree_efficiency=0.3, rail_base_s=2e-5)
+    found = fit._with_trees(made_rows(made, 8, 2), LINKS, replace(made, tree_bytes=0.0, tree_efficiency=1.0))
+    assert (found.tree_bytes, found.tree_efficiency) == (made.tree_bytes, made.tree_efficiency)
+
+
+def test_only_all_reduces_run_by_trees() -> None:
+    constants = platform_constants("a100")
+    rings = replace(constants, tree_bytes=0.0)
+    gathered_s, by_rings_s = (collective_s("all-gather", 2**28, 8, 2, LINKS, each) for each in (constants, rings))
+    assert gathered_s == by_rings_s
+    large_s, by_rings_s = (collective_s("all-reduce", 2**30, 8, 2, LINKS, each) for each in (constants, rings))
+    assert large_s == by_rings_s
+    small_s, by_rings_s = (collective_s("all-reduce", 2**28, 8, 2, LINKS, each) for each in (constants, rings))
+    assert small_s > by_rings_s
