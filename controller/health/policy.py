@@ -86,6 +86,8 @@ class HealthPolicy:
     """
     is_damped: bool = True
     """Whether margin, noise and dwell time limit how often a pair changes its path (agent/steering.py)."""
+    is_default: bool = True
+    """Whether it is among the policies of an experiment that names none."""
     knows_load: bool = False
     """Whether `context.assigned` has the best paths for the load of the whole interval (oracle.py)."""
 
@@ -119,8 +121,9 @@ def health_policy(name: str, **options: Any) -> Callable[[Choose], Choose]:
 
 
 def default_policies() -> tuple[str, ...]:
-    """Return the names of all policies in their default order."""
-    return tuple(sorted(HEALTH_POLICIES, key=lambda name: HEALTH_POLICIES[name].order))
+    """Return the names of the policies of an experiment that names none, in their order."""
+    names = [name for name, policy in HEALTH_POLICIES.items() if policy.is_default]
+    return tuple(sorted(names, key=lambda name: HEALTH_POLICIES[name].order))
 
 
 def direct_path(src: Gpu, dst: Gpu) -> Path | None:

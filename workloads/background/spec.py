@@ -293,6 +293,12 @@ class GridSpec(ConfigModel):
         named = {"domains": self.domains, "rails": self.rails, "spine": self.spine}
         return {kind: value for kind, value in named.items() if value}
 
+    def on(self, fabric: FabricSpec) -> "GridSpec":
+        """Return the grid of a fabric: without spines it has no loads on them."""
+        if fabric.spine_count or not self.spine:
+            return self
+        return self.model_copy(update={"spine": False})
+
     @property
     def scenes(self) -> tuple["Scene", ...]:
         """All combinations, the spines' load changing last."""

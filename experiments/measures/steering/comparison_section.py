@@ -1,6 +1,7 @@
 """Rail-only's path beside the spine's in the report: latency, scene by scene, and the papers' condition."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
@@ -11,9 +12,12 @@ from railyard.experiments.measures.steering.policies_section import verdict_colu
 from railyard.experiments.measures.steering.spine_condition import (
     TIE,
     Cell,
+    Path,
+    Spread,
     as_dict,
     cells_of,
     count_by_condition,
+    count_by_p99,
     count_by_slowest_link,
 )
 from railyard.results import format as fmt
@@ -64,6 +68,7 @@ class ComparisonSection(Section):
             "plots": [(name, spine_condition(pair_cells, name)) for name, pair_cells in by_pair.items()],
             "differences": [_difference(cell) for cell in cells if not cell.agrees],
             "cells": spine_table(cells),
+            "latencies": latency_table(cells) if _have_latencies(cells) else None,
         }
 
     def show(self, analysis: Analysis, console: Console) -> None:
@@ -77,6 +82,8 @@ class ComparisonSection(Section):
         pairs = ", ".join(dict.fromkeys(f"{cell.src} to {cell.dst}" for cell in cells))
         title = f"Which path is faster there, {pairs}? (even: within {fmt.percent(TIE, 0)})"
         console.print(spine_terminal_table(shown, title, len(cells) - len(shown)).to_terminal())
+        if _have_latencies(cells):
+            console.print(latency_table(shown, f"Latency, {pairs}", len(cells) - len(shown)).to_terminal())
         console.print(finding(cells), highlight=False)
 
     def summary(self, analysis: Analysis) -> dict[str, Any]:
@@ -93,6 +100,9 @@ def finding(cells: Sequence[Cell]) -> str:
         f"papers' condition g(G1) < 1/H(S) agrees with measured latency in {count_by_condition(cells)} of {len(cells)} "
         f"cells; the slowest link on each path does in {count_by_slowest_link(cells)}"
     )
+    tails = [cell for cell in cells if cell.has_p99]
+    if tails:
+        sentence += f", and the 99th percentile in {count_by_p99(tails)} of {len(tails)}"
     doubtful = sum(cell.verdict != "ok" for cell in cells)
     if doubtful:
         sentence += f"; verdict not ok in {doubtful}, at worst {worst(cells)}"
@@ -173,3 +183,40 @@ def spine_table(cells: Sequence[Cell]) -> Table:
         verdict_column(cells),
     ]
     return Table(columns, cells)
+
+
+def _have_latencies(cells: Sequence[Cell]) -> bool:
+    """Return whether there is more to show of latencies than a median: a 99th percentile, or several repeats."""
+    return any(cell.has_p99 or len(cell.repeats["spine"]) > 1 for cell in cells)
+
+
+def _spread(spread: Spread | None) -> str:
+    """Return a spread in ms."""
+    return fmt.NOTHING if spread is None else spread.text(lambda seconds: fmt.digits(seconds * 1e3, 3))
+
+
+_PATH_GROUPS: Final[Mapping[Path, str]] = {"rail-only": "rail-only's path, ms", "spine": "spine's path, ms"}
+
+
+def latency_table(cells: Sequence[Cell], title: str = "", more: int = 0) -> Table:
+    """Return a row a cell: median and 99th percentile of each path, and which path the condition and they name."""
+    columns = [text("scene", "scene.name")]
+    for path, group in _PATH_GROUPS.items():
+        columns.append(Column("p50", partial(_p50, path), _spread, group=group, together=path))
+        columns.append(Column("p99", partial(_p99, path), _spread, group=group, together=path))
+    columns += [
+        text("papers", "predicted"),
+        text("by p50", "measured"),
+        text("agree", "agrees", _YES_OR_NO),
+        text("by p99", lambda cell: cell.measured_p99 or fmt.NOTHING),
+        verdict_column(cells),
+    ]
+    return Table(columns, cells, title, more=more)
+
+
+def _p50(path: Path, cell: Cell) -> Spread:
+    return cell.p50(path)
+
+
+def _p99(path: Path, cell: Cell) -> Spread | None:
+    return cell.p99(path)

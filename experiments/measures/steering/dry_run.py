@@ -26,12 +26,14 @@ def print_first_routes(spec: ExperimentSpec, console: Console) -> None:
     With the first seed; of the scenes of a grid the last, which has most load.
     """
     grid = grid_of(spec)
-    scenes = len(grid.scenes) if grid else 1
-    states = list(initial_states(spec, seeds=1))
-    for label, name, initial in states[scenes - 1 :: scenes]:
-        runs = f"{len(initial.routing.policies)} policies in turn"
+    last_of_workload: dict[tuple[str, str], tuple[str, InitialState]] = {}
+    for label, name, initial in initial_states(spec, seeds=1):
+        last_of_workload[label, initial.workload_label] = (name, initial)
+    for (label, _), (name, initial) in last_of_workload.items():
+        policies = len(initial.routing.policies)
+        runs = f"{policies} policies in turn" if policies > 1 else f"policy {initial.routing.policies[0]}"
         if grid:
-            runs += f" in each of {scenes} scenes"
+            runs += f" in each of {len(grid.on(initial.plan.spec).scenes)} scenes"
         if spec.repeats > 1:
             runs += f", seeds {spec.seed} to {spec.seed + spec.repeats - 1}"
         console.print(f"[bold]{name}[/] on {label}, replayed by {runs}; here with seed {initial.seed}", highlight=False)

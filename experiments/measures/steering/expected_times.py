@@ -176,6 +176,7 @@ class InitialState:
     workload: Workload
     background: tuple[BackgroundSpec, ...]
     seed: int
+    workload_label: str = ""
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -228,7 +229,11 @@ def initial_states(spec: ExperimentSpec, seeds: int | None = None) -> Iterator[t
         for workload_label, workload in labelled_workloads(spec):
             scenes = [(workload_label, background)]
             if grid:
-                scenes = [(f"{workload_label}, {scene.name}", scene.background(fabric)) for scene in grid.scenes]
+                scenes = []
+                for scene in grid.on(fabric).scenes:
+                    name = f"{workload_label}, {scene.name}" if scene.name else workload_label
+                    scenes.append((name, scene.background(fabric)))
             for name, scene_background in scenes:
                 for seed in range(spec.seed, spec.seed + seed_count):
-                    yield label, name, InitialState(plan, routing, workload, scene_background, seed)
+                    initial = InitialState(plan, routing, workload, scene_background, seed, workload_label)
+                    yield label, name, initial

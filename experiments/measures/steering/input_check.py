@@ -18,12 +18,15 @@ def check_routing(spec: ExperimentSpec) -> None:
     if grid and background:
         raise BadInput("background", len(background), "can't be given together with grid, which makes its own")
     check_joined(spec, "routing")
+    has_spines = any(fabric.spine_count for fabric in spec.gpu_fabrics)
     for number, fabric in enumerate(spec.gpu_fabrics):
         if fabric.rail_of_rank:
             allowed = "can't be steered by health if GPUs share NICs: scores are of rails with a NIC for each GPU"
             raise BadInput(f"fabrics.{number}.kind", fabric.kind, allowed)
         check_background(background, fabric)
         if grid:
-            check_patterns(grid.patterns, fabric, "grid")
+            # a fabric without spines may stand beside one that has some
+            patterns = grid.on(fabric).patterns if has_spines else grid.patterns
+            check_patterns(patterns, fabric, "grid")
     if not workloads_of(spec):
         raise BadInput("workloads", [], "must have 1 or more: routing is measured by what they take")

@@ -112,7 +112,7 @@ class Steering(WorkloadVariants, Measure[Any]):
         scenes = {"": background_of(spec)}
         grid = grid_of(spec)
         if grid:
-            scenes = {scene.name: scene.background(fabric) for scene in grid.scenes}
+            scenes = {scene.name: scene.background(fabric) for scene in grid.on(fabric).scenes}
         variants: list[Variant] = []
         for scene, background in scenes.items():
             variants += [SteeredVariant(scene, policy, background) for policy in routing.policies]

@@ -1,5 +1,7 @@
 """Latency of rail-only's path and of the spine's, by health scores and as measured: a cell for each scene of a grid.
 
+Both paths are of one fabric with spines, or rail-only's is of a fabric without any that ran beside it.
+
 Source: Outshift health routing, part 2. From G1 = G(d1, g1) to G2 = G(d2, g2) the H of a path is the product of the
 scores of its links: H(d1) H(g2) for rail-only's path (dr), and H(g1) H(S) H(g2) over the spine layer S. "The greater
 the H, the lower the latency": rail-only's is lower if and only if H(g1) / H(d1) < 1 / H(S). Beside the product stands
@@ -7,8 +9,9 @@ the prediction for a message of many frames: the path's slowest link, capacity x
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from statistics import median
 from typing import Any, Final, Literal, NamedTuple
 
@@ -18,7 +21,7 @@ from railyard.core.records import IntervalId
 from railyard.experiments.measures.steering.analysis import MeasurementInterval, intervals_of
 from railyard.experiments.measures.steering.recorded import recorded_grid
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs.records import Run, Verdict, worst_verdict
+from railyard.results.runs.records import FabricRun, Run, Verdict, worst_verdict
 from railyard.topologies.addresses import gpu_of_name
 from railyard.workloads.background.spec import Scene
 from railyard.workloads.jobs.transfers import RECEIPT
@@ -26,10 +29,13 @@ from railyard.workloads.jobs.transfers import RECEIPT
 Winner = Literal["rail-only", "spine", "even"]
 Path = Literal["rail-only", "spine"]
 Reason = Literal["", "lowest score", "HB rate", "hops", "not known"]
-POLICY: Final[Mapping[Path, str]] = {"rail-only": "dr", "spine": "ecmp"}
+POLICIES: Final = frozenset({"dr", "ecmp", "base"})
+"""Policies under which a pair has one of the two paths alone."""
 TIE: Final = 0.05  # latencies that differ by less are even
 SAMPLES_BEFORE_START: Final = 5
 """Samples of scores before the foreground's start that count: 250 ms at the default period."""
+P99_ROUNDS: Final = 100
+"""Rounds of a repeat from which on its 99th percentile is more than its slowest round."""
 _STEPS: Final = np.array([-0.01, 0, 0.01])
 """Scores are whole percents: what a point more or less of one would turn is even."""
 
@@ -59,12 +65,38 @@ class Rates(NamedTuple):
     uplink: float
 
 
+class Spread(NamedTuple):
+    """The median of some repeats, the least and the most, s."""
+
+    median: float
+    least: float
+    most: float
+
+    def text(self, show: Callable[[float], str]) -> str:
+        """Return the median, and the range where repeats differ."""
+        if self.least == self.most:
+            return show(self.median)
+        return f"{show(self.median)} ({show(self.least)} to {show(self.most)})"
+
+
+Repeats = tuple[tuple[float, ...], ...]
+"""Latencies of the rounds of each repeat, s."""
+
+
+def percentile(repeats: Repeats, percent: float) -> Spread:
+    """Return a percentile of the rounds of each repeat, as a spread over the repeats."""
+    values = [float(np.percentile(rounds, percent)) for rounds in repeats]
+    return Spread(median(values), min(values), max(values))
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """Scores and latencies of one pair of GPUs (by name) in a scene.
 
     `latency`: s, by path, of a transfer (of one stripe of it) until its last byte was read, the median of all rounds.
+    `repeats`: the same of each round of each repeat.
     `scores`: of the last moments before the foreground begins, whose own load would count as background.
+    `rail_only_far_rail`: H of the destination's rail on the fabric of rail-only's path, if that is another one.
     """
 
     fabric: str
@@ -75,6 +107,8 @@ class Cell:
     scores: Scores
     rates: Rates
     latency: Mapping[Path, float]
+    repeats: Mapping[Path, Repeats] = field(default_factory=dict)
+    rail_only_far_rail: float | None = None
     verdict: Verdict = "ok"  # the worst of the intervals of both paths
 
     @property
@@ -103,12 +137,39 @@ class Cell:
         """True if the papers' condition predicts the measured winner."""
         return self.predicted == self.measured
 
+    def p50(self, path: Path) -> Spread:
+        """Return the median latency of a path."""
+        return percentile(self.repeats[path], 50)
+
+    @property
+    def has_p99(self) -> bool:
+        """True if each repeat has rounds enough for a 99th percentile."""
+        rounds = [len(repeat) for repeats in self.repeats.values() for repeat in repeats]
+        return min(rounds, default=0) >= P99_ROUNDS
+
+    def p99(self, path: Path) -> Spread | None:
+        """Return the 99th percentile of the latency of a path; None of too few rounds."""
+        return percentile(self.repeats[path], 99) if self.has_p99 else None
+
+    @property
+    def measured_p99(self) -> Winner | None:
+        """Winner by the 99th percentiles: even where their ranges over the repeats meet; None of too few rounds."""
+        near = self.p99("rail-only")
+        far = self.p99("spine")
+        if near is None or far is None:
+            return None
+        is_tie = max(near.median, far.median) < min(near.median, far.median) * (1 + TIE)
+        if is_tie or (near.least <= far.most and far.least <= near.most):
+            return "even"
+        return "rail-only" if near.median < far.median else "spine"
+
     def slowest(self, path: Path) -> Range:
         """Return the rate that the slowest link of a path leaves, bit/s."""
         h = self.scores
         r = self.rates
         if path == "rail-only":
-            return _bottleneck((r.hb, h.domain), (r.rail, h.far_rail))
+            far_rail = h.far_rail if self.rail_only_far_rail is None else self.rail_only_far_rail
+            return _bottleneck((r.hb, h.domain), (r.rail, far_rail))
         return _bottleneck((r.rail, h.rail), (r.uplink, h.spine), (r.rail, h.far_rail))
 
     @property
@@ -127,10 +188,19 @@ class Cell:
         return "HB rate"
 
 
+class Place(NamedTuple):
+    """Place at which latencies of a pair by one path were measured. `interval`: without policy and repeat."""
+
+    interval: IntervalId
+    src: str
+    dst: str
+    path: Path
+
+
 def cells(
     run: Run, intervals: Sequence[MeasurementInterval], verdicts: Mapping[IntervalId, Verdict]
 ) -> tuple[Cell, ...]:
-    """Return the cells in the order of the grid; none without a grid, or without both paths on one fabric.
+    """Return the cells in the order of the grid; none without a grid, or without both paths.
 
     `verdicts`: of the intervals.
     """
@@ -138,44 +208,95 @@ def cells(
     if grid is None:
         return ()
     scenes = {scene.name: scene for scene in grid.scenes}
-    fabrics = {fabric.label: fabric for fabric in run.fabrics if fabric.spines}
-    policies = set(POLICY.values())
-    at_places: dict[IntervalId, list[MeasurementInterval]] = {}
+    at_places: defaultdict[IntervalId, list[MeasurementInterval]] = defaultdict(list)
     for steered in intervals:
-        at_places.setdefault(_place(steered.interval), []).append(steered)
+        if steered.policy in POLICIES:
+            at_places[_place(steered.interval)].append(steered)
+    latencies = _latencies(run)
     cells_in_order: list[Cell] = []
-    for (place, src, dst), by_policy in _latencies(run).items():
-        fabric = fabrics.get(place.fabric)
-        if fabric is None or place.scene not in scenes or not by_policy.keys() >= policies:
+    for place in latencies:
+        if place.path != "spine" or place.interval.scene not in scenes:
             continue
-        compared = [steered for steered in at_places.get(place, ()) if steered.policy in policies]
-        scores = _scores(compared, src, dst)
-        if scores is None:
+        scene = scenes[place.interval.scene]
+        near = _rail_only_place(place, scene, run.fabrics, latencies)
+        intervals_of_spine = at_places[place.interval]
+        scores = _scores(intervals_of_spine, place.src, place.dst)
+        if near is None or scores is None:
             continue
-        cell = Cell(
-            fabric=place.fabric,
-            workload=place.workload,
-            scene=scenes[place.scene],
-            src=src,
-            dst=dst,
-            scores=scores,
-            rates=Rates(fabric.hb_bps, fabric.rail_bps, fabric.uplink_bps),
-            latency={path: median(by_policy[policy]) for path, policy in POLICY.items()},
-            verdict=worst_verdict(verdicts.get(steered.interval, "ok") for steered in compared),
-        )
-        cells_in_order.append(cell)
+        cell = _cell(run, scene, {"rail-only": near, "spine": place}, latencies, scores)
+        compared = [*intervals_of_spine]
+        if near.interval != place.interval:
+            compared += at_places[near.interval]
+            far_rail = _score(at_places[near.interval], ("rail", gpu_of_name(place.dst).rank))
+            cell = replace(cell, rail_only_far_rail=far_rail)
+        verdict = worst_verdict(verdicts.get(steered.interval, "ok") for steered in compared)
+        cells_in_order.append(replace(cell, verdict=verdict))
     return tuple(cells_in_order)
 
 
-def _latencies(run: Run) -> dict[tuple[IntervalId, str, str], dict[str, list[float]]]:
-    """Return how long transfers that changed rails and arrived took, s, by (place, source, destination) and policy."""
-    latencies: dict[tuple[IntervalId, str, str], dict[str, list[float]]] = {}
+def _cell(
+    run: Run, scene: Scene, places: Mapping[Path, Place], latencies: Mapping[Place, Repeats], scores: Scores
+) -> Cell:
+    """Return the cell of a scene, from where each path was measured."""
+    spine = places["spine"]
+    fabric = next(fabric for fabric in run.fabrics if fabric.label == spine.interval.fabric)
+    repeats = {path: latencies[place] for path, place in places.items()}
+    return Cell(
+        fabric=fabric.label,
+        workload=spine.interval.workload,
+        scene=scene,
+        src=spine.src,
+        dst=spine.dst,
+        scores=scores,
+        rates=Rates(fabric.hb_bps, fabric.rail_bps, fabric.uplink_bps),
+        latency={path: median(chain.from_iterable(rounds)) for path, rounds in repeats.items()},
+        repeats=repeats,
+    )
+
+
+def _latencies(run: Run) -> dict[Place, Repeats]:
+    """Return how long transfers that changed rails and arrived took, s, of each round of each repeat."""
+    has_spines = {fabric.label: bool(fabric.spines) for fabric in run.fabrics}
+    by_repeat: dict[Place, dict[int, list[float]]] = {}
     for flow in run.flows:
         is_cross_rail = gpu_of_name(flow.src).rank != gpu_of_name(flow.dst).rank
-        if flow.phase != RECEIPT and is_cross_rail and flow.delivered == flow.bytes:
-            by_policy = latencies.setdefault((_place(flow.interval), flow.src, flow.dst), {})
-            by_policy.setdefault(flow.policy, []).append((flow.end_ns - flow.start_ns) / 1e9)
+        path = _path_of(flow.policy, has_spines.get(flow.fabric, False))
+        if path and flow.phase != RECEIPT and is_cross_rail and flow.delivered == flow.bytes:
+            place = Place(_place(flow.interval), flow.src, flow.dst, path)
+            rounds = by_repeat.setdefault(place, {}).setdefault(flow.repeat, [])
+            rounds.append((flow.end_ns - flow.start_ns) / 1e9)
+    latencies: dict[Place, Repeats] = {}
+    for place, repeats in by_repeat.items():
+        latencies[place] = tuple(map(tuple, repeats.values()))
     return latencies
+
+
+def _path_of(policy: str, has_spines: bool) -> Path | None:
+    """Return which of the two paths a policy takes on a fabric; None for neither, or for several."""
+    if policy == "dr" or (policy == "base" and not has_spines):
+        return "rail-only"
+    if has_spines and policy in POLICIES:
+        return "spine"
+    return None
+
+
+def _rail_only_place(
+    spine: Place, scene: Scene, fabrics: Sequence[FabricRun], places: Collection[Place]
+) -> Place | None:
+    """Return where rail-only's path was measured beside the spine's; None if it was not.
+
+    On a fabric without spines, of the same size and rates, or else on the same fabric.
+    """
+    sizes = {fabric.label: (fabric.domains, fabric.rails, fabric.rail_bps, fabric.hb_bps) for fabric in fabrics}
+    without_spines = replace(scene, grid=scene.grid.model_copy(update={"spine": False})).name
+    for fabric in fabrics:
+        interval = replace(spine.interval, fabric=fabric.label, scene=without_spines)
+        place = Place(interval, spine.src, spine.dst, "rail-only")
+        is_same_size = sizes[fabric.label] == sizes[spine.interval.fabric]
+        if not fabric.spines and is_same_size and place in places:
+            return place
+    place = spine._replace(path="rail-only")
+    return place if place in places else None
 
 
 def cells_of(analysis: Analysis) -> tuple[Cell, ...]:
@@ -187,25 +308,30 @@ def _place(interval: IntervalId) -> IntervalId:
     return replace(interval, policy="", repeat=0)
 
 
-def _scores(matching_intervals: Iterable[MeasurementInterval], src: str, dst: str) -> Scores | None:
+def _scores(matching_intervals: Collection[MeasurementInterval], src: str, dst: str) -> Scores | None:
     """Return medians over the policies' intervals, which all had the same background; None if any are missing."""
-    scores_by_element: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
-    for interval in matching_intervals:
-        samples: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
-        for sample in interval.health:
-            if sample.monotonic_ns < interval.started_ns:
-                samples[sample.element, sample.index].append(sample.score)
-        for element, scores in samples.items():
-            scores_by_element[element] += scores[-SAMPLES_BEFORE_START:]
     near = gpu_of_name(src)
     far = gpu_of_name(dst)
     elements = (("domain", near.domain), ("rail", near.rank), ("spine", 0), ("rail", far.rank))
     shares: list[float] = []
     for element in elements:
-        if not scores_by_element[element]:
+        score = _score(matching_intervals, element)
+        if score is None:
             return None
-        shares.append(median(scores_by_element[element]) / 100)
+        shares.append(score)
     return Scores(*shares)
+
+
+def _score(matching_intervals: Iterable[MeasurementInterval], element: tuple[str, int]) -> float | None:
+    """Return the median score of an element, 0 to 1, just before the workload begins; None if there is none."""
+    scores: list[int] = []
+    for interval in matching_intervals:
+        samples: list[int] = []
+        for sample in interval.health:
+            if sample.monotonic_ns < interval.started_ns and (sample.element, sample.index) == element:
+                samples.append(sample.score)
+        scores += samples[-SAMPLES_BEFORE_START:]
+    return median(scores) / 100 if scores else None
 
 
 def _product(*scores: float) -> Range:
@@ -238,12 +364,26 @@ def count_by_slowest_link(cells: Sequence[Cell]) -> int:
     return sum(cell.by_slowest_link == cell.measured for cell in cells)
 
 
+def count_by_p99(cells: Sequence[Cell]) -> int:
+    """Return the number of cells in which the papers' condition names the winner by 99th percentiles."""
+    return sum(cell.predicted == cell.measured_p99 for cell in cells)
+
+
+def _percent(cells: Sequence[Cell], count: int) -> float | None:
+    return 100 * count / len(cells) if cells else None
+
+
 def as_dict(cells: Sequence[Cell]) -> dict[str, Any]:
     """Return plain data for summary.json. Latencies in s, rates in bit/s."""
+    tails = [cell for cell in cells if cell.has_p99]
     return {
         "cells": len(cells),
         "condition_agrees": count_by_condition(cells),
         "slowest_link_agrees": count_by_slowest_link(cells),
+        "condition_agrees_pct": _percent(cells, count_by_condition(cells)),
+        "condition_agrees_p99_pct": _percent(tails, count_by_p99(tails)),
+        "rail_only_no_later_pct": _percent(cells, sum(cell.measured != "spine" for cell in cells)),
+        "rail_only_no_later_p99_pct": _percent(tails, sum(cell.measured_p99 != "spine" for cell in tails)),
         "tie": TIE,
         "cells_detail": list(map(_details, cells)),
     }
@@ -260,6 +400,11 @@ def _details(cell: Cell) -> dict[str, Any]:
         "scores": cell.scores._asdict(),
         "rail_only_s": cell.latency["rail-only"],
         "spine_s": cell.latency["spine"],
+        "rail_only_p50_s": cell.p50("rail-only"),
+        "spine_p50_s": cell.p50("spine"),
+        "rail_only_p99_s": cell.p99("rail-only"),
+        "spine_p99_s": cell.p99("spine"),
+        "measured_p99": cell.measured_p99,
         "predicted": cell.predicted,
         "by_slowest_link": cell.by_slowest_link,
         "measured": cell.measured,

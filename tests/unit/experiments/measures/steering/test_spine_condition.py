@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from html import unescape
 from io import StringIO
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ from railyard.experiments.measures.steering.expected_times import Pattern, expec
 from railyard.experiments.measures.steering.plots import spine_condition as spine_condition_plot
 from railyard.experiments.measures.steering.records import HEALTH
 from railyard.experiments.measures.steering.spec import grid_of
-from railyard.experiments.measures.steering.spine_condition import Cell, Rates, Scores, cells_of
+from railyard.experiments.measures.steering.spine_condition import Cell, Rates, Scores, Spread, cells_of
 from railyard.experiments.measures.workloads.report.figures import flows_by_work
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import Run
@@ -132,6 +133,39 @@ def test_condition_and_slowest_link_agreement_on_catalog_loads(hb_rate: str, agr
         found.append(replace(SAMPLE, scene=scene, scores=scores, rates=rates))
     assert sum(c.predicted == c.by_slowest_link for c in found) == agree
     assert sum(c.by_slowest_link == "spine" for c in found) == spine_wins
+
+
+def two_fabrics() -> Run:
+    """Rail-only takes 20 ms, beside 30 ms over idle spines and 260 ms over spines that are 90% full."""
+    grid: dict[str, Any] = {"domains": [0], "rails": [], "loads": [0, 0.9]}
+    run = scenes_run({BUSY_SPINE: Found((100, 78, 10, 78), 99, 260)}, repeats=2, **grid)
+    alone = scenes_run({(0.0, 0.0, 0.0): Found((100, 100, 100, 90), 20, 99)}, repeats=2, **grid | {"spine": False})
+    run.fabrics.append(replace(run.fabrics[0], label="rail-only", kind="rail-only", spines=0))
+    run.flows = [flow for flow in run.flows if flow.policy == "ecmp"]
+    for flow in alone.flows:
+        if flow.policy == "dr":
+            run.flows.append(replace(flow, interval=replace(flow.interval, fabric="rail-only", policy="base")))
+    return run
+
+
+def test_paths_of_two_fabrics_are_compared() -> None:
+    found = cells(two_fabrics())
+    assert [cell.scene.name for cell in found] == ["d0 0% S 0%", "d0 90% S 0%", "d0 0% S 90%", "d0 90% S 90%"]
+    assert [cell.measured for cell in found] == ["rail-only", "even", "rail-only", "even"]
+
+
+def test_percentiles_are_spread_over_repeats() -> None:
+    rounds = tuple(float(number) for number in range(101))
+    later = tuple(number + 100 for number in rounds)
+    cell = replace(SAMPLE, repeats={"rail-only": (rounds, rounds), "spine": (later, later, later)})
+    assert cell.p50("rail-only") == Spread(50, 50, 50)
+    assert cell.p99("spine") == Spread(199, 199, 199)
+    assert cell.measured_p99 == "rail-only"
+    wide = replace(cell, repeats={"rail-only": (rounds, (200.0,) * 101), "spine": (later,)})
+    assert wide.p50("rail-only") == Spread(125, 50, 200)
+    assert wide.measured_p99 == "even"
+    few = replace(cell, repeats={"rail-only": ((1.0,) * 99,), "spine": (later,)})
+    assert (few.p99("rail-only"), few.measured_p99) == (None, None)
 
 
 def test_run_without_grid_or_scores_has_no_comparison() -> None:
