@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
-from math import ceil, gcd
+from math import ceil, gcd, lcm
 from typing import Annotated, Final
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -29,6 +29,7 @@ from railyard.workloads.placement.layout import (
     Layout,
     Numbers,
     Parallelism,
+    check_parallelism,
     data_parallel,
     grids,
     hierarchical,
@@ -244,8 +245,8 @@ class MoeSpec(Training):
 
     `bytes` is D of an all-to-all. `parallelism`: left out, there is one stage and one micro-batch, of the published
     job's tokens or of one sequence a GPU, and a group has a GPU for each expert if there are as many. `real`: the job
-    that this is in place of, on the platform's HB domains; left out, that of the model's file. `sequence`: tokens, in
-    place of the model's.
+    that this is in place of, on the platform's HB domains; left out, that of the model's file, or of the fabric's GPUs.
+    `sequence`: tokens, in place of the model's.
     `skew`: the exponent of a Zipf law by which experts get tokens, 0 for as many each; who is popular is drawn from the
     seed. Uneven ones go straight. They have as many bytes in all as even ones, so they take longer than `duration`.
     """
@@ -325,13 +326,42 @@ class MoeSpec(Training):
         else:
             model = load_model(self.model)
             if not isinstance(model, MoeModel):
-                return None
+                return self._real_job_of_shape(setting, mixture)
             rails = model.domain_gpus
             expert = self._whole_groups(model, model.gpus // rails, rails, setting.field)
             layout = data_parallel(model.gpus, model.gpus, rails, expert)
             all_to_alls = model.all_to_alls
             tokens = model.tokens_per_gpu
         gpu_experts = max(1, mixture.experts // layout.parallelism.expert)
+        return moe_job(mixture, self.label(), layout, all_to_alls, tokens, gpu_experts, self._flops(setting))
+
+    def _real_job_of_shape(self, setting: Setting, mixture: Mixture) -> MoeJob:
+        """Return the job of a model whose file has none: that of the fabric's GPUs, in HB domains of the platform.
+
+        All layers, and groups as large as on the fabric. Where GPUs don't fill such domains, there are more of them.
+        """
+        fabric = setting.fabric
+        rails = setting.platform.domain_gpus
+        parallelism = self.parallelism
+        if parallelism is None:
+            expert = gcd(mixture.experts, fabric.gpus)
+            # jobs leave GPUs of a domain idle that whole groups don't fill, 8 of the 72 of an NVL72 for instance
+            if expert <= rails:
+                rails -= rails % expert
+            whole = lcm(rails, expert)
+            gpus = ceil(fabric.gpus / whole) * whole
+            layout = data_parallel(gpus, gpus, rails, expert)
+        else:
+            # a job that is given whole can't have more GPUs, so its domains are the fabric's where others don't fit
+            field = f"{setting.field}.parallelism"
+            check_parallelism(parallelism, fabric.domains, fabric.rails, field)
+            if fabric.gpus % rails:
+                rails = fabric.rails
+            layout = hierarchical(parallelism, fabric.gpus // rails, rails, field)
+        p = layout.parallelism
+        all_to_alls = 4 * ceil(mixture.moe_layers / p.pipeline)
+        tokens = p.micro_batch * mixture.sequence
+        gpu_experts = max(1, mixture.experts // p.expert)
         return moe_job(mixture, self.label(), layout, all_to_alls, tokens, gpu_experts, self._flops(setting))
 
     def _emulated_job(self, setting: Setting, real: MoeJob | None) -> MoeJob:

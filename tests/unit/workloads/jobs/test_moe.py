@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from railyard.core.errors import BadInput
-from railyard.results.theory.predict import predict_phase, predict_schedule
+from railyard.results.theory.predict import full_step_s, predict_phase, predict_schedule
 from railyard.topologies.prediction import WHOLE
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import chosen_algorithm
@@ -199,6 +199,25 @@ def test_real_job_is_its_longest_stage() -> None:
     assert copies.data_bytes == pytest.approx(2 * 4 * 4 * 3 * 7168 * 2048, rel=1e-6)
     assert (copies.x, copies.y) == (1, 2)
     assert scale.shape["experts"] == Factor(256, 16)
+
+
+@pytest.mark.parametrize(
+    ("model", "platform", "group"),
+    [("mixtral-8x7b", "h100", (8, 1)), ("deepseek-v3", "h100", (8, 2)), ("deepseek-v3", "gb200-nvl72", (16, 1))],
+)
+def test_real_job_without_one_in_the_file(model: str, platform: str, group: tuple[int, int]) -> None:
+    """The fabric's 16 GPUs in the platform's HB domains: spines save time only where a group leaves its domain."""
+    steps: list[float] = []
+    for kind in ("rail-only", "rail-optimized"):
+        fabric = FabricSpec(kind=kind, domains=4, rails=4, platform=platform)
+        workload = parse_workload({"kind": "moe", "model": model, "bytes": "1MB", "compute": 0.1})
+        scale = build(workload, fabric, 100_000_000, 900_000_000).scale
+        assert scale.real is not None
+        exchange = scale.real.each_micro_batch[0]
+        assert (exchange.x, exchange.y) == group
+        steps.append(full_step_s(scale, fabric) or 0.0)
+    assert (steps[0] > steps[1]) == (group[1] > 1)
+    assert steps[0] >= steps[1] > 0
 
 
 def test_messages_of_impossible_mixtures(check_messages: CheckMessages) -> None:
