@@ -1,7 +1,7 @@
 """Choice of the pairs of GPUs that stream and are probed during a fault: pure, the same for every run of a spec."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, permutations
 from typing import Final, TypeVar
 
@@ -21,6 +21,8 @@ PROBES: Final = 4
 ONE_SIDE_PROBES: Final = 3  # if the fault affects only sources or only far ends
 # at 1000 packets/s each, more probes would be a load of their own
 MAX_PROBES: Final = 8
+# share of a rail for each stream: two or three leave from each GPU, and detours need room
+STREAM_SHARE: Final = 0.08
 SHARED_PROBES: Final = 4
 """In a long script, whose purpose is connectivity checks: what runs for minutes should leave cores idle."""
 _ALL_PAIRS_GPUS: Final = 64
@@ -154,13 +156,15 @@ def _crosses_graph(path: Path, src: Gpu, dst: Gpu, impact: Impact, plan: Plan) -
 @dataclass(frozen=True, slots=True)
 class PairSelection:
     """`streams` carry traffic, and the default path of the `affected` ones crosses what breaks. `probes` are probed at
-    1 kHz; those `at_source` have their own end hit, so that their kernel can use its backup route.
+    1 kHz; those `at_source` have their own end hit, so that their kernel can use its backup route. Each stream is paced
+    to `stream_share` of a rail.
     """
 
     streams: tuple[Pair, ...]
     affected: frozenset[Pair]
     probes: tuple[Pair, ...]
     at_source: frozenset[Pair] = frozenset()
+    stream_share: float = STREAM_SHARE
 
 
 def monitored_pairs(fault: Fault, plan: Plan) -> PairSelection:
@@ -168,9 +172,14 @@ def monitored_pairs(fault: Fault, plan: Plan) -> PairSelection:
 
     Dead GPUs neither stream nor are probed: what counts is the effect of their absence on others. Two of the probes
     are hit at their source and two on their far side, or three where there is only one side; one of each side stays
-    on its rail, the rest change rails.
+    on its rail, the rest change rails. Where the fault's streams are to fill the rails, each GPU streams to its own
+    rank in every other domain, and no pair is probed: probes would wait in full queues.
     """
     impact = affected_pairs(fault, plan)
+    load = fault.definition.stream_load(fault.parameters)
+    if load:
+        streams = tuple((src, dst) for src, dst in permutations(plan.gpus, 2) if src.rank == dst.rank)
+        return replace(impact.selection(streams, ()), stream_share=load / max(1, plan.spec.domains - 1))
     probed = _probed(plan, impact)
     # the probed pairs stream too, so that the goodput of the affected pairs is the sum of several streams
     streams = tuple(dict.fromkeys([*_next_domain_pairs(plan, impact.dead), *probed]))

@@ -134,6 +134,8 @@ def forward_mean(trace: Trace, width: int) -> Trace:
 def restored_ms(trace: Trace, start_ns: int, since_ns: int, until_ns: int, before_bps: float) -> float | None:
     """Return the ms from `since` until goodput is back at `RESTORED` of what it was before, after it fell below.
 
+    `before_bps`: what it was before, or less where the fabric can't carry that.
+
     0 if it never fell below that; None if it fell and was not back by `until`, or if there is nothing to look at.
 
     It fell where a twentieth of a window of `STEADY_BINS` is missing, and is back where a window has it again (of the

@@ -13,11 +13,12 @@ from railyard.failure.faults import Fault
 from railyard.failure.faults.definition import ControllerEvent
 from railyard.failure.faults.support.impact import SILENCE_KEYS, dead_rails, rail_of
 from railyard.failure.oracle.reachability import Bounds, above_max_flow, bounds
-from railyard.failure.pairs import PairSelection
+from railyard.failure.pairs import STREAM_SHARE, PairSelection
 from railyard.failure.probes.traffic import TrafficLog
 from railyard.failure.recovery_times import (
     BIN_MS,
     LATE_NS,
+    RESTORED,
     Trace,
     first_packet_ms,
     goodput,
@@ -320,6 +321,10 @@ class _FaultObservations:
                 if begin < at_ns < end or at_ns == begin:
                     counted &= script.bounds_at(at_ns).lower.reachable
         self.has_streams = bool(selection.streams)
+        self.offered_share = 0.0
+        """The share of a rail that streams offer together, where they are there to fill it."""
+        if selection.stream_share > STREAM_SHARE:
+            self.offered_share = self.fault.definition.stream_load(self.fault.parameters)
         self.affected = selection.affected & counted
         self.probes = frozenset(selection.probes) & counted
         self.at_source = selection.at_source & counted
@@ -353,7 +358,7 @@ class _FaultObservations:
         decided_ms = self.next_step_ms("decided", detect_ms)
         reroute_ms = self.next_step_ms("rerouted", decided_ms)
         first_ms = self.first_packet_ms(self.probes)
-        goodput_ms = self.restored_ms(self.fault_ns, self.repair_ns)
+        goodput_ms = self.restored_ms(self.fault_ns, self.repair_ns, self.remaining_share())
         # bins are coarse: goodput can't be back before the first packet; 0 says that it never fell
         if first_ms is not None and goodput_ms:
             goodput_ms = max(goodput_ms, first_ms)
@@ -406,15 +411,30 @@ class _FaultObservations:
         limit_ns = self.script.next_action_ns(self.fault_ns)
         return first_packet_ms(self.script.log_of(pairs), self.fault_ns, self.repair_ns, limit_ns, self.is_intermittent)
 
-    def restored_ms(self, since_ns: int, until_ns: int) -> float | None:
-        """Return when the affected goodput was back at its mean before the first fault, without the warm-up."""
+    def remaining_share(self) -> float:
+        """Return the share of the goodput of before that counts as all of it while the fault lasts.
+
+        Below 1 only where the streams offer more than the fault leaves of each rail; half of the goodput then has to be
+        back where half of a rail is left.
+        """
+        fault = self.fault
+        share = fault.definition.remaining_share(self.script.plan, fault.target, fault.parameters)
+        if self.offered_share > share:
+            return share / RESTORED
+        return 1.0
+
+    def restored_ms(self, since_ns: int, until_ns: int, share: float = 1.0) -> float | None:
+        """Return when the affected goodput was back at a share of its mean before the first fault.
+
+        The warm-up is no part of that mean.
+        """
         if not self.has_streams:
             return None
         script = self.script
         warm_up_end = script.bin_of(script.begun_ns + int(WARM_UP_S * 1e9))
         before = self.affected_trace[warm_up_end : script.bin_of(min(script.injected_ns))]
         before_bps = float(before.mean()) if len(before) else 0.0
-        return restored_ms(self.affected_trace, script.begun_ns, since_ns, until_ns, before_bps)
+        return restored_ms(self.affected_trace, script.begun_ns, since_ns, until_ns, share * before_bps)
 
     def primary_path_ms(self) -> float | None:
         """Return the time until the fault's detours are withdrawn: until no more are left than before the fault."""

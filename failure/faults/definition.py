@@ -41,6 +41,18 @@ class FirstPacketTarget:
     side: Literal["source", "far"] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class GoodputTarget:
+    """Limit of the time from the injection until streams that fill the rails get again what is left, ms.
+
+    `why`: what the time is made of.
+    """
+
+    what: str
+    why: str
+    most_ms: float
+
+
 class FaultKind:
     """Definition of a fault kind. `target` is a name that `targets` allows, `p` an instance of `Parameters`.
 
@@ -66,6 +78,7 @@ class FaultKind:
     """On a fabric over several machines, each operation does what concerns the namespaces of its machine."""
     is_rerouted: ClassVar[bool] = True  # the controller moves traffic away from what breaks
     first_packet_targets: ClassVar[tuple[FirstPacketTarget, ...]] = ()
+    goodput_target: ClassVar[GoodputTarget | None] = None
     """Targets of recovery: experiments/measures/faults/targets.py."""
 
     def targets(self, plan: Any) -> Sequence[str]:
@@ -137,6 +150,17 @@ class FaultKind:
     def end_ns(self, target: str, injected_ns: int, repair_start_ns: int, events: Sequence[ControllerEvent]) -> int:
         """Return when the fault was over (monotonic ns), if that isn't when its repair began."""
         return repair_start_ns
+
+    def stream_load(self, p: Any) -> float:
+        """Return the share of a rail that the streams of a GPU fill together when the fault comes alone.
+
+        0: each stream has the usual small share of a rail, so that detours have room.
+        """
+        return 0.0
+
+    def remaining_share(self, plan: Any, target: str, p: Any) -> float:
+        """Return the share of a rail that is left while the fault lasts, if that is the same for every GPU."""
+        return 1.0
 
     def keeps_forwarding(self, datapath: str) -> bool:
         """Return whether a dead switch keeps forwarding by this datapath ("system": the kernel's, or "netdev")."""

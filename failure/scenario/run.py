@@ -33,8 +33,6 @@ DRAIN: Final = 1.2
 """Bytes in flight have DRAIN_S, or DRAIN times the longest outage: TCP doubles its retransmission timeout each time, so
 a connection retries at the latest as long after the repair as it was cut off.
 """
-# share of a rail for each stream: two or three leave from each GPU, and detours need room
-STREAM_SHARE: Final = 0.08
 # more than is evaluated: the last receipt counts for the time before it
 TAIL_S: Final = 0.1
 _POLL_S: Final = 0.01
@@ -87,7 +85,8 @@ def run_script(
     player = Player(operator or net, script, phases)
     check_s = duration_s(net.plan)
     numbers = range(len(selections))
-    job = TrafficJob(streams=streams, probes=probes, stream_bytes_per_s=net.plan.rail_bps * STREAM_SHARE / 8)
+    stream_bytes_per_s = net.plan.rail_bps * selections[0].stream_share / 8
+    job = TrafficJob(streams=streams, probes=probes, stream_bytes_per_s=stream_bytes_per_s)
     with Traffic(job, sites) as traffic, recorded:
         begun_ns = time.monotonic_ns()
         traffic.start()

@@ -85,3 +85,17 @@ def test_fault_at_a_plane_1_link_moves_traffic_to_plane_0() -> None:
             eventually(lambda: fabric.routes() == before)
     finally:
         heartbeats.stop()
+
+
+def test_a_crashed_plane_leaves_all_traffic_to_the_other() -> None:
+    fabric = build("dual-plane", 3, 2)
+    before = fabric.routes()
+    fault = Fault("plane-crash", "plane1")
+    inject(fabric.net, fault)
+    fabric.await_event("rerouted", times=2)
+    assert fabric.all_arrive()
+    for src, dst in ((Gpu(0, 0), Gpu(1, 0)), (Gpu(0, 1), Gpu(1, 1))):
+        assert_on_plane_0(fabric, src, dst)
+    repair(fabric.net, fault)
+    eventually(lambda: fabric.routes() == before)
+    assert min(received(fabric, Gpu(0, 0), Gpu(1, 0))) > FLOWS / 4

@@ -45,6 +45,16 @@ def first_packet_target(fault: str, side: Side | None) -> Target | None:
     return targets.get((fault, side)) or targets.get((fault, None))
 
 
+def goodput_targets() -> dict[str, Target]:
+    """Return the targets to what is left of the goodput that fault kinds state, by kind."""
+    targets: dict[str, Target] = {}
+    for kind in fault_kinds():
+        stated = FAULTS[kind].goodput_target
+        if stated:
+            targets[kind] = Target(quantity=stated.what, most=stated.most_ms, source=stated.why)
+    return targets
+
+
 NO_LOSS_WITHOUT_CONTROLLER: Final = Target(
     quantity="controller crash, probes lost",
     unit="probes",
@@ -96,6 +106,8 @@ def recovery_outcomes(
     measured: list[tuple[Target, PlacedSamples]] = []
     for (fault, side), target in first_packet_targets().items():
         measured.append((target, _first_packets(rows, fault, side)))
+    for fault, target in goodput_targets().items():
+        measured.append((target, _goodputs(alone, fault)))
     measured += [
         (NO_LOSS_WITHOUT_CONTROLLER, _lost_probes(alone)),
         (RECOVERY_AFTER_CONTROLLER_RESTART, _without_controller(scripts, "far")),
@@ -114,6 +126,13 @@ def _lost_probes(alone: Sequence[tuple[str, Recovery]]) -> PlacedSamples:
     for fabric, recovery in alone:
         if definition_of(recovery.fault).stops_controller:
             yield fabric, "", _sample(recovery.probes_lost, recovery)
+
+
+def _goodputs(alone: Sequence[tuple[str, Recovery]], kind: str) -> PlacedSamples:
+    """Yield how long goodput took to come back, of each fault of a kind that streams saw."""
+    for fabric, recovery in alone:
+        if recovery.fault == kind and recovery.has_streams:
+            yield fabric, "", _sample(recovery.goodput_ms, recovery)
 
 
 def _restored(alone: Sequence[tuple[str, Recovery]]) -> PlacedSamples:
