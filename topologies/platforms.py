@@ -112,13 +112,18 @@ def _built_in() -> dict[str, Platform]:
 _SHORT_NAMES: Final = {"gb200": "gb200-nvl72", "gb300": "gb300-nvl72"}
 
 
+def full_name(name: str) -> str:
+    """Return the name of a platform whose short name this may be; any other name, or a file's path, as it is."""
+    return _SHORT_NAMES.get(name, name)
+
+
 class _Platforms(Mapping[str, Platform]):
     """The built-in platforms, by name; and, not counted, some by a shorter name and any by the path of its file."""
 
     def __getitem__(self, name: str) -> Platform:
         if is_path(name):
             return _read_platform(Path(name))
-        return _built_in()[_SHORT_NAMES.get(name, name)]
+        return _built_in()[full_name(name)]
 
     def __iter__(self) -> Iterator[str]:
         return iter(_built_in())

@@ -192,7 +192,7 @@ def command(
     collective: Annotated[
         str,
         typer.Option(
-            help="all-reduce, all-gather, reduce-scatter or all-to-all.",
+            help="all-reduce, all-gather, reduce-scatter, all-to-all, broadcast or reduce.",
             show_default="all-reduce",
             rich_help_panel=BUSBW_OPTIONS,
         ),

@@ -16,7 +16,7 @@ from railyard.results.theory.step.candidates import DIMENSIONS, default_batch
 from railyard.results.theory.step.hardware import Hardware, make_hardware
 from railyard.results.theory.step.space import OVERLAP_LETTERS, OVERLAPS, ZERO, Overlap, Space
 from railyard.results.theory.step.strategy import RECOMPUTE, Recipe
-from railyard.topologies.platforms import PLATFORMS, PRECISIONS
+from railyard.topologies.platforms import PLATFORMS, PRECISIONS, full_name
 from railyard.workloads.models.catalogue import load_transformer
 from railyard.workloads.models.transformer import Transformer
 
@@ -124,7 +124,7 @@ def command(
     )
     clusters = parse_clusters(platform, gpus, domain_gpus, precision)
     if nccl:
-        clusters = [with_own_links(hardware, str(nccl), platform) for hardware in clusters]
+        clusters = [with_own_links(hardware, str(nccl), full_name(platform)) for hardware in clusters]
     space = parse_space(fix, recompute, zero, overlap)
     trained_tokens = parse_tokens(tokens) if tokens else None
     job = SearchJob(shape, recipe, clusters, space, PLATFORMS[platform].name)

@@ -22,18 +22,20 @@ from railyard.results.theory.collectives.fit import (
     platform_constants,
 )
 from railyard.results.theory.collectives.own_rows import OwnCollectives, group_of, operation_named, read_own
-from railyard.results.theory.collectives.times import FloatArray, Operation, bus_factor, collective_s, ideal_s
-from railyard.topologies.platforms import PLATFORMS
+from railyard.results.theory.collectives.times import ROOTED, FloatArray, Operation, bus_factor, collective_s, ideal_s
+from railyard.topologies.platforms import PLATFORMS, full_name
 
 NAME: Final = "busbw"
 DESCRIPTION: Final = "What nccl-tests should show on a platform's HB domains and rails, in its own columns"
 FORMS: Final = ("measured", "ideal")
 PROGRAMS: Final[dict[Operation, str]] = {
     "all-reduce": "all_reduce", "all-gather": "all_gather", "reduce-scatter": "reduce_scatter",
-    "all-to-all": "alltoall",
+    "all-to-all": "alltoall", "broadcast": "broadcast", "reduce": "reduce",
 }  # fmt: skip
 SIZES: Final = tuple(2**exponent for exponent in range(20, 35))  # nccl-tests -b 1M -e 16G -f 2
 FLOAT_BYTES: Final = 4
+WHOLE_BUFFERS: Final[tuple[Operation, ...]] = ("all-reduce", *ROOTED)
+"""Collectives of which every rank has the whole buffer."""
 COLUMNS: Final = ("size_bytes", "count", "time_us", "algbw_gb_s", "busbw_gb_s", "low_us", "high_us", "ideal_busbw_gb_s")
 DEFAULT_GPUS: Final = 16
 
@@ -80,7 +82,9 @@ def predict_busbw(options: BusbwOptions) -> Predicted:
 
 
 def _checked(options: BusbwOptions) -> _Job:
-    if options.platform not in PLATFORMS:
+    # constants are found by the full name
+    platform = full_name(options.platform)
+    if platform not in PLATFORMS:
         allowed = f"{unknown_name_hint(options.platform, PLATFORMS)}, or the path of a .yaml file"
         raise BadInput("--platform", options.platform, allowed)
     if options.form not in FORMS:
@@ -91,18 +95,18 @@ def _checked(options: BusbwOptions) -> _Job:
             "--forwarding", operation, "takes no way through HB domains to another rail: only all-to-all does"
         )
     gpus = options.gpus or DEFAULT_GPUS
-    domain_gpus = options.domain_gpus or PLATFORMS[options.platform].domain_gpus
+    domain_gpus = options.domain_gpus or PLATFORMS[platform].domain_gpus
     # the user's output knows its servers better than the platform's file
     own = None
     if options.nccl:
-        own = read_own(options.nccl, operation, options.platform)
+        own = read_own(options.nccl, operation, platform)
         file_gpus, host_gpus = group_of(own.rows)
         gpus = options.gpus or file_gpus
         domain_gpus = options.domain_gpus or host_gpus
     if gpus > domain_gpus and gpus % domain_gpus:
         allowed = f"must be whole HB domains of {domain_gpus:,} GPUs: {nearest_multiples(gpus, domain_gpus)}"
         raise BadInput("--gpus", gpus, allowed)
-    return _Job(options.platform, operation, gpus, min(gpus, domain_gpus), options.form, options.forwarding, own)
+    return _Job(platform, operation, gpus, min(gpus, domain_gpus), options.form, options.forwarding, own)
 
 
 def _rows(job: _Job) -> list[tuple[Any, ...]]:
@@ -121,9 +125,9 @@ def _rows(job: _Job) -> list[tuple[Any, ...]]:
     factor = float(bus_factor(job.operation, job.gpus))
     rows: list[tuple[Any, ...]] = []
     for size, time_s, least_s in zip(SIZES, seconds.tolist(), ideal.tolist(), strict=True):
-        # nccl-tests prints the elements of one rank, and of an AllReduce these are all
+        # nccl-tests prints the elements of one rank's buffer
         count = size // FLOAT_BYTES
-        if job.operation != "all-reduce":
+        if job.operation not in WHOLE_BUFFERS:
             count //= job.gpus
         share = _interval(job, size)
         algbw = size / time_s / 1e9
@@ -146,8 +150,9 @@ def _print(job: _Job, rows: list[tuple[Any, ...]], console: Console) -> None:
     """Print the rows as nccl-tests does, and the notes as its comments."""
     # as nccl-tests prints it, so that tools which read its output read this too
     redop = "none"
-    if job.operation in ("all-reduce", "reduce-scatter"):
+    if job.operation in ("all-reduce", "reduce-scatter", "reduce"):
         redop = "sum"
+    root = 0 if job.operation in ROOTED else -1
     fabric = f"{job.gpus} GPUs in HB domains of {job.domain_gpus}, {job.platform}"
     lines = [
         f"# {PROGRAMS[job.operation]}_perf, predicted: {fabric}",
@@ -162,7 +167,7 @@ def _print(job: _Job, rows: list[tuple[Any, ...]], console: Console) -> None:
         if time_us >= 1e4:
             time_text = f"{time_us:.0f}"
         numbers = f"{time_text:>8} {algbw:>7.2f} {busbw:>7.2f}     N/A"
-        lines.append(f"{size:>12} {count:>13}     float {redop:>7}      -1 {numbers}")
+        lines.append(f"{size:>12} {count:>13}     float {redop:>7} {root:>7} {numbers}")
     lines += [f"# {note}" for note in _notes(job)]
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True, markup=False)
@@ -194,7 +199,10 @@ def _notes(job: _Job) -> Iterator[str]:
     if job.domain_gpus > 8:
         yield f"measured were HB domains of at most 8 GPUs: {job.domain_gpus:,} are extrapolated"
     if job.operation != "all-reduce":
-        yield f"measured was all-reduce alone: {job.operation} has its own bytes at the efficiency of a ring"
+        yield (
+            f"measured was all-reduce alone: {job.operation} is extrapolated, with its own bytes at the efficiency "
+            "of a ring"
+        )
 
 
 def _drawn(rows: list[tuple[Any, ...]]) -> matplotlib.figure.Figure:

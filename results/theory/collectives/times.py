@@ -1,8 +1,8 @@
 """Times of collectives as libraries reach them: latency and bandwidth by size, group size and tier.
 
 A group has x GPUs in each of y HB domains. Sizes are as nccl-tests counts them: of an AllReduce the buffer, of an
-AllGather and a ReduceScatter the whole of all ranks, of an all-to-all what a GPU sends, its own part included. The time
-is a sum of four parts:
+AllGather and a ReduceScatter the whole of all ranks, of an all-to-all what a GPU sends, its own part included, of a
+Broadcast and a Reduce the buffer. The time is a sum of four parts:
 
 - latency: `base_s`, `step_s` for each step of a ring in the domain, `rail_base_s` for each doubling of the domains;
 - bytes on links: of the tier that takes longer, since NCCL sends on both at the same time; with `forwarding`, an
@@ -21,8 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
-Operation = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all"]
-OPERATIONS: Final[tuple[Operation, ...]] = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+Operation = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "reduce"]
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "reduce",
+)  # fmt: skip
+ROOTED: Final[tuple[Operation, ...]] = ("broadcast", "reduce")
+"""Those from one GPU to all or from all to one, along a chain through all GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,11 @@ def link_times(operation: Operation, size: Any, x: Any, y: Any, links: Links, fo
             gpus - 1,
             in_turn=forwarding,
         )
+    if operation in ROOTED:
+        # every GPU but the last hands on all bytes; a chain for each NIC of a domain shares them out
+        hb_bytes = np.where(gpus > 1, size_bytes, 0.0)
+        rail_bytes = np.where(domains > 1, size_bytes / gpus, 0.0)
+        return LinkTimes(hb_bytes / links.hb_bytes_per_s, rail_bytes / links.rail_bytes_per_s, gpus - 1)
     # an AllReduce is a ReduceScatter and an AllGather
     passes = 2 if operation == "all-reduce" else 1
     return LinkTimes(
@@ -147,5 +156,7 @@ def ideal_s(operation: Operation, size: Any, x: Any, y: Any, links: Links, forwa
 def bus_factor(operation: Operation, gpus: Any) -> FloatArray:
     """Return bus bandwidth x time / size (nccl-tests, doc/PERFORMANCE.md)."""
     ranks = np.asarray(gpus, dtype=np.float64)
+    if operation in ROOTED:
+        return np.ones_like(ranks)
     passes = 2 if operation == "all-reduce" else 1
     return np.asarray(passes * (ranks - 1) / ranks)

@@ -9,7 +9,7 @@ from pytest_regressions.data_regression import DataRegressionFixture
 
 from railyard.experiments import cli
 from railyard.results.theory.collectives.fit import links_of, platform_constants
-from railyard.results.theory.collectives.times import bus_factor, collective_s
+from railyard.results.theory.collectives.times import OPERATIONS, bus_factor, collective_s
 from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.cluster.reading import read
 from tests.unit.experiments.command_errors import command_errors
@@ -63,6 +63,22 @@ def test_forwarding_costs_an_all_to_all_time(capsys: pytest.CaptureFixture[str])
     direct = rows(capsys, "--collective", "all-to-all", "--gpus", "64")
     forwarded = rows(capsys, "--collective", "all-to-all", "--gpus", "64", "--forwarding")
     assert all(1 < b["time_us"] / a["time_us"] < 1.25 for a, b in zip(direct, forwarded, strict=True))
+
+
+@pytest.mark.parametrize("collective", OPERATIONS)
+def test_wide_domains_are_said_to_be_extrapolated(
+    collective: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two NVL72 by their short name have the constants of their links, and all collectives have rows."""
+    options = ["--gpus", "144", "--collective", collective]
+    short = rows(capsys, "--platform", "gb200", *options)
+    assert short == rows(capsys, "--platform", "gb200-nvl72", *options)
+    assert all(row["busbw_gb_s"] < row["ideal_busbw_gb_s"] * 1.3 for row in short)
+    assert cli.main([*BUSBW, "--platform", "gb200", *options, "--out", str(tmp_path)]) == 0
+    notes = capsys.readouterr().out
+    assert "72 are extrapolated" in notes
+    assert "constants of b200" in notes
+    assert (f"{collective} is extrapolated" in notes) == (collective != "all-reduce")
 
 
 def test_own_output_sets_the_constants(output: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from railyard.results.theory.collectives.times import (
     OPERATIONS,
+    ROOTED,
     CollectiveConstants,
     Links,
     bus_factor,
@@ -44,6 +45,15 @@ def test_forwarded_all_to_all_sends_all_into_the_domain() -> None:
     assert float(direct.hb_s) == pytest.approx(7e9 / 400e9)
     assert float(forwarded.hb_s) == pytest.approx(28e9 / 400e9)
     assert float(direct.rail_s) == float(forwarded.rail_s) == pytest.approx(24e9 / 50e9)
+
+
+def test_broadcast_passes_all_bytes_along_a_chain() -> None:
+    for operation in ROOTED:
+        times = link_times(operation, 8e9, 8, 4, LINKS)
+        assert float(times.hb_s) == pytest.approx(8e9 / 400e9)
+        # each of 8 NICs takes its part to the next domain
+        assert float(times.rail_s) == pytest.approx(1e9 / 50e9)
+        assert float(bus_factor(operation, 32)) == 1
 
 
 @given(group=groups, operation=st.sampled_from(OPERATIONS), size=st.floats(1e3, 1e12))
