@@ -9,7 +9,7 @@ import csv
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import combinations
+from itertools import combinations, product
 from typing import Final
 
 import numpy as np
@@ -41,6 +41,8 @@ RAIL_EFFICIENCY: Final = 0.94
 LARGE: Final = 2**26
 """From this size on, bytes, latency hardly counts, and intervals are narrower."""
 LEAST_ROWS: Final = 5  # for an interval of a platform's own
+COARSE_PERCENT: Final = 8
+"""Steps in which the efficiency of trees is first searched."""
 LEAST_OF_REGIME: Final = 2
 """Rows that show each of NCCL's algorithms, trees and rings, at least."""
 QUANTILE: Final = 0.9
@@ -223,19 +225,34 @@ def _with_trees(
     chooses by its own model of both algorithms (NVIDIA/nccl, src/graph/tuning.cc), in which trees between A100s have
     less bandwidth than rings. Later GPUs hardly have that limit.
     """
-    best = constants
-    least_error = _squared_error(rows, links, best) / 2
     sizes = sorted({row.size for row in rows})
     # a regime of fewer rows would be noise
-    for first_by_ring in sizes[LEAST_OF_REGIME : 1 - LEAST_OF_REGIME]:
-        for percent in range(round(100 * constants.rail_efficiency), 9, -1):
-            trees = replace(constants, tree_bytes=float(first_by_ring), tree_efficiency=percent / 100)
-            trial = _with_efficiency(constants.rail_efficiency, rows, links, trees)
-            error = _squared_error(rows, links, trial)
-            if error < least_error:
-                best = trial
-                least_error = error
-    return best
+    first_by_ring = sizes[LEAST_OF_REGIME : 1 - LEAST_OF_REGIME]
+    highest = round(100 * constants.rail_efficiency)
+    coarse = product(first_by_ring, range(highest, 9, -COARSE_PERCENT))
+    best = _best_trees(coarse, rows, links, constants)
+    percent = round(100 * best.tree_efficiency)
+    fine = product([best.tree_bytes], range(percent + COARSE_PERCENT, percent - COARSE_PERCENT, -1))
+    best = _best_trees(fine, rows, links, constants)
+    if _squared_error(rows, links, best) < _squared_error(rows, links, constants) / 2:
+        return best
+    return constants
+
+
+def _best_trees(
+    choices: Iterable[tuple[float, int]],
+    rows: Sequence[MeasuredCollective],
+    links: Links,
+    constants: CollectiveConstants,
+) -> CollectiveConstants:
+    """Return constants with the choice of tree_bytes and percents of NICs that leaves the least squared errors."""
+
+    def trial(choice: tuple[float, int]) -> CollectiveConstants:
+        tree_bytes, percent = choice
+        trees = replace(constants, tree_bytes=float(tree_bytes), tree_efficiency=percent / 100)
+        return _with_efficiency(constants.rail_efficiency, rows, links, trees)
+
+    return min(map(trial, choices), key=lambda constants: _squared_error(rows, links, constants))
 
 
 def _with_efficiency(
