@@ -49,3 +49,51 @@ def test_later_rows_are_predicted_within_the_bars(precision: Precision, mean_pct
     assert len(errors_pct) == 9
     assert fmean(errors_pct) < mean_pct
     assert max(errors_pct) < worst_pct
+
+
+LLAMA3_405B = (
+    # GPUs, context, data, sequence, sequences of a step, TFLOP/s of a GPU
+    (8192, 1, 64, 8192, 2048, 430),
+    (16384, 1, 128, 8192, 2048, 400),
+    (16384, 16, 8, 131_072, 128, 380),
+)
+"""Grattafiori et al. 2024 (The Llama 3 Herd of Models), Table 4; t = 8, p = 16, H100."""
+
+
+@pytest.mark.parametrize(("gpus", "context", "data", "sequence", "batch", "tflops"), LLAMA3_405B)
+def test_llama3_405b_takes_what_its_own_tflops_say(
+    gpus: int, context: int, data: int, sequence: int, batch: int, tflops: float
+) -> None:
+    """A chunk of a layer (v = 8), optimizer state and gradients sharded, gradients in fp32 (their section 3.3.2).
+
+    The paper states no times, and not how FLOPs are counted: 12.0 s by the pairs that the causal mask leaves.
+    """
+    model = load_transformer("llama3-405b").model_copy(update={"sequence": sequence})
+    step_flops = 3 * model.forward_flops(sequence, causal=True) * batch
+    measured_s = step_flops / (gpus * tflops * 1e12)
+    strategy = one_strategy(tensor=8, pipeline=16, context=context, data=data, virtual_stages=8)
+    recipe = Recipe(batch, zero=2, gradient_bytes=4)
+    seconds = step_time(model, recipe, make_hardware("h100", gpus), strategy).total_s[0]
+    assert seconds == pytest.approx(measured_s, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("platform", "gpus", "larger", "split", "published"),
+    [
+        ("gb200-nvl72", 512, 2560, {"tensor": 4, "pipeline": 16}, 0.95),
+        ("gb200-nvl72", 512, 5120, {"tensor": 4, "pipeline": 16}, 0.90),
+        ("h200", 512, 1024, {"tensor": 4, "context": 2, "pipeline": 8}, 0.986),
+    ],
+)
+def test_llama3_405b_scales_as_published(
+    platform: str, gpus: int, larger: int, split: dict[str, int], published: float
+) -> None:
+    """fp8, with the batch held (strong scaling), of speed-ups of 90, 95 and 98.6% of linear."""
+    model = load_transformer("llama3-405b").model_copy(update={"sequence": 8192})
+    model_gpus = split["tensor"] * split.get("context", 1) * split["pipeline"]
+    times: list[float] = []
+    for count in (gpus, larger):
+        strategy = one_strategy(**split, data=count // model_gpus, virtual_stages=8)
+        hardware = make_hardware(platform, count, precision="fp8")
+        times.append(float(step_time(model, Recipe(1280), hardware, strategy).total_s[0]))
+    assert times[0] / times[1] * gpus / larger == pytest.approx(published, abs=0.03)
