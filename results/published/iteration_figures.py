@@ -17,6 +17,7 @@ from railyard.results.published.catalogue import Cell, Claim, Figure
 from railyard.results.theory.iteration.fit import leave_model_out_s, measured, predicted_s
 from railyard.results.theory.iteration.iteration_time import A100, Job, Recipe, make_cluster
 from railyard.results.theory.iteration.search import Best, Rules, best_strategy
+from railyard.results.theory.step.calibration import errors_with_shapes_left_out
 from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.models.catalogue import GptModel
 
@@ -135,6 +136,9 @@ def table_figure(table: str, title: str, source: str, bars: Sequence[Bar]) -> Fi
         claims += _claims(bar, "error", errors, "")
     for bar in bars:
         claims += _claims(bar, "error, every shape left out of its own fit", left_out, LEFT_OUT)
+    by_step_model = [100 * error for error in errors_with_shapes_left_out(table)]
+    for bar in bars:
+        claims += _claims(bar, "error by the model of `search`, every shape left out of its own fit", by_step_model, "")
     return Figure(
         title=title,
         source=source,

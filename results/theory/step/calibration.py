@@ -18,6 +18,8 @@ from railyard.results.theory.step.holdout.rows import MeasuredStep, measured_ste
 SHARES: Final = tuple(percent / 100 for percent in range(40, 81))
 EXPERT_SHARES: Final = (0.6, 0.7, 0.8, 0.9, 1.0)
 MOE_LAYER_S: Final = (0.003, 0.004, 0.005, 0.006, 0.007)
+FITTED_TABLES: Final = ("korthikanti", "megatron")
+"""Tables of A100s of which some rows are fitted."""
 MOE_GRAPH_S: Final = (0.0, 0.001, 0.002, 0.003)
 
 
@@ -96,6 +98,21 @@ def gpu_constants(rows: Sequence[MeasuredStep]) -> GpuConstants:
         targets.append(1 - rest_s / row.seconds)
     (matmul, memory, overhead), *_ = np.linalg.lstsq(np.array(slopes), np.array(targets), rcond=None)
     return GpuConstants(1 / matmul, 1 / memory, 1e11 * overhead / matmul)
+
+
+def errors_with_shapes_left_out(table: str) -> list[float]:
+    """Return predicted over measured time, less 1, of the rows of a table of A100s whose constants are fitted.
+
+    Each has the constants that all rows of other shapes give, in all such tables.
+    """
+    rows = [row for row in measured_steps() if row["table"] in FITTED_TABLES]
+    errors: list[float] = []
+    for row in rows:
+        if row["table"] == table:
+            shape = (row.model.layers, row.model.hidden)
+            others = [other for other in rows if (other.model.layers, other.model.hidden) != shape]
+            errors.append(_seconds_with(row, gpu_constants(others)) / row.seconds - 1)
+    return errors
 
 
 def _seconds_with(row: MeasuredStep, constants: GpuConstants) -> float:

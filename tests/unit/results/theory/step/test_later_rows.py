@@ -61,7 +61,7 @@ LLAMA3_405B = (
 
 
 @pytest.mark.parametrize(("gpus", "context", "data", "sequence", "batch", "tflops"), LLAMA3_405B)
-def test_llama3_405b_takes_what_its_own_tflops_say(
+def test_llama3_405b_steps_follow_from_published_tflops(
     gpus: int, context: int, data: int, sequence: int, batch: int, tflops: float
 ) -> None:
     """A chunk of a layer (v = 8), optimizer state and gradients sharded, gradients in fp32 (their section 3.3.2).
