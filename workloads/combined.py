@@ -1,9 +1,9 @@
 """Several jobs in one schedule, so that the same few replay processes play them all at once.
 
 A job is a schedule of one iteration on its GPUs of the fabric, which repeats. Its tasks of an iteration are a block:
-first a gate for each of its GPUs, a computation of no time (in the first iteration: of the job's start time), then the
-iteration's own tasks. A GPU begins an iteration when all that ends at it in the iteration before has ended; no GPU
-waits for the others of its job, as these don't in reality either. Jobs share links, and no GPU.
+first a gate for each of its GPUs, a computation of the job's computing time (in the first iteration: after its start
+time), then the iteration's own tasks. A GPU begins an iteration when all that ends at it in the iteration before has
+ended; no GPU waits for the others of its job, as these don't in reality either. Jobs share links, and no GPU.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,8 @@ class PlacedJob:
     """A job on its GPUs of a fabric.
 
     `schedule`: one iteration, on the fabric (placement.layout.relabelled). `gpus`: the GPU of each of its ranks, by
-    number on the fabric. `start_s`: after which it begins.
+    number on the fabric. `start_s`: after which it begins. `compute_s`: for which each GPU computes at the beginning of
+    each iteration, before what the schedule has.
     """
 
     name: str
@@ -34,6 +35,7 @@ class PlacedJob:
     gpus: tuple[int, ...]
     iterations: int = 1
     start_s: float = 0.0
+    compute_s: float = 0.0
 
 
 class Block(NamedTuple):
@@ -111,7 +113,8 @@ def combined(jobs: Sequence[PlacedJob], name: str = "jobs") -> CombinedSchedule:
     for number, job in enumerate(jobs):
         template = _Template.of(job.schedule)
         for iteration in range(job.iterations):
-            part = template.block(first, len(phases), iteration > 0, job.start_s)
+            gate_s = job.compute_s + (job.start_s if iteration == 0 else 0.0)
+            part = template.block(first, len(phases), iteration > 0, gate_s)
             parts.append(part)
             phases += _named_phases(job)
             blocks.append(Block(number, iteration, first, first + len(template.gates), first + len(part)))
@@ -166,10 +169,10 @@ class _Template:
         tasks = _behind_gates(columns, ~follows_own, entry_gate, len(gates))
         return cls(gates, last + len(gates), last_end, tasks)
 
-    def block(self, first: int, first_phase: int, is_later: bool, start_s: float) -> Columns:
+    def block(self, first: int, first_phase: int, is_later: bool, gate_s: float) -> Columns:
         """Return the columns of an iteration whose first gate is task number `first`.
 
-        `is_later`: an iteration of the job comes before it, directly; else its gates take `start_s`.
+        `is_later`: an iteration of the job comes before it, directly. `gate_s`: seconds of its gates.
         """
         count = len(self.gates)
         size = count + len(self.tasks)
@@ -178,7 +181,7 @@ class _Template:
             src=self.gates,
             dst=self.gates,
             bytes=nothing,
-            seconds=np.full(count, 0.0 if is_later else start_s),
+            seconds=np.full(count, gate_s),
             is_compute=np.ones(count, dtype=bool),
             phase=np.full(count, first_phase),
             stripe=nothing,

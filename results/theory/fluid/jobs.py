@@ -67,10 +67,12 @@ class Jitter(NamedTuple):
     def applied(self, combined: CombinedSchedule) -> CombinedSchedule:
         """Return the same jobs with computing times that vary; their start times stay."""
         columns = combined.schedule.columns
-        factors = 1 + self.share * np.random.default_rng(self.seed).standard_normal(len(columns))
-        # gates have no computing but the time until the start; no computing takes less than no time
-        factors = np.where(combined.is_gate, 1.0, np.maximum(0.0, factors))
-        tasks = replace(columns, seconds=columns.seconds * factors)
+        # a gate also has the time until the start, which does not vary
+        compute_s = np.array([job.compute_s for job in combined.jobs])[combined.job_of_task]
+        varying_s = np.where(combined.is_gate, compute_s, columns.seconds)
+        drawn = self.share * np.random.default_rng(self.seed).standard_normal(len(columns))
+        # no computing takes less than no time
+        tasks = replace(columns, seconds=columns.seconds + np.maximum(-1.0, drawn) * varying_s)
         return replace(combined, schedule=replace(combined.schedule, tasks=tasks))
 
 

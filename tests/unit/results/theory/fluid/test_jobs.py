@@ -15,9 +15,8 @@ def job(name: str, src: int, start_s: float, compute_s: float, iterations: int) 
     """A job that computes, then sends 10 bytes over the rail of d0g1 to d1g1: by itself, or forwarded for d0g0."""
     program = Program(2, 2)
     phase = program.phase(Phase("burst", "collective", "", 2, 2, 10.0))
-    program.compute(src, compute_s, phase)
-    program.send(src, 3, 10, phase, program.last(src))
-    return PlacedJob(name, program.schedule(name), (src,), iterations, start_s)
+    program.send(src, 3, 10, phase, ())
+    return PlacedJob(name, program.schedule(name), (src,), iterations, start_s, compute_s)
 
 
 def two_jobs(compute_s: float, shift_s: float = 0.0, iterations: int = 3) -> CombinedSchedule:
@@ -44,7 +43,7 @@ def test_jitter_gives_an_interval_around_the_mean() -> None:
     slow_downs = slow_downs_with_jitter(two_jobs(30.0), RATES, ONLY, 0.1, range(8))
     assert [slow_down.job for slow_down in slow_downs] == ["a", "b"]
     for slow_down in slow_downs:
-        assert 1 <= slow_down.least < slow_down.mean < slow_down.most < 1.25
+        assert 0.9 < slow_down.least < slow_down.mean < slow_down.most < 1.25
 
 
 def test_no_jitter_gives_no_interval() -> None:
