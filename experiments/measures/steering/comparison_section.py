@@ -192,7 +192,9 @@ def _have_latencies(cells: Sequence[Cell]) -> bool:
 
 def _spread(spread: Spread | None) -> str:
     """Return a spread in ms."""
-    return fmt.NOTHING if spread is None else spread.text(lambda seconds: fmt.digits(seconds * 1e3, 3))
+    if spread is None:
+        return fmt.NOTHING
+    return spread.text(lambda seconds: fmt.digits(seconds * 1e3, 3))
 
 
 _PATH_GROUPS: Final[Mapping[Path, str]] = {"rail-only": "rail-only's path, ms", "spine": "spine's path, ms"}
@@ -200,7 +202,7 @@ _PATH_GROUPS: Final[Mapping[Path, str]] = {"rail-only": "rail-only's path, ms", 
 
 def latency_table(cells: Sequence[Cell], title: str = "", more: int = 0) -> Table:
     """Return a row a cell: median and 99th percentile of each path, and which path the condition and they name."""
-    columns = [text("scene", "scene.name")]
+    columns = [text("scene", attrgetter("scene.name"))]
     for path, group in _PATH_GROUPS.items():
         columns.append(Column("p50", partial(_p50, path), _spread, group=group, together=path))
         columns.append(Column("p99", partial(_p99, path), _spread, group=group, together=path))

@@ -31,7 +31,9 @@ def print_first_routes(spec: ExperimentSpec, console: Console) -> None:
         last_of_workload[label, initial.workload_label] = (name, initial)
     for (label, _), (name, initial) in last_of_workload.items():
         policies = len(initial.routing.policies)
-        runs = f"{policies} policies in turn" if policies > 1 else f"policy {initial.routing.policies[0]}"
+        runs = f"{policies} policies in turn"
+        if policies == 1:
+            runs = f"policy {initial.routing.policies[0]}"
         if grid:
             runs += f" in each of {len(grid.on(initial.plan.spec).scenes)} scenes"
         if spec.repeats > 1:

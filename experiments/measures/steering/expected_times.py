@@ -231,7 +231,7 @@ def initial_states(spec: ExperimentSpec, seeds: int | None = None) -> Iterator[t
             if grid:
                 scenes = []
                 for scene in grid.on(fabric).scenes:
-                    name = f"{workload_label}, {scene.name}" if scene.name else workload_label
+                    name = ", ".join(filter(None, (workload_label, scene.name)))
                     scenes.append((name, scene.background(fabric)))
             for name, scene_background in scenes:
                 for seed in range(spec.seed, spec.seed + seed_count):

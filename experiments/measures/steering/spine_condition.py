@@ -149,7 +149,9 @@ class Cell:
 
     def p99(self, path: Path) -> Spread | None:
         """Return the 99th percentile of the latency of a path; None of too few rounds."""
-        return percentile(self.repeats[path], 99) if self.has_p99 else None
+        if not self.has_p99:
+            return None
+        return percentile(self.repeats[path], 99)
 
     @property
     def measured_p99(self) -> Winner | None:
@@ -161,14 +163,18 @@ class Cell:
         is_tie = max(near.median, far.median) < min(near.median, far.median) * (1 + TIE)
         if is_tie or (near.least <= far.most and far.least <= near.most):
             return "even"
-        return "rail-only" if near.median < far.median else "spine"
+        if near.median < far.median:
+            return "rail-only"
+        return "spine"
 
     def slowest(self, path: Path) -> Range:
         """Return the rate that the slowest link of a path leaves, bit/s."""
         h = self.scores
         r = self.rates
         if path == "rail-only":
-            far_rail = h.far_rail if self.rail_only_far_rail is None else self.rail_only_far_rail
+            far_rail = h.far_rail
+            if self.rail_only_far_rail is not None:
+                far_rail = self.rail_only_far_rail
             return _bottleneck((r.hb, h.domain), (r.rail, far_rail))
         return _bottleneck((r.rail, h.rail), (r.uplink, h.spine), (r.rail, h.far_rail))
 
@@ -296,7 +302,9 @@ def _rail_only_place(
         if not fabric.spines and is_same_size and place in places:
             return place
     place = spine._replace(path="rail-only")
-    return place if place in places else None
+    if place in places:
+        return place
+    return None
 
 
 def cells_of(analysis: Analysis) -> tuple[Cell, ...]:
@@ -331,7 +339,9 @@ def _score(matching_intervals: Iterable[MeasurementInterval], element: tuple[str
             if sample.monotonic_ns < interval.started_ns and (sample.element, sample.index) == element:
                 samples.append(sample.score)
         scores += samples[-SAMPLES_BEFORE_START:]
-    return median(scores) / 100 if scores else None
+    if not scores:
+        return None
+    return median(scores) / 100
 
 
 def _product(*scores: float) -> Range:
@@ -370,20 +380,25 @@ def count_by_p99(cells: Sequence[Cell]) -> int:
 
 
 def _percent(cells: Sequence[Cell], count: int) -> float | None:
-    return 100 * count / len(cells) if cells else None
+    if not cells:
+        return None
+    return 100 * count / len(cells)
 
 
 def as_dict(cells: Sequence[Cell]) -> dict[str, Any]:
     """Return plain data for summary.json. Latencies in s, rates in bit/s."""
-    tails = [cell for cell in cells if cell.has_p99]
+    valid = [cell for cell in cells if cell.verdict != "invalid"]
+    tails = [cell for cell in valid if cell.has_p99]
     return {
         "cells": len(cells),
         "condition_agrees": count_by_condition(cells),
         "slowest_link_agrees": count_by_slowest_link(cells),
-        "condition_agrees_pct": _percent(cells, count_by_condition(cells)),
+        "condition_agrees_pct": _percent(valid, count_by_condition(valid)),
         "condition_agrees_p99_pct": _percent(tails, count_by_p99(tails)),
-        "rail_only_no_later_pct": _percent(cells, sum(cell.measured != "spine" for cell in cells)),
-        "rail_only_no_later_p99_pct": _percent(tails, sum(cell.measured_p99 != "spine" for cell in tails)),
+        "rail_only_lower_pct": _percent(valid, sum(cell.measured == "rail-only" for cell in valid)),
+        "rail_only_lower_p99_pct": _percent(tails, sum(cell.measured_p99 == "rail-only" for cell in tails)),
+        "spine_lower_pct": _percent(valid, sum(cell.measured == "spine" for cell in valid)),
+        "spine_lower_p99_pct": _percent(tails, sum(cell.measured_p99 == "spine" for cell in tails)),
         "tie": TIE,
         "cells_detail": list(map(_details, cells)),
     }

@@ -29,12 +29,14 @@ class Computed(ConfigModel):
 
 
 class Measured(ConfigModel):
-    """A quantity of a run: the median of a column over the rows of a table, or what a target of the run is about.
+    """A quantity of a run: the median of a column over the rows of a table, what a target of the run is about, or a
+    number of its headline.
 
     `options`: overrides of the experiment, as `-o` takes them.
     `table`: file of the run's folder. `rows`: the values that rows have which count.
     `over`: values that other rows have instead; the quantity is then how often the median of `rows` fits in theirs.
     `target`: the quantity of a target of the run, in place of rows.
+    `headline`: a number of the headline in summary.json, in place of rows: `spine_condition.condition_agrees_pct`.
     `percent`: the value is a ratio, shown and compared as the percentage by which it is above 1.
     `expected`, `within`, `bound`: the value that agrees with the paper, and the tolerance, with its reason in `why`.
     """
@@ -46,6 +48,7 @@ class Measured(ConfigModel):
     over: dict[str, str] = Field(default_factory=dict)
     column: str = "value"
     target: str = ""
+    headline: str = ""
     percent: bool = False
     unit: str = ""
     expected: float
@@ -55,8 +58,9 @@ class Measured(ConfigModel):
 
     @model_validator(mode="after")
     def _has_a_quantity(self) -> Self:
-        if bool(self.rows) == bool(self.target):
-            raise ValueError("needs either rows or a target")
+        sources = [source for source in (self.rows, self.target, self.headline) if source]
+        if len(sources) != 1:
+            raise ValueError("needs either rows, a target or a number of the headline")
         return self
 
     @property

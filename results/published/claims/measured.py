@@ -52,6 +52,8 @@ def measure(claim: PublishedClaim, folder: Path) -> Measurement:
         raise BadInput(field, str(folder), f"is of an invalid run, which says nothing: {reason}")
     if claim.measured.target:
         values = _of_target(claim.measured.target, summary)
+    elif claim.measured.headline:
+        values = _of_headline(claim.measured.headline, summary)
     else:
         values = _of_rows(claim.measured, table)
     if not values:
@@ -66,6 +68,8 @@ def _what(measured: Measured) -> str:
     """Return what is looked for, for messages."""
     if measured.target:
         return f"the target {measured.target!r}"
+    if measured.headline:
+        return f"{measured.headline} in the headline of summary.json"
     rows = ", ".join(f"{key}={value}" for key, value in measured.rows.items())
     return f"{measured.column} in {measured.table} with {rows}"
 
@@ -76,6 +80,16 @@ def _of_target(target: str, summary: Mapping[str, Any]) -> list[float]:
         if entry["quantity"] == target and entry["value"] is not None and entry["verdict"] != INVALID:
             return [float(entry["value"])]
     return []
+
+
+def _of_headline(key: str, summary: Mapping[str, Any]) -> list[float]:
+    """Return a number of the headline by its keys, joined by dots; none if the run has no such number."""
+    value: Any = summary["headline"]
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    if value is None:
+        return []
+    return [float(value)]
 
 
 def _of_rows(measured: Measured, table: pd.DataFrame) -> list[float]:

@@ -32,6 +32,12 @@ def test_every_combination_has_a_scene_by_its_loads() -> None:
     assert [scene.name for scene in grid(rails=[0, 2], loads=[0.125]).scenes] == ["g0,2 12.5%"]
 
 
+def test_fabric_without_spines_has_fewer_scenes() -> None:
+    whole = grid(domains=[0], spine=True, loads=[0, 0.9])
+    assert len(whole.on(FabricSpec(kind="rail-optimized")).scenes) == 4
+    assert [scene.name for scene in whole.on(FabricSpec(kind="rail-only")).scenes] == ["d0 0%", "d0 90%"]
+
+
 def test_messages_of_wrong_grids(check_messages: CheckMessages) -> None:
     grids: tuple[dict[str, Any], ...] = (
         {"loads": [0.5]},

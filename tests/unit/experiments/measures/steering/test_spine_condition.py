@@ -14,7 +14,7 @@ from pytest_regressions.data_regression import DataRegressionFixture
 from rich.console import Console
 
 from railyard.controller.health import policy as health
-from railyard.experiments.measures.steering.comparison_section import finding, reason_text, spine_table
+from railyard.experiments.measures.steering.comparison_section import finding, latency_table, reason_text, spine_table
 from railyard.experiments.measures.steering.expected_times import Pattern, expected_scores
 from railyard.experiments.measures.steering.plots import spine_condition as spine_condition_plot
 from railyard.experiments.measures.steering.records import HEALTH
@@ -152,6 +152,8 @@ def test_paths_of_two_fabrics_are_compared() -> None:
     found = cells(two_fabrics())
     assert [cell.scene.name for cell in found] == ["d0 0% S 0%", "d0 90% S 0%", "d0 0% S 90%", "d0 90% S 90%"]
     assert [cell.measured for cell in found] == ["rail-only", "even", "rail-only", "even"]
+    table = latency_table(found)
+    assert table.cells[2] == ("d0 0% S 90%", "20.0", "–", "260", "–", "rail-only", "rail-only", "yes", "–")
 
 
 def test_percentiles_are_spread_over_repeats() -> None:

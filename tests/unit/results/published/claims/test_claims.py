@@ -100,7 +100,7 @@ def run_folder(folder: Path, verdict: str, rows: list[dict[str, object]]) -> Pat
         "verdict": verdict,
         "reasons": ["the cores were busy"],
         "started_utc": "2026-11-29T10:00:00",
-        "headline": {"targets": [target]},
+        "headline": {"targets": [target], "spine_condition": {"agrees_pct": 75, "agrees_p99_pct": None}},
     }
     (folder / "summary.json").write_text(json.dumps(summary))
     (folder / "provenance.json").write_text(json.dumps({"git_commit": "0123456789abcdef"}))
@@ -139,6 +139,16 @@ def test_a_target_is_measured(tmp_path: Path) -> None:
     assert claim.measured
     assert claim.measured.agrees(1.9)
     assert not claim.measured.agrees(1.7)
+
+
+def test_a_number_of_the_headline_is_measured(tmp_path: Path) -> None:
+    how = {"experiment": "hot-domain", "expected": 100, "why": "always"}
+    claim = entry(measured={**how, "headline": "spine_condition.agrees_pct"})
+    assert measure(claim, tmp_path).median == 75
+    for number, missing in enumerate(("spine_condition.agrees_p99_pct", "other.agrees_pct")):
+        (tmp_path / str(number)).mkdir()
+        with pytest.raises(BadInput, match=missing):
+            measure(entry(measured={**how, "headline": missing}), tmp_path / str(number))
 
 
 @pytest.mark.parametrize(
