@@ -267,7 +267,10 @@ def command(
         if topo:
             raise BadInput("--topo", topo, f"{name} is a figure of a paper, on its own fabrics")
         if overrides:
-            raise BadInput("-o", overrides[0], f"{name} is as the paper has it: nothing of it can be changed")
+            allowed = f"{name} is as the paper has it: nothing of it can be changed"
+            if name == MOE_COST:
+                allowed = f"{name} has options: --{', --'.join(OWN_OPTIONS[name]).replace('_', '-')}"
+            raise BadInput("-o", overrides[0], allowed)
         compute = _moe_cost(own_options) if name == MOE_COST else None
         result = figure_of(name, console(), compute)
     else:

@@ -219,12 +219,14 @@ def parse_overlap(text: str) -> tuple[Overlap, float]:
     names: list[str] = []
     tensor_share = 1.0
     for word in text.split(","):
-        name, _, share = word.strip().partition("=")
+        name, has_share, share = word.strip().partition("=")
+        if name == "none":
+            raise BadInput("overlap", text, "must be none alone, or names without it")
         if name not in OVERLAP_LETTERS:
             raise BadInput("overlap", name, unknown_name_hint(name, (*OVERLAP_LETTERS, "none")))
         if name in names:
             raise BadInput("overlap", text, f"has {name} twice")
-        if share:
+        if has_share:
             tensor_share = _share(name, share)
         names.append(name)
     return tuple(names), tensor_share

@@ -7,12 +7,13 @@ efficiency.yaml were chosen on the releases 25.09 and 25.11 of Megatron-Bridge a
 
 from dataclasses import dataclass
 from functools import cache
+from math import ceil
 from statistics import NormalDist
 from typing import Final
 
 import yaml
 
-from railyard.core.errors import BadInput, unknown_name_hint
+from railyard.core.errors import BadInput, nearest_multiples, unknown_name_hint
 from railyard.core.installation import data_file
 from railyard.results.theory.collectives.fit import platform_constants
 from railyard.results.theory.iteration.iteration_time import A100
@@ -108,9 +109,11 @@ def make_hardware(platform: str, gpus: int, domain_gpus: int | None = None, prec
     size = domain_gpus or largest_domain(gpus, p.domain_gpus)
     if gpus % size:
         # the nearest numbers that work are what the user needs next
-        lower = gpus // size * size
-        nearest = f"{lower:,} or {lower + size:,}" if lower else f"{size:,}"
-        raise BadInput("gpus", gpus, f"must be a multiple of the {size:,} GPUs of an HB domain: {nearest}")
+        allowed = f"must be a multiple of the {size:,} GPUs of an HB domain: {nearest_multiples(gpus, size)}"
+        fewest = _fewest_used(size)
+        if not domain_gpus and fewest < size:
+            allowed = f"must take {fewest:,} to {size:,} GPUs of each HB domain: {_nearest_evenly_used(gpus, size)}"
+        raise BadInput("gpus", gpus, allowed)
     hb_share, rail_share, small_group = link_shares(p.name)
     shares = efficiency()["all"] | efficiency().get(p.name, {})
     bf16_share = p.matmul_efficiency or shares["training"] * shares["large_matmul"]
@@ -143,6 +146,13 @@ def make_hardware(platform: str, gpus: int, domain_gpus: int | None = None, prec
     )
 
 
+def _nearest_evenly_used(gpus: int, domain_gpus: int) -> str:
+    """Return the next numbers of GPUs that use as many of each HB domain, as `largest_domain` has it."""
+    lower = next(n for n in range(gpus, 0, -1) if n % largest_domain(n, domain_gpus) == 0)
+    higher = next(n for n in range(gpus, 2 * gpus + domain_gpus) if n % largest_domain(n, domain_gpus) == 0)
+    return f"{lower:,} or {higher:,}"
+
+
 def _or_default(value: float | None, default: float) -> float:
     """Return a value of a platform's file, which may be 0, or the default where the file leaves it out."""
     return default if value is None else value
@@ -157,6 +167,11 @@ def link_shares(platform: str) -> tuple[float, float, float]:
     return constants.ring_efficiency, constants.rail_efficiency, constants.small_group
 
 
+def _fewest_used(domain_gpus: int) -> int:
+    """Return the fewest GPUs of an HB domain that a job of several takes: 8 in 9, such as 64 of an NVL72."""
+    return ceil(8 * domain_gpus / 9)
+
+
 def largest_domain(gpus: int, domain_gpus: int) -> int:
     """Return how many GPUs of each HB domain a job of `gpus` uses: as many of its `domain_gpus` as divide `gpus`.
 
@@ -165,8 +180,7 @@ def largest_domain(gpus: int, domain_gpus: int) -> int:
     """
     if gpus <= domain_gpus:
         return gpus
-    fewest = -(-8 * domain_gpus // 9)
-    for size in range(domain_gpus, fewest - 1, -1):
+    for size in range(domain_gpus, _fewest_used(domain_gpus) - 1, -1):
         if gpus % size == 0:
             return size
     return domain_gpus

@@ -62,6 +62,7 @@ def test_bad_options_are_one_line(capsys: pytest.CaptureFixture[str], data_regre
         "group that doesn't divide the experts": [*MOE_COST, "--model", "deepseek-v3", "--ep", "48"],
         "group that is no number": [*MOE_COST, "--ep", "8,many"],
         "option of another prediction": [*MOE_COST, "--gpus", "64"],
+        "override": [*MOE_COST, "-o", "domains=3"],
         "its option for a figure": ["predict", "fig8", "--ep", "64"],
     }
     data_regression.check(command_errors(capsys, cases))
