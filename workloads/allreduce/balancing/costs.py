@@ -188,6 +188,20 @@ def _split_pays(costs: Sequence[Cost], size: float, gain: float) -> bool:
     return alone_s > equal_finish_s(costs, size) * (1 + gain + 1e-12)
 
 
+def rails_within_tau(costs: Sequence[Cost], size: float) -> list[int]:
+    """Return the rails whose throughput of even shares is a `TAU`th of the fastest one's or more (Eq. 3)."""
+    # `S_i * delta_i / T_i` of Eq. 3 is bytes by the time they really take, since the paper's delta is the ideal time by
+    # the real one. Shares are equal, so ratios of times are those of throughputs.
+    seconds = [cost.seconds(size / len(costs)) for cost in costs]
+    fastest_s = min(seconds)
+    rails: list[int] = []
+    for rail, time in enumerate(seconds):
+        # a time of 0 has no ratios
+        if time == fastest_s or (fastest_s and time / fastest_s <= TAU):
+            rails.append(rail)
+    return rails
+
+
 def rails_to_split(costs: Sequence[Cost], size: float, gain: float = 0.0) -> tuple[int, ...]:
     """Return the rails to share `size` bytes, those within `TAU` of the fastest; none if a split does not pay.
 
@@ -195,15 +209,7 @@ def rails_to_split(costs: Sequence[Cost], size: float, gain: float = 0.0) -> tup
     """
     if len(costs) < 2 or size <= 0:
         return ()
-    # Throughputs of even shares (Eq. 3): `S_i * delta_i / T_i` is bytes by the time they really take, since the paper's
-    # delta is the ideal time by the real one. Shares are equal, so ratios of times are those of throughputs.
-    seconds = [cost.seconds(size / len(costs)) for cost in costs]
-    fastest_s = min(seconds)
-    candidates = []
-    for rail, time in enumerate(seconds):
-        # a time of 0 has no ratios
-        if time == fastest_s or (fastest_s and time / fastest_s <= TAU):
-            candidates.append(rail)
+    candidates = rails_within_tau(costs, size)
     if len(candidates) < 2 or not _split_pays([costs[rail] for rail in candidates], size, gain):
         return ()
     return tuple(candidates)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from railyard.workloads.allreduce.balancing.balancer import Balancer
-from railyard.workloads.allreduce.balancing.costs import Cost, Rail, equal_finish_s, fastest_rail
+from railyard.workloads.allreduce.balancing.costs import Cost, Rail, equal_finish_s, fastest_rail, rails_within_tau
 from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, AllreducePolicy, Planner
 
 
@@ -21,5 +21,6 @@ class Nezha(AllreducePolicy):
         return Balancer(costs)
 
     def seconds(self, rails: Sequence[Rail], costs: Sequence[Cost], argument: str, size: int) -> float:
-        """Predict what the balancer converges to: the lesser of Eq. 4 and 5."""
-        return min(costs[fastest_rail(costs, size)].seconds(size), equal_finish_s(costs, size))
+        """Predict what the balancer converges to: the lesser of Eq. 4 and 5, the latter without rails beyond tau."""
+        split_costs = [costs[rail] for rail in rails_within_tau(costs, size)]
+        return min(costs[fastest_rail(costs, size)].seconds(size), equal_finish_s(split_costs, size))

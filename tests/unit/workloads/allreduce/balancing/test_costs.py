@@ -21,6 +21,7 @@ from railyard.workloads.allreduce.balancing.costs import (
     scaled,
     threshold,
 )
+from railyard.workloads.allreduce.engine_kind import predicted_s
 from tests.unit.workloads.allreduce.multirail_net import split_seconds
 from tests.unit.workloads.messages import CheckMessages
 
@@ -108,6 +109,15 @@ def test_too_unlike_rails_are_not_split() -> None:
     slow = Cost(0, sharp.s_per_byte * 6)
     assert rails_to_split([sharp, slow, tcp], 64 * 2**20) == (0, 2)
     assert rails_to_split([sharp], 2**30) == rails_to_split([sharp, sharp], 0) == ()
+
+
+@pytest.mark.parametrize(("ratio", "gain"), [(2, 1.5), (5, 1.2), (8, 1.0)])
+def test_rail_beyond_tau_is_left_out_of_predictions(ratio: int, gain: float) -> None:
+    """Nezha Fig. 3: a second rail adds 1/rho of the first one's throughput, up to rho = tau."""
+    rails = [Rail("fast", "tcp", 1e9), Rail("slow", "tcp", 1e9 / ratio)]
+    single_s = predicted_s("single:fast", rails, 4, 2**20)
+    assert single_s / predicted_s("nezha", rails, 4, 2**20) == pytest.approx(gain)
+    assert single_s / predicted_s("mrib", rails, 4, 2**20) == pytest.approx(1 + 1 / ratio)
 
 
 def test_messages_of_bad_rails(check_messages: CheckMessages) -> None:
