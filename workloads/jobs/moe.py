@@ -75,6 +75,11 @@ class MoeJob(Job):
         """Stages of the pipeline."""
         return self.placement.parallelism.pipeline
 
+    @property
+    def virtual_stages(self) -> int:
+        """Chunks of layers at each stage."""
+        return self.placement.parallelism.virtual_stages
+
     def exchange_grids(self, stage: int) -> tuple[Grid, ...]:
         """The GPUs of each group of a stage that exchanges tokens."""
         return self._grids(self.placement.expert_groups, stage)
@@ -163,7 +168,7 @@ def moe_iteration(job: MoeJob) -> Iteration:
     return Iteration(
         stages=job.stages,
         micro_batches=job.micro_batches,
-        virtual_stages=1,
+        virtual_stages=job.virtual_stages,
         compute_s=job.compute_s,
         each_micro_batch=each_micro_batch,
         boundary=boundary,
@@ -184,10 +189,12 @@ def moe_schedule(job: MoeJob) -> Schedule:
     exchange_grids = [job.exchange_grids(stage) for stage in range(job.stages)]
     exchanges = list(islice(cycle(iteration.each_micro_batch), job.all_to_alls))
     if job.stages * job.micro_batches > 1:
-        half = job.all_to_alls // 2
+        # as many in each chunk, and in its forward pass as in its backward pass
+        count = job.all_to_alls // (2 * job.virtual_stages)
 
         def run_pass(stage: int, step: Pass, compute_s: float) -> None:
-            phases = exchanges[:half] if step.forward else exchanges[half:]
+            first = count * (2 * step.chunk + (0 if step.forward else 1))
+            phases = exchanges[first : first + count]
             _emit_exchanges(program, phases, exchange_grids[stage], compute_s, f"stage {stage}", f"{step.name}, ")
 
         emit_pipeline(program, iteration, job.placement.gpus[:, :, 0].tolist(), run_pass, backward=1.0)
@@ -212,6 +219,12 @@ def _emit_exchanges(
     for number, phase in enumerate(phases):
         named = replace(phase, repeats=1, stage=stage, step=f"{step}all-to-all {number}")
         algorithms.run(program, named, *groups, compute_s=compute_s / len(phases))
+
+
+def _longest_stage(mixture: Mixture, parallelism: Parallelism) -> int:
+    """Return the all-to-alls of a micro-batch at the stage that has most: each of its chunks takes whole layers."""
+    chunks = parallelism.pipeline * parallelism.virtual_stages
+    return 4 * parallelism.virtual_stages * ceil(mixture.moe_layers / chunks)
 
 
 def zipf_shares(experts: int, skew: float, seed: int) -> tuple[float, ...]:
@@ -321,7 +334,7 @@ class MoeSpec(Training):
             check_experts(mixture, self.real, field)
             layout = hierarchical(self.real, self.real.gpus // rails, rails, field)
             # the stage with most layers decides the pace
-            all_to_alls = 4 * ceil(mixture.moe_layers / self.real.pipeline)
+            all_to_alls = _longest_stage(mixture, self.real)
             tokens = self.real.micro_batch * mixture.sequence
         else:
             model = load_model(self.model)
@@ -359,7 +372,7 @@ class MoeSpec(Training):
                 rails = fabric.rails
             layout = hierarchical(parallelism, fabric.gpus // rails, rails, field)
         p = layout.parallelism
-        all_to_alls = 4 * ceil(mixture.moe_layers / p.pipeline)
+        all_to_alls = _longest_stage(mixture, p)
         tokens = p.micro_batch * mixture.sequence
         gpu_experts = max(1, mixture.experts // p.expert)
         return moe_job(mixture, self.label(), layout, all_to_alls, tokens, gpu_experts, self._flops(setting))
@@ -386,12 +399,13 @@ class MoeSpec(Training):
             layout = data_parallel(fabric.gpus, fabric.gpus, fabric.rails, expert)
         p = layout.parallelism
         gpu_experts = max(1, mixture.experts // p.expert)
-        real_all_to_alls = ceil(mixture.all_to_alls / p.pipeline)
+        real_all_to_alls = _longest_stage(mixture, p)
         if real is not None:
             gpu_experts = max(1, mixture.experts // real.placement.parallelism.expert)
             real_all_to_alls = real.all_to_alls
-        if p.pipeline * p.micro_batches > 1 and self.all_to_alls % (2 * p.pipeline):
-            allowed = f"must be a multiple of {2 * p.pipeline}: as many forward as backward at each stage"
+        step = 2 * p.pipeline * p.virtual_stages
+        if p.pipeline * p.micro_batches > 1 and self.all_to_alls % step:
+            allowed = f"must be a multiple of {step}: as many forward as backward in each chunk of a stage"
             raise BadInput(f"{setting.field}.all_to_alls", self.all_to_alls, allowed)
         all_to_alls = self.all_to_alls // p.pipeline
         return moe_job(
@@ -431,6 +445,6 @@ class MoeSpec(Training):
             "all_to_alls": Factor(mixture.all_to_alls, self.all_to_alls),
         }
         if self.parallelism is not None:
-            for name in ("expert", "pipeline", "data", "micro_batches"):
+            for name in ("expert", "pipeline", "virtual_stages", "data", "micro_batches"):
                 shape[name] = Factor(getattr(published, name), getattr(emulated, name))
         return shape

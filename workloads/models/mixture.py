@@ -94,10 +94,16 @@ def check_experts(mixture: Mixture, parallelism: Parallelism, field: str = "para
         allowed = f"must divide the {mixture.experts} experts of the model: {nearest_divisors(expert, mixture.experts)}"
         raise BadInput(f"{field}.expert", expert, allowed)
     if parallelism.tensor > 1:
-        allowed = "must be 1 for a mixture of experts, whose groups of experts take its place"
+        allowed = (
+            f"must be 1 for a mixture of experts, whose groups of experts take its place: data = "
+            f"{parallelism.tensor * parallelism.data} has as many GPUs"
+        )
         raise BadInput(f"{field}.tensor", parallelism.tensor, allowed)
-    if parallelism.virtual_stages > 1:
-        raise BadInput(f"{field}.virtual_stages", parallelism.virtual_stages, "must be 1 for a mixture of experts")
-    if parallelism.pipeline > mixture.moe_layers:
-        allowed = f"must be at most the {mixture.moe_layers} layers with experts"
+    chunks = parallelism.pipeline * parallelism.virtual_stages
+    if chunks > mixture.moe_layers:
+        most = mixture.moe_layers // parallelism.virtual_stages
+        allowed = (
+            f"must be at most {most}, so that each of pipeline * virtual_stages = {chunks} chunks has one of the "
+            f"{mixture.moe_layers} layers with experts"
+        )
         raise BadInput(f"{field}.pipeline", parallelism.pipeline, allowed)

@@ -169,14 +169,17 @@ def test_stages_exchange_tokens_in_their_own_groups() -> None:
     assert boundary == {(a, b) for low in range(8) for a, b in ((low, low + 8), (low + 8, low))}
 
 
-@pytest.mark.parametrize(("pipeline", "micro_batches"), [(1, 1), (1, 3), (2, 4), (4, 6)])
-def test_tasks_of_a_pipeline_take_the_predicted_time(pipeline: int, micro_batches: int) -> None:
+@pytest.mark.parametrize(
+    ("pipeline", "micro_batches", "chunks"), [(1, 1, 1), (1, 3, 1), (2, 4, 1), (4, 6, 1), (2, 4, 2), (4, 8, 3)]
+)
+def test_tasks_of_a_pipeline_take_the_predicted_time(pipeline: int, micro_batches: int, chunks: int) -> None:
     """The bubble has all-to-alls too. Groups over two or more domains, so that transfers between stages are short."""
     data = 16 // pipeline
     batch = micro_batches * data
     parallelism = {**PIPELINED, "pipeline": pipeline, "data": data, "global_batch": batch, "expert": data}
+    parallelism["virtual_stages"] = chunks
     fabric = FabricSpec(kind="rail-only", domains=8, rails=2)
-    spec = {"kind": "moe", "model": "deepseek-v3", "parallelism": parallelism, "all_to_alls": 2 * pipeline}
+    spec = {"kind": "moe", "model": "deepseek-v3", "parallelism": parallelism, "all_to_alls": 2 * pipeline * chunks}
     built = build(parse_workload({**spec, "bytes": "1MB", "compute": 0.05}), fabric, 100_000_000, 900_000_000)
     predicted = predict_schedule(built.schedule, built.scale.emulated_rates, fabric)[WHOLE]
     at_line_rate = line_rate_duration_s(built.schedule, built.scale.emulated_rates, ONLY)
@@ -226,7 +229,8 @@ def test_messages_of_impossible_mixtures(check_messages: CheckMessages) -> None:
         "divided expert": {"parallelism": {**PIPELINED, "data": 3, "expert": 3}},
         "too few replicas": {"parallelism": {**PIPELINED, "expert": 16}},
         "tensor parallelism": {"parallelism": {**PIPELINED, "tensor": 2, "data": 4}},
-        "interleaving": {"parallelism": {**PIPELINED, "virtual_stages": 2, "global_batch": 32}},
+        "interleaving": {"parallelism": {**PIPELINED, "virtual_stages": 30, "global_batch": 32}},
+        "uneven chunks": {"parallelism": {**PIPELINED, "virtual_stages": 2, "global_batch": 32}, "all_to_alls": 4},
         "half a domain": {"real": {**PIPELINED, "data": 6, "expert": 2}},
         "no way back": {"parallelism": PIPELINED, "all_to_alls": 2},
         "too many all-to-alls": {"all_to_alls": 233},
