@@ -7,6 +7,7 @@ import csv
 import io
 import json
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
@@ -75,11 +76,22 @@ def _what(measured: Measured) -> str:
 
 
 def _of_target(target: str, summary: Mapping[str, Any]) -> list[float]:
-    """Return the value of a target of the run; none if it was not measured, or in invalid intervals."""
+    """Return the worst value of a target over the fabrics of the run; none if it was not measured, or not validly.
+
+    Infinite for what never came: it must not count as if nothing had been measured.
+    """
+    values: list[float] = []
+    worst = max
     for entry in summary["headline"]["targets"]:
-        if entry["quantity"] == target and entry["value"] is not None and entry["verdict"] != INVALID:
-            return [float(entry["value"])]
-    return []
+        if entry["quantity"] != target or entry["verdict"] == INVALID:
+            continue
+        if entry["comparison"] == "at least":
+            worst = min
+        if entry["value"] is not None:
+            values.append(float(entry["value"]))
+        elif entry["measured"]:
+            values.append(inf)
+    return [worst(values)] if values else []
 
 
 def _of_headline(key: str, summary: Mapping[str, Any]) -> list[float]:

@@ -208,7 +208,7 @@ def test_real_job_is_its_longest_stage() -> None:
     ("model", "platform", "group"),
     [("mixtral-8x7b", "h100", (8, 1)), ("deepseek-v3", "h100", (8, 2)), ("deepseek-v3", "gb200-nvl72", (16, 1))],
 )
-def test_real_job_without_one_in_the_file(model: str, platform: str, group: tuple[int, int]) -> None:
+def test_real_job_missing_in_the_models_file(model: str, platform: str, group: tuple[int, int]) -> None:
     """The fabric's 16 GPUs in the platform's HB domains: spines save time only where a group leaves its domain."""
     steps: list[float] = []
     for kind in ("rail-only", "rail-optimized"):

@@ -95,12 +95,21 @@ def test_an_invalid_measurement_never_changes_a_mark() -> None:
 
 def run_folder(folder: Path, verdict: str, rows: list[dict[str, object]]) -> Path:
     folder.mkdir()
-    target = {"quantity": "gain", "value": 1.9, "verdict": "ok"}
+    gain = {"quantity": "gain", "comparison": "at least", "value": 1.9, "verdict": "ok", "measured": {"n": 1}}
+    time = {"quantity": "time", "comparison": "at most", "value": 40.0, "verdict": "ok", "measured": {"n": 1}}
+    targets = [
+        gain,
+        {**gain, "value": 2.0},
+        {**gain, "value": 1.0, "verdict": "invalid"},
+        time,
+        {**time, "value": None},
+        {**time, "quantity": "other", "value": None, "measured": None},
+    ]
     summary = {
         "verdict": verdict,
         "reasons": ["the cores were busy"],
         "started_utc": "2026-11-29T10:00:00",
-        "headline": {"targets": [target], "spine_condition": {"agrees_pct": 75, "agrees_p99_pct": None}},
+        "headline": {"targets": targets, "spine_condition": {"agrees_pct": 75, "agrees_p99_pct": None}},
     }
     (folder / "summary.json").write_text(json.dumps(summary))
     (folder / "provenance.json").write_text(json.dumps({"git_commit": "0123456789abcdef"}))
@@ -149,6 +158,18 @@ def test_a_number_of_the_headline_is_measured(tmp_path: Path) -> None:
         (tmp_path / str(number)).mkdir()
         with pytest.raises(BadInput, match=missing):
             measure(entry(measured={**how, "headline": missing}), tmp_path / str(number))
+
+
+def test_a_target_never_reached_differs(tmp_path: Path) -> None:
+    """The worst of all fabrics counts."""
+    how = {"experiment": "plane-crash", "target": "time", "expected": 100, "bound": "at most", "why": "noise"}
+    claim = entry(measured=how)
+    measurement = measure(claim, tmp_path)
+    assert measurement.median == float("inf")
+    assert JudgedClaim("paper", claim, (), measurement).mark == "differs"
+    unmeasured = entry(measured={**how, "target": "other"})
+    with pytest.raises(BadInput, match="no valid value of the target 'other'"):
+        measured.measure(unmeasured, tmp_path / "run")
 
 
 @pytest.mark.parametrize(
