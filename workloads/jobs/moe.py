@@ -52,6 +52,7 @@ class MoeJob(Job):
     `all_to_alls`: of a micro-batch at each stage.
     `gpu_experts`: experts of a layer on each GPU.
     `pair_bytes`: D of an all-to-all.
+    `gathered_bytes`: D of a tensor-parallel AllGather or ReduceScatter of attention; 0 without tensor parallelism.
     `boundary_bytes`: a GPU's part of a stage's output.
     `static_bytes`: D of the AllReduce of what every GPU of a stage has.
     `expert_bytes`: D of the AllReduce over the copies of a GPU's experts.
@@ -65,6 +66,7 @@ class MoeJob(Job):
     all_to_alls: int
     gpu_experts: int
     pair_bytes: float
+    gathered_bytes: float
     boundary_bytes: float
     static_bytes: float
     expert_bytes: float
@@ -89,9 +91,13 @@ class MoeJob(Job):
         copies = self.placement.expert_copies
         return self._grids(copies, stage) if copies.shape[1] > 1 else ()
 
-    def replica_grid(self, stage: int) -> Grid:
-        """All GPUs of a stage."""
-        return self.placement.data_grid(stage, 0)
+    def tensor_grids(self, stage: int) -> tuple[Grid, ...]:
+        """The tensor-parallel groups of a stage."""
+        return tuple(self.placement.tensor_grid(stage, replica) for replica in range(self.placement.parallelism.data))
+
+    def replica_grids(self, stage: int) -> tuple[Grid, ...]:
+        """The GPUs of a stage that hold the same parameters outside of experts: all, or those of a tensor rank."""
+        return tuple(self.placement.data_grid(stage, rank) for rank in range(self.placement.parallelism.tensor))
 
     def _grids(self, groups: Numbers, stage: int) -> tuple[Grid, ...]:
         """Return a stage's part of the groups of all stages."""
@@ -120,13 +126,16 @@ def moe_job(
 
     all_to_alls: of a micro-batch at each stage; a stage has the same share of the model's layers, so that AllReduce
         and computing keep their proportion to an all-to-all
-    tokens: of a micro-batch at each GPU
+    tokens: of a micro-batch at each GPU; tensor-parallel GPUs share those of a sequence (sequence parallelism)
     gpu_experts: experts of a layer on each GPU
     algorithm: the full name of the all-to-alls'; left out, the one by which a duration becomes bytes
     real_all_to_alls: of a micro-batch at each stage of the real job, to which a stage's output keeps its proportion
     """
     p = placement.parallelism
     share = all_to_alls / mixture.all_to_alls
+    gathered_bytes = 0.0
+    if p.tensor > 1:
+        gathered_bytes = FP16_BYTES * tokens * p.tensor * mixture.hidden
     boundary_bytes = 0.0
     if p.pipeline > 1:
         boundary_bytes = FP16_BYTES * tokens * mixture.hidden * all_to_alls / (real_all_to_alls or all_to_alls)
@@ -139,28 +148,52 @@ def moe_job(
         all_to_alls=all_to_alls,
         gpu_experts=gpu_experts,
         pair_bytes=mixture.exchanged_bytes(tokens) / p.expert,
+        gathered_bytes=gathered_bytes,
         boundary_bytes=boundary_bytes,
-        static_bytes=share * FP16_BYTES * mixture.static_parameters,
+        static_bytes=share * FP16_BYTES * mixture.static_parameters / p.tensor,
         expert_bytes=share * FP16_BYTES * gpu_experts * mixture.expert_parameters,
         compute_s=share * tokens * mixture.token_flops / flops_per_s,
     )
 
 
-def moe_iteration(job: MoeJob) -> Iteration:
-    """The iteration as Eq. 6-11 see it; the all-to-alls of a micro-batch take turns, in the bubble too."""
+def _exchange_phases(job: MoeJob) -> list[Phase]:
+    """Return the all-to-all, or dispatch and combine where they differ."""
     x, y = _size(job.exchange_grids(0))
     if job.shares:
         named = zip(("moe-dispatch", "moe-combine"), algorithms.ALGORITHMS[job.algorithm].uneven, strict=True)
     else:
         named = zip(["moe-a2a"], [job.algorithm], strict=True)
-    exchanges = [algorithms.whole_phase(name, "EP", each, x, y, job.pair_bytes, job.shares) for name, each in named]
+    return [algorithms.whole_phase(name, "EP", each, x, y, job.pair_bytes, job.shares) for name, each in named]
+
+
+def _tensor_phases(job: MoeJob) -> list[Phase]:
+    """Return the AllGather and ReduceScatter around a layer's attention; none without tensor parallelism.
+
+    A pass has one of each before its dispatch, forward and backward. Experts aren't split, so they need none.
+    """
+    if not job.gathered_bytes:
+        return []
+    split = job.placement.splits["tensor"]
+    form = "ring" if split.network == 1 else "hierarchical"
+    return [
+        algorithms.whole_phase(f"tp-{name}", "TP", f"{name}-{form}", *split, job.gathered_bytes)
+        for name in ("all-gather", "reduce-scatter")
+    ]
+
+
+def moe_iteration(job: MoeJob) -> Iteration:
+    """The iteration as Eq. 6-11 see it; the all-to-alls of a micro-batch take turns, in the bubble too."""
+    exchanges = _exchange_phases(job)
+    passes = ceil(job.all_to_alls / 2)
+    tensor = [replace(phase, repeats=passes) for phase in _tensor_phases(job)]
     # dispatch and combine take turns, and with an odd number of all-to-alls there is one more dispatch
     runs = Counter(islice(cycle(range(len(exchanges))), job.all_to_alls))
-    each_micro_batch = tuple(replace(exchanges[number], repeats=count) for number, count in runs.items())
+    all_exchanges = [replace(exchanges[number], repeats=count) for number, count in runs.items()]
+    each_micro_batch = (*tensor, *all_exchanges)
     boundary = None
     if job.stages > 1:
         boundary = algorithms.whole_phase("pp", "PP", "point-to-point", 1, 2, job.boundary_bytes)
-    static = algorithms.whole_phase("dp-all-reduce", "DP", REDUCING, *_size((job.replica_grid(0),)), job.static_bytes)
+    static = algorithms.whole_phase("dp-all-reduce", "DP", REDUCING, *_size(job.replica_grids(0)), job.static_bytes)
     sync = [static]
     copies = job.copy_grids(0)
     if copies:
@@ -186,39 +219,47 @@ def moe_schedule(job: MoeJob) -> Schedule:
     """The iteration as tasks."""
     program = Program(job.placement.domains, job.placement.rails)
     iteration = moe_iteration(job)
-    exchange_grids = [job.exchange_grids(stage) for stage in range(job.stages)]
-    exchanges = list(islice(cycle(iteration.each_micro_batch), job.all_to_alls))
+    tensor = _tensor_phases(job)
+    # what comes before each all-to-all: attention before a dispatch, nothing before a combine
+    before = cycle([tensor, []])
+    steps = list(zip(before, islice(cycle(_exchange_phases(job)), job.all_to_alls), strict=False))
     if job.stages * job.micro_batches > 1:
         # as many in each chunk, and in its forward pass as in its backward pass
         count = job.all_to_alls // (2 * job.virtual_stages)
 
         def run_pass(stage: int, step: Pass, compute_s: float) -> None:
             first = count * (2 * step.chunk + (0 if step.forward else 1))
-            phases = exchanges[first : first + count]
-            _emit_exchanges(program, phases, exchange_grids[stage], compute_s, f"stage {stage}", f"{step.name}, ")
+            _emit_exchanges(program, job, steps[first : first + count], stage, compute_s, f"{step.name}, ")
 
-        emit_pipeline(program, iteration, job.placement.gpus[:, :, 0].tolist(), run_pass, backward=1.0)
+        stage_gpus = job.placement.gpus.reshape(job.stages, -1)
+        emit_pipeline(program, iteration, stage_gpus.tolist(), run_pass, backward=1.0)
     else:
-        _emit_exchanges(program, exchanges, exchange_grids[0], job.compute_s, "stage 0", "")
+        _emit_exchanges(program, job, steps, 0, job.compute_s, "")
     for stage in range(job.stages):
-        groups = ((job.replica_grid(stage),), job.copy_grids(stage))
+        groups = (job.replica_grids(stage), job.copy_grids(stage))
         for reduction, grids_of_stage in zip(iteration.sync, groups, strict=False):
             algorithms.run(program, replace(reduction, stage=f"stage {stage}", step="gradients"), *grids_of_stage)
     return program.schedule(job.name, iteration)
 
 
 def _emit_exchanges(
-    program: Program,
-    phases: Sequence[Phase],
-    groups: Sequence[Grid],
-    compute_s: float,
-    stage: str,
-    step: str,
+    program: Program, job: MoeJob, steps: Sequence[tuple[list[Phase], Phase]], stage: int, compute_s: float, title: str
 ) -> None:
-    """Append all-to-alls of all groups of a stage, one after the other, with computing before each."""
-    for number, phase in enumerate(phases):
-        named = replace(phase, repeats=1, stage=stage, step=f"{step}all-to-all {number}")
-        algorithms.run(program, named, *groups, compute_s=compute_s / len(phases))
+    """Append all-to-alls of all groups of a stage, one after the other, with computing before each.
+
+    steps: each all-to-all, with the tensor-parallel collectives before it
+    """
+    where = f"stage {stage}"
+    for number, (collectives, exchange) in enumerate(steps):
+        for phase in collectives:
+            algorithms.run(program, replace(phase, stage=where, step=f"{title}attention"), *job.tensor_grids(stage))
+        named = replace(exchange, stage=where, step=f"{title}all-to-all {number}")
+        algorithms.run(program, named, *job.exchange_grids(stage), compute_s=compute_s / len(steps))
+
+
+def _gpu_tokens(mixture: Mixture, parallelism: Parallelism) -> int:
+    """Return the tokens of a micro-batch at each GPU; tensor-parallel GPUs share those of a sequence."""
+    return ceil(parallelism.micro_batch * mixture.sequence / parallelism.tensor)
 
 
 def _longest_stage(mixture: Mixture, parallelism: Parallelism) -> int:
@@ -335,7 +376,7 @@ class MoeSpec(Training):
             layout = hierarchical(self.real, self.real.gpus // rails, rails, field)
             # the stage with most layers decides the pace
             all_to_alls = _longest_stage(mixture, self.real)
-            tokens = self.real.micro_batch * mixture.sequence
+            tokens = _gpu_tokens(mixture, self.real)
         else:
             model = load_model(self.model)
             if not isinstance(model, MoeModel):
@@ -373,7 +414,7 @@ class MoeSpec(Training):
             layout = hierarchical(parallelism, fabric.gpus // rails, rails, field)
         p = layout.parallelism
         all_to_alls = _longest_stage(mixture, p)
-        tokens = p.micro_batch * mixture.sequence
+        tokens = _gpu_tokens(mixture, p)
         gpu_experts = max(1, mixture.experts // p.expert)
         return moe_job(mixture, self.label(), layout, all_to_alls, tokens, gpu_experts, self._flops(setting))
 
@@ -387,7 +428,7 @@ class MoeSpec(Training):
         if self.parallelism is not None:
             layout = place(self.parallelism, fabric.domains, fabric.rails, f"{setting.field}.parallelism")
             check_experts(mixture, self.parallelism, f"{setting.field}.parallelism")
-            tokens = self.parallelism.micro_batch * mixture.sequence
+            tokens = _gpu_tokens(mixture, self.parallelism)
         else:
             model = load_model(self.model)
             if isinstance(model, MoeModel):
@@ -445,6 +486,6 @@ class MoeSpec(Training):
             "all_to_alls": Factor(mixture.all_to_alls, self.all_to_alls),
         }
         if self.parallelism is not None:
-            for name in ("expert", "pipeline", "virtual_stages", "data", "micro_batches"):
+            for name in ("expert", "tensor", "pipeline", "virtual_stages", "data", "micro_batches"):
                 shape[name] = Factor(getattr(published, name), getattr(emulated, name))
         return shape

@@ -213,16 +213,21 @@ def moe_traffic(model: Mixture, layout: Layout) -> Traffic:
     p = layout.parallelism
     check_experts(model, p)
     # of all micro-batches of a replica
-    tokens = p.global_batch * model.sequence // p.data
+    tokens = p.global_batch * model.sequence // (p.data * p.tensor)
     exchanged = model.all_to_alls / p.pipeline * model.exchanged_bytes(tokens) / p.expert
     gpu_experts = model.experts // p.expert
-    gpu_static_bytes = FP16_BYTES * model.static_parameters / p.pipeline
+    gpu_static_bytes = FP16_BYTES * model.static_parameters / (p.pipeline * p.tensor)
     gpu_expert_bytes = FP16_BYTES * gpu_experts * model.expert_parameters / p.pipeline
     static = _collective_rings(layout.data_groups, layout.rails, 2 * gpu_static_bytes)
     experts = _collective_rings(layout.expert_copies, layout.rails, 2 * gpu_expert_bytes)
     pairs: dict[str, Pairs | Uniform] = {"EP": Uniform(layout.expert_groups, exchanged)}
+    if p.tensor > 1:
+        # an AllGather and a ReduceScatter around attention, forward and backward
+        gathered = 4 * model.moe_layers / p.pipeline * FP16_BYTES * tokens * p.tensor * model.hidden
+        pairs["TP"] = _merged(_collective_rings(layout.tensor_groups, layout.rails, gathered), layout)
     if p.pipeline > 1:
-        boundaries = _pipeline_transfers(layout, FP16_BYTES * p.micro_batch * model.sequence * model.hidden)
+        boundary_bytes = FP16_BYTES * p.micro_batch * model.sequence * model.hidden / p.tensor
+        boundaries = _pipeline_transfers(layout, boundary_bytes)
         pairs["PP"] = _merged(boundaries, layout)
     pairs["DP"] = _merged([*static, *experts], layout)
     return Traffic(layout.domains, layout.rails, pairs)

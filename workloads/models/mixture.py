@@ -6,7 +6,7 @@ Units: parameters and FLOPs of the whole model; bytes of 16-bit values.
 from dataclasses import dataclass
 from typing import Final
 
-from railyard.core.errors import BadInput, nearest_divisors
+from railyard.core.errors import BadInput, nearest_divisors, nearest_multiples
 from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel, load_model
 from railyard.workloads.models.transformer import Transformer
 from railyard.workloads.placement.layout import Parallelism
@@ -27,6 +27,7 @@ class Mixture:
     layers: int
     moe_layers: int
     hidden: int
+    heads: int
     sequence: int
     experts: int
     experts_per_token: int
@@ -54,6 +55,7 @@ def mixture_of(model: MoeModel | Transformer) -> Mixture:
             layers=model.layers,
             moe_layers=model.moe_layers,
             hidden=model.hidden,
+            heads=model.heads,
             sequence=model.sequence,
             experts=model.experts,
             experts_per_token=model.experts_per_token,
@@ -67,6 +69,7 @@ def mixture_of(model: MoeModel | Transformer) -> Mixture:
         layers=model.layers,
         moe_layers=model.moe_layers,
         hidden=model.hidden,
+        heads=model.heads,
         sequence=model.sequence,
         experts=model.experts,
         experts_per_token=model.experts_per_token,
@@ -88,16 +91,20 @@ def load_mixture(name: str, field: str = "model", sequence: int | None = None) -
 
 
 def check_experts(mixture: Mixture, parallelism: Parallelism, field: str = "parallelism") -> None:
-    """BadInput unless every GPU of an expert-parallel group gets as many experts, and groups aren't tensor-parallel."""
+    """BadInput unless every GPU of an expert-parallel group gets as many experts, and each chunk of a stage a layer."""
     expert = parallelism.expert
     if mixture.experts % expert:
         allowed = f"must divide the {mixture.experts} experts of the model: {nearest_divisors(expert, mixture.experts)}"
         raise BadInput(f"{field}.expert", expert, allowed)
-    if parallelism.tensor > 1:
+    if expert % parallelism.tensor:
         allowed = (
-            f"must be 1 for a mixture of experts, whose groups of experts take its place: data = "
-            f"{parallelism.tensor * parallelism.data} has as many GPUs"
+            f"must be a multiple of tensor = {parallelism.tensor}, since an expert isn't split: "
+            f"{nearest_multiples(expert, parallelism.tensor)}"
         )
+        raise BadInput(f"{field}.expert", expert, allowed)
+    if mixture.heads % parallelism.tensor:
+        nearest = nearest_divisors(parallelism.tensor, mixture.heads)
+        allowed = f"must divide the {mixture.heads} attention heads of the model: {nearest}"
         raise BadInput(f"{field}.tensor", parallelism.tensor, allowed)
     chunks = parallelism.pipeline * parallelism.virtual_stages
     if chunks > mixture.moe_layers:

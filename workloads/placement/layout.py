@@ -27,7 +27,7 @@ Count = Annotated[int, Field(ge=1)]
 class Parallelism(ConfigModel):
     """Rail-only Table III: t, p, d, b, v, and the global batch in sequences.
 
-    `expert`: GPUs that share out the experts of a mixture, consecutive ranks of the data dimension.
+    `expert`: GPUs that share out the experts of a mixture: whole tensor-parallel groups of consecutive data ranks.
     """
 
     tensor: Count
@@ -43,6 +43,11 @@ class Parallelism(ConfigModel):
         return self.tensor * self.pipeline * self.data
 
     @property
+    def expert_data(self) -> int:
+        """Data ranks whose tensor-parallel groups share out the experts; 1 without expert parallelism."""
+        return max(1, self.expert // self.tensor)
+
+    @property
     def micro_batches(self) -> int:
         """m: micro-batches that each pipeline takes in an iteration."""
         return self.global_batch // (self.data * self.micro_batch)
@@ -53,8 +58,14 @@ def check_parallelism(p: Parallelism, domains: int, rails: int, field: str = "pa
 
     An interleaved schedule needs several stages, and a number of micro-batches that is a multiple of these.
     """
-    if p.data % p.expert:
-        allowed = f"must divide data = {p.data}: {nearest_divisors(p.expert, p.data)}"
+    if p.expert > 1 and p.expert % p.tensor:
+        allowed = f"must be a multiple of tensor = {p.tensor}: {nearest_multiples(p.expert, p.tensor)}"
+        raise BadInput(f"{field}.expert", p.expert, allowed)
+    if p.data % p.expert_data:
+        replicas = p.tensor * p.data
+        allowed = f"must divide tensor * data = {replicas}: {nearest_divisors(p.expert, replicas)}"
+        if p.tensor == 1:
+            allowed = f"must divide data = {p.data}: {nearest_divisors(p.expert, p.data)}"
         raise BadInput(f"{field}.expert", p.expert, allowed)
     if p.gpus != domains * rails:
         allowed = f"tensor * pipeline * data is the fabric's {domains} x {rails} = {domains * rails} GPUs"
@@ -117,9 +128,9 @@ def splits(parallelism: Parallelism, rails: int) -> dict[Dimension, Split]:
 
 
 def expert_split(parallelism: Parallelism, rails: int) -> Split:
-    """Return the split of the expert ranks, which fill what tensor parallelism leaves of an HB domain first."""
-    hb = gcd(parallelism.expert, rails // splits(parallelism, rails)["tensor"].hb)
-    return Split(hb, parallelism.expert // hb)
+    """Return the split of the data ranks of an expert group, which fill what tensor parallelism leaves of a domain."""
+    hb = gcd(parallelism.expert_data, rails // splits(parallelism, rails)["tensor"].hb)
+    return Split(hb, parallelism.expert_data // hb)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,13 +158,13 @@ class Layout:
     @property
     def expert_groups(self) -> Numbers:
         """(p t d/e, e): GPUs of a row exchange tokens; the same column of every row of a stage has the same experts."""
-        return self.data_groups.reshape(-1, self.parallelism.expert)
+        return self.gpus.reshape(-1, self.parallelism.expert)
 
     @property
     def expert_copies(self) -> Numbers:
-        """(p t e, d/e): GPUs of a row hold the same experts."""
-        expert = self.parallelism.expert
-        by_stage = self.data_groups.reshape(-1, self.parallelism.data // expert, expert)
+        """(p e, t d/e): GPUs of a row hold the same experts."""
+        p = self.parallelism
+        by_stage = self.gpus.reshape(p.pipeline, -1, p.expert)
         return np.ascontiguousarray(by_stage.transpose(0, 2, 1)).reshape(-1, by_stage.shape[1])
 
     @property
@@ -209,7 +220,7 @@ def hierarchical(parallelism: Parallelism, domains: int, rails: int, field: str 
     p_in = np.where(p // p_hb % 2, p_hb - 1 - p % p_hb, p % p_hb)
     # expert ranks fill a domain before their copies do: that keeps most of an all-to-all in HB domains
     e_hb, e_network = expert_split(parallelism, rails)
-    copy, e = np.divmod(d, parallelism.expert)
+    copy, e = np.divmod(d, parallelism.expert_data)
     copies_hb = d_hb // e_hb
     d_in = e % e_hb + e_hb * (copy % copies_hb)
     d_across = e // e_hb + e_network * (copy // copies_hb)

@@ -169,15 +169,42 @@ def test_stages_exchange_tokens_in_their_own_groups() -> None:
     assert boundary == {(a, b) for low in range(8) for a, b in ((low, low + 8), (low + 8, low))}
 
 
+def test_tensor_ranks_gather_and_exchange_their_parts() -> None:
+    """Two stages of 2 x 4 GPUs: tensor groups of two, and groups of experts of two such groups."""
+    parallelism = {**PIPELINED, "tensor": 2, "data": 4}
+    data = {"kind": "moe", "model": "deepseek-v3", "parallelism": parallelism, "bytes": "1MB", "compute": 0.0}
+    built = build(parse_workload({**data, "all_to_alls": 8}), ONLY, 20_000_000, 240_000_000)
+    schedule = built.schedule
+    exchanged = set[tuple[int, int]]()
+    for _, transfer in schedule.transfers:
+        if schedule.phases[transfer.phase].kind == "EP":
+            exchanged.add((transfer.src, transfer.dst))
+    groups = [range(start, start + 4) for start in (0, 4, 8, 12)]
+    assert exchanged == {pair for group in groups for pair in permutations(group, 2)}
+    names = Counter(phase.name for phase in schedule.phases)
+    # 6 micro-batches at 2 stages, forward and backward: one layer's attention in each
+    assert names["tp-all-gather"] == names["tp-reduce-scatter"] == names["moe-a2a"] / 2 == 24
+    phases = {phase.name: phase for phase in schedule.phases}
+    gather = phases["tp-all-gather"]
+    exchange = phases["moe-a2a"]
+    # 8 experts of a token, over 4 GPUs, and half of the tokens at each GPU; both in proportion to the model's
+    assert gather.data_bytes / exchange.data_bytes == pytest.approx(2 / (8 / 4), rel=1e-6)
+    assert (phases["dp-all-reduce"].x, phases["dp-all-reduce"].y) == (2, 2)
+    assert (phases["dp-experts"].x, phases["dp-experts"].y) == (1, 2)
+
+
 @pytest.mark.parametrize(
-    ("pipeline", "micro_batches", "chunks"), [(1, 1, 1), (1, 3, 1), (2, 4, 1), (4, 6, 1), (2, 4, 2), (4, 8, 3)]
+    ("tensor", "pipeline", "micro_batches", "chunks"),
+    [(1, 1, 1, 1), (1, 1, 3, 1), (1, 2, 4, 1), (1, 4, 6, 1), (1, 2, 4, 2), (1, 4, 8, 3), (2, 2, 4, 2), (4, 1, 3, 1)],
 )
-def test_tasks_of_a_pipeline_take_the_predicted_time(pipeline: int, micro_batches: int, chunks: int) -> None:
+def test_tasks_of_a_pipeline_take_the_predicted_time(
+    tensor: int, pipeline: int, micro_batches: int, chunks: int
+) -> None:
     """The bubble has all-to-alls too. Groups over two or more domains, so that transfers between stages are short."""
-    data = 16 // pipeline
+    data = 16 // (pipeline * tensor)
     batch = micro_batches * data
-    parallelism = {**PIPELINED, "pipeline": pipeline, "data": data, "global_batch": batch, "expert": data}
-    parallelism["virtual_stages"] = chunks
+    parallelism = {**PIPELINED, "pipeline": pipeline, "data": data, "global_batch": batch, "expert": tensor * data}
+    parallelism |= {"virtual_stages": chunks, "tensor": tensor}
     fabric = FabricSpec(kind="rail-only", domains=8, rails=2)
     spec = {"kind": "moe", "model": "deepseek-v3", "parallelism": parallelism, "all_to_alls": 2 * pipeline * chunks}
     built = build(parse_workload({**spec, "bytes": "1MB", "compute": 0.05}), fabric, 100_000_000, 900_000_000)
@@ -228,7 +255,7 @@ def test_messages_of_impossible_mixtures(check_messages: CheckMessages) -> None:
         "dense model": {"model": "llama3-8b"},
         "divided expert": {"parallelism": {**PIPELINED, "data": 3, "expert": 3}},
         "too few replicas": {"parallelism": {**PIPELINED, "expert": 16}},
-        "tensor parallelism": {"parallelism": {**PIPELINED, "tensor": 2, "data": 4}},
+        "parts of tensor groups": {"parallelism": {**PIPELINED, "tensor": 2, "data": 4, "expert": 1}},
         "interleaving": {"parallelism": {**PIPELINED, "virtual_stages": 30, "global_batch": 32}},
         "uneven chunks": {"parallelism": {**PIPELINED, "virtual_stages": 2, "global_batch": 32}, "all_to_alls": 4},
         "half a domain": {"real": {**PIPELINED, "data": 6, "expert": 2}},

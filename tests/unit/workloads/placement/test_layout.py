@@ -51,29 +51,33 @@ def test_any_sizes_become_grids_that_fill_the_domains(t: int, p: int, d: int, da
 
 
 @given(t=SIZES, p=SIZES, e=SIZES, copies=SIZES, data=st.data())
-def test_expert_groups_are_grids_inside_the_data_groups(
-    t: int, p: int, e: int, copies: int, data: st.DataObject
-) -> None:
+def test_expert_groups_are_grids_inside_the_stages(t: int, p: int, e: int, copies: int, data: st.DataObject) -> None:
     n = t * p * e * copies
     rails = data.draw(st.sampled_from([k for k in range(1, n + 1) if n % k == 0]))
-    job = parallel(t, p, e * copies, expert=e)
+    # tensor-parallel groups are whole in a group of experts; without experts a GPU is alone
+    size_of_group = 1 if e == 1 else e * t
+    job = parallel(t, p, e * copies, expert=size_of_group)
     layout = hierarchical(job, n // rails, rails)
     assert sorted(layout.gpus.ravel()) == list(range(n))
-    data_groups = {frozenset(group) for group in layout.data_groups.tolist()}
+    stages = [frozenset(stage) for stage in layout.gpus.reshape(p, -1).tolist()]
     split = expert_split(job, rails)
-    for groups, size in ((layout.expert_groups, e), (layout.expert_copies, copies)):
+    tensor = layout.splits["tensor"]
+    copies_of_group = n // (p * size_of_group)
+    for groups, size in ((layout.expert_groups, size_of_group), (layout.expert_copies, copies_of_group)):
         assert groups.shape == (n // size, size)
         assert sorted(groups.ravel()) == list(range(n))
-        assert all(any(group <= whole for whole in data_groups) for group in map(frozenset, groups.tolist()))
+        assert all(any(group <= stage for stage in stages) for group in map(frozenset, groups.tolist()))
         boxed, rest = grids(groups, rails)
         assert not rest.size
         assert len(boxed) == 1
-    assert grids(layout.expert_groups, rails)[0][0].shape[1:] == (split.network, split.hb)
+    if e > 1:
+        shape = (split.network * tensor.network, split.hb * tensor.hb)
+        assert grids(layout.expert_groups, rails)[0][0].shape[1:] == shape
     # an expert group and a group of copies share one GPU at most: each copy of an expert is in a group of its own
     copy_of = np.empty(n, dtype=int)
     for number, group in enumerate(layout.expert_copies):
         copy_of[group] = number
-    assert all(len(set(row)) == e for row in copy_of[layout.expert_groups].tolist())
+    assert all(len(set(row)) == size_of_group for row in copy_of[layout.expert_groups].tolist())
 
 
 def test_64_experts_on_nvl72_take_8_gpus_of_8_domains() -> None:
@@ -176,7 +180,9 @@ def test_messages_of_parallelism_that_does_not_fit(check_messages: CheckMessages
         {"global_batch": 18},
         {"virtual_stages": 2, "global_batch": 12},
         {"pipeline": 1, "data": 4, "virtual_stages": 2},
-        {"expert": 4},
+        {"expert": 3, "tensor": 1, "data": 8, "global_batch": 32},
+        {"expert": 6},
+        {"expert": 16},
     )
     calls: dict[str, Callable[[], object]] = {}
     for change in changes:
