@@ -8,6 +8,7 @@ payload a second.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -60,6 +61,20 @@ class Routes:
         """The flows that cross any port, as a mask."""
         crossing: NDArray[np.bool_] = self.shares.sum(axis=1) > 0
         return crossing
+
+    @cached_property
+    def groups(self) -> Numbers:
+        """The group of each flow: flows of different groups have no port in common, nor any flow between them."""
+        label = np.arange(len(self.crossed))
+        while True:
+            least = np.full(len(self.rates), len(label))
+            np.minimum.at(least, self.crossed.ravel(), np.repeat(label, self.crossed.shape[1]))
+            # fillers join nothing
+            least[-1] = len(label)
+            joined = np.minimum(label, least[self.crossed].min(axis=1))
+            if np.array_equal(joined, label):
+                return label
+            label = joined
 
     def number(self, port: Port) -> int:
         """Return the number of a port. ValueError if no flow could cross it."""

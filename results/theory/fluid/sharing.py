@@ -21,25 +21,28 @@ def max_min(routes: Routes, flows: Numbers, port_rates: Amounts) -> Amounts:
     rates = np.zeros(len(flows))
     free = port_rates.copy()
     pending = np.arange(len(flows))
+    # a row for each hop: NumPy reduces a few long rows faster than many short ones
+    crossed = np.ascontiguousarray(routes.crossed[flows].T)
+    shares = np.ascontiguousarray(routes.shares[flows].T)
     while len(pending):
-        crossed = routes.crossed[flows[pending]]
-        shares = routes.shares[flows[pending]]
         weights = np.bincount(crossed.ravel(), shares.ravel(), len(free))
         # what each pending flow would get if all of a port were shared among them now
         level = np.full(len(free), np.inf)
         np.divide(free, weights, out=level, where=weights > 0)
         # fillers have infinite rates, and so infinite levels
-        least = level[crossed].min(axis=1)
+        least = level[crossed].min(axis=0)
         neighbour = np.full(len(free), np.inf)
-        np.minimum.at(neighbour, crossed.ravel(), np.repeat(least, crossed.shape[1]))
+        np.minimum.at(neighbour, crossed.ravel(), np.tile(least, len(crossed)))
         # a port with a neighbour that fills earlier has to wait: flows there will take less of it
         is_full = level <= neighbour * EQUAL
         is_full[-1] = False
-        is_fixed = is_full[crossed].any(axis=1)
+        is_fixed = is_full[crossed].any(axis=0)
         rates[pending[is_fixed]] = least[is_fixed]
-        used = shares[is_fixed] * least[is_fixed][:, None]
-        taken = np.bincount(crossed[is_fixed].ravel(), used.ravel(), len(free))
+        pending = pending[~is_fixed]
+        used = shares[:, is_fixed] * least[is_fixed]
+        taken = np.bincount(crossed[:, is_fixed].ravel(), used.ravel(), len(free))
         # rounding may take slightly more than there is
         free = np.maximum(0.0, free - taken)
-        pending = pending[~is_fixed]
+        crossed = crossed[:, ~is_fixed]
+        shares = shares[:, ~is_fixed]
     return rates

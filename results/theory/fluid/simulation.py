@@ -161,7 +161,8 @@ class _Simulation:
         self._remaining = np.zeros(count)
         self._since_s = np.zeros(count)
         self._finish_s = np.full(count, inf)
-        self._is_stale = False
+        # of each group of flows: whether its rates have to be computed anew
+        self._is_stale = np.zeros(count, dtype=bool)
         self._port_rates = routes.rates.copy()
         self._rates_of_flows: dict[bytes, Amounts] = {}
         self._pieces: list[tuple[Numbers, Amounts, Amounts, Amounts]] = []
@@ -173,8 +174,7 @@ class _Simulation:
         """Go from event to event until nothing more happens."""
         while True:
             self._begin_ready()
-            if self._is_stale:
-                self._share()
+            self._share()
             # whichever comes first: a transfer that has left, a timer, a change of a rate
             next_s = float(self._finish_s.min(initial=inf))
             if self._timers:
@@ -221,12 +221,15 @@ class _Simulation:
         self._rate[flow] = 0.0
         self._remaining[flow] = self._bytes[task]
         self._since_s[flow] = self.now_s
-        self._is_stale = True
+        self._is_stale[self._routes.groups[flow]] = True
 
     def _share(self) -> None:
-        """Give all transfers under way their fair rates."""
-        self._is_stale = False
-        flows = np.flatnonzero(self._task >= 0)
+        """Give the transfers under way of stale groups their fair rates."""
+        # what began or ended elsewhere makes no difference to a group
+        flows = np.flatnonzero((self._task >= 0) & self._is_stale[self._routes.groups])
+        self._is_stale[:] = False
+        if not len(flows):
+            return
         # iterations repeat the same sets of flows
         key = flows.tobytes()
         rates = self._rates_of_flows.get(key)
@@ -262,7 +265,7 @@ class _Simulation:
             return
         self._end_pieces(flows)
         self._finish_s[flows] = inf
-        self._is_stale = True
+        self._is_stale[self._routes.groups[flows]] = True
         tasks = self._task[flows].tolist()
         self._task[flows] = -1
         for flow, task in zip(flows.tolist(), tasks, strict=True):
@@ -296,4 +299,4 @@ class _Simulation:
             self._port_rates[number] = change.factor * self._routes.rates[number]
             # they were fair for the rates of ports until now
             self._rates_of_flows.clear()
-            self._is_stale = True
+            self._is_stale[:] = True
