@@ -19,6 +19,7 @@ PASSES: Final = 3
 class Mixture:
     """A transformer of which `moe_layers` of the layers send each token to `experts_per_token` of `experts` experts.
 
+    `expert_hidden`: values of a token that are sent to an expert.
     `static_parameters`: what every data-parallel rank has a copy of: all but the routed experts.
     `expert_parameters`: of one routed expert, in all MoE layers together.
     `token_flops`: of one token, forward and backward, without recomputation.
@@ -28,6 +29,7 @@ class Mixture:
     moe_layers: int
     hidden: int
     heads: int
+    expert_hidden: int
     sequence: int
     experts: int
     experts_per_token: int
@@ -45,7 +47,7 @@ class Mixture:
 
         A token is sent once to each of its experts, also where one GPU has two of them.
         """
-        return FP16_BYTES * tokens * self.experts_per_token * self.hidden
+        return FP16_BYTES * tokens * self.experts_per_token * self.expert_hidden
 
 
 def mixture_of(model: MoeModel | Transformer) -> Mixture:
@@ -56,6 +58,7 @@ def mixture_of(model: MoeModel | Transformer) -> Mixture:
             moe_layers=model.moe_layers,
             hidden=model.hidden,
             heads=model.heads,
+            expert_hidden=model.hidden,
             sequence=model.sequence,
             experts=model.experts,
             experts_per_token=model.experts_per_token,
@@ -70,6 +73,7 @@ def mixture_of(model: MoeModel | Transformer) -> Mixture:
         moe_layers=model.moe_layers,
         hidden=model.hidden,
         heads=model.heads,
+        expert_hidden=model.expert_hidden,
         sequence=model.sequence,
         experts=model.experts,
         experts_per_token=model.experts_per_token,

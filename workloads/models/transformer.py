@@ -6,7 +6,7 @@ traffic count from these. Units: parameters and values are counts, FLOPs count a
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, ClassVar, Final, Literal, Self
 
@@ -44,11 +44,60 @@ class LatentAttention(ConfigModel):
     value_size: Count
 
 
+class StateSpace(ConfigModel):
+    """State-space mixers in place of attention (Dao and Gu 2024, Transformers are SSMs: Mamba-2).
+
+    heads, head_size: heads, and the values of each
+    groups: groups of heads with the same input and output matrices
+    state_size: values of the state for each value of a head
+    kernel: tokens of the convolution before the scan
+    chunk: tokens that are scanned by matmuls at once
+    """
+
+    heads: Count
+    head_size: Count
+    groups: Count = 1
+    state_size: Count
+    kernel: Count = 4
+    chunk: Count = 128
+
+    @property
+    def width(self) -> int:
+        """Values of a token, all heads together."""
+        return self.heads * self.head_size
+
+    @property
+    def convolved(self) -> int:
+        """Values of a token that are convolved: of the heads, and of the input and output matrices."""
+        return self.width + 2 * self.groups * self.state_size
+
+    @property
+    def projected(self) -> int:
+        """Values of a token after the first projection: gate, what is convolved, and a time step for each head."""
+        return self.width + self.convolved + self.heads
+
+    @property
+    def scan_flops(self) -> int:
+        """FLOPs of one token's forward scan: in its chunk, into the chunk's state, and from the state before."""
+        in_chunk = 2 * self.chunk * (self.groups * self.state_size + self.width)
+        return in_chunk + 4 * self.width * self.state_size
+
+    @property
+    def kept_values(self) -> int:
+        """16-bit values of a token for the backward pass: convolved, scanned, a share of a chunk's 32-bit state."""
+        return self.convolved + self.width + 2 * self.width * self.state_size // self.chunk
+
+    @property
+    def small_parameters(self) -> int:
+        """Parameters outside of the two projections."""
+        return (self.kernel + 1) * self.convolved + 3 * self.heads + self.width
+
+
 @dataclass(frozen=True, slots=True)
 class LayerKind:
     """The layers of one kind. Every figure is of one layer, of the whole model (not of a GPU's part).
 
-    name: `dense`, `moe`, `dense, window 128` or `moe, window 128`
+    name: `dense`, `moe`, `dense, window 128`, `moe, window 128`, `moe, state space` or `attention`
     layers: how many there are
     moe: whether the MLP is replaced by experts
     window: tokens that a token attends to, itself included; None for all before it
@@ -69,6 +118,8 @@ class LayerKind:
     replicated_parameters: those of `static_parameters` that tensor parallelism does not split (norms, router, and
         latent attention's projections to the compressed vectors)
     matmul_parameters: weights that a token is multiplied by, those of its routed experts included
+    scan_flops: FLOPs of a token's forward scan where a state space takes attention's place; 0 elsewhere
+    kept_values: values of a token that such a mixer keeps beside those of its projections
     """
 
     name: str
@@ -94,6 +145,8 @@ class LayerKind:
     experts_per_token: int
     replicated_parameters: int
     matmul_parameters: int
+    scan_flops: int = 0
+    kept_values: int = 0
 
     @property
     def static_parameters(self) -> int:
@@ -128,6 +181,8 @@ class LayerKind:
             Eq. 7); a window counts on both sides of a token then. Backward takes twice as many; a fused kernel computes
             the scores once more (2.5 times).
         """
+        if self.scan_flops:
+            return sequence * self.scan_flops
         pairs = self.attention_pairs(sequence)
         if not causal:
             pairs = 2 * pairs - sequence
@@ -169,7 +224,10 @@ class Transformer(ConfigModel):
     groups_per_token: Count = Field(default_factory=lambda data: data.get("expert_groups", 1))
     dense_layers: CountOrZero = 0
     moe_every: Count = 1
+    expert_hidden: Count = Field(default_factory=lambda data: data.get("hidden", 1))
     latent_attention: LatentAttention | None = None
+    state_space: StateSpace | None = None
+    attention_layers: CountOrZero = 0
     window: Count | None = None
     full_attention_every: Count | None = None
     fused_attention: bool = True
@@ -198,6 +256,14 @@ class Transformer(ConfigModel):
         for field in ("experts_per_token", "shared_experts", "dense_layers"):
             if getattr(self, field) and not self.experts:
                 raise field_error(field, getattr(self, field), "must be 0 without experts")
+        return self
+
+    @model_validator(mode="after")
+    def _check_mixers(self) -> Self:
+        if self.attention_layers and not self.state_space:
+            raise field_error("attention_layers", self.attention_layers, "must be 0 without a state_space")
+        if self.attention_layers > self.layers:
+            raise field_error("attention_layers", self.attention_layers, f"must be at most the {self.layers} layers")
         if self.full_attention_every and not self.window:
             raise field_error("full_attention_every", self.full_attention_every, "needs a window")
         return self
@@ -292,25 +358,68 @@ class Transformer(ConfigModel):
         """For each layer from the input on, the index of its kind in `layer_kinds`: for stages that aren't equal."""
         return _count_layers(self)[1]
 
-    def kind_of(self, layer: int) -> tuple[bool, int | None]:
-        """Return whether a layer (counted from 0) has experts, and its window."""
+    def kind_of(self, layer: int) -> tuple[bool, int | None, bool]:
+        """Return whether a layer (counted from 0) has experts, its window, and whether it is attention alone."""
+        # spread evenly over all layers
+        before = layer * self.attention_layers // self.layers
+        if (layer + 1) * self.attention_layers // self.layers > before:
+            return False, self.window, True
         moe_number = layer - self.dense_layers + 1
         moe = self.experts > 0 and moe_number > 0 and moe_number % self.moe_every == 0
         attends_to_all = self.full_attention_every is not None and (layer + 1) % self.full_attention_every == 0
-        return moe, None if attends_to_all else self.window
+        return moe, None if attends_to_all else self.window, False
 
-    def count_layer(self, moe: bool, window: int | None, layers: int) -> LayerKind:
-        """Count a layer of a kind."""
+    def count_layer(self, moe: bool, window: int | None, alone: bool, layers: int) -> LayerKind:
+        """Count a layer of a kind. `alone`: attention without an MLP, in a model with state spaces."""
+        kind = self._count_attention_layer(moe, window, layers)
+        projections, _ = self._attention_parameters()
+        if alone:
+            norms = kind.norm_parameters // 2
+            return replace(
+                kind,
+                name="attention",
+                mlp_width=0,
+                mlp_parameters=0,
+                norm_parameters=norms,
+                replicated_parameters=kind.replicated_parameters - norms,
+                matmul_parameters=projections,
+            )
+        space = self.state_space
+        if space is None:
+            return kind
+        space_projections = self.hidden * (space.projected + space.width)
+        return replace(
+            kind,
+            name=f"{kind.name}, state space",
+            window=None,
+            heads=space.heads,
+            query_width=space.projected,
+            key_width=0,
+            value_width=0,
+            attention_width=space.width,
+            latent_width=0,
+            score_size=0,
+            value_size=0,
+            attention_parameters=space_projections + space.small_parameters,
+            matmul_parameters=kind.matmul_parameters - projections + space_projections,
+            scan_flops=space.scan_flops,
+            kept_values=space.kept_values,
+        )
+
+    def _count_attention_layer(self, moe: bool, window: int | None, layers: int) -> LayerKind:
+        """Count a layer with attention and an MLP."""
         latent = self.latent_attention
         score_size = self.head_size + (latent.rope_size if latent else 0)
         value_size = latent.value_size if latent else self.head_size
         kv_heads = self.heads if latent else self.kv_heads
         attention_width = self.heads * value_size
         projections, replicated = self._attention_parameters()
-        expert_matrices = self._mlp_matrices(self.expert_ffn)
+        expert_matrices = self._mlp_matrices(self.expert_ffn) * self.expert_hidden // self.hidden
         name = "moe" if moe else "dense"
         if moe:
-            static_matrices = self.shared_experts * expert_matrices
+            static_matrices = self.shared_experts * self._mlp_matrices(self.expert_ffn)
+            if self.expert_hidden != self.hidden:
+                static_matrices += 2 * self.hidden * self.expert_hidden
             static_biases = self.shared_experts * self._mlp_biases(self.expert_ffn)
             router = self.hidden * self.experts
             active_matrices = static_matrices + router + self.experts_per_token * expert_matrices
@@ -398,5 +507,5 @@ def _count_layers(model: Transformer) -> tuple[tuple[LayerKind, ...], tuple[int,
     kinds = list(map(model.kind_of, range(model.layers)))
     counts = Counter(kinds)
     order = list(counts)
-    layer_kinds = tuple(model.count_layer(moe, window, layers) for (moe, window), layers in counts.items())
+    layer_kinds = tuple(model.count_layer(*kind, layers) for kind, layers in counts.items())
     return layer_kinds, tuple(map(order.index, kinds))

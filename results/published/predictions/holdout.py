@@ -33,7 +33,7 @@ REASONS: Final = {
 
 
 def figure() -> Figure:
-    """Every row of measured.csv. Rows of models that aren't transformers have no prediction."""
+    """Every row of measured.csv."""
     steps = predicted_steps()
     by_row = {id(step.row): step for step in steps}
     cells = [_cells(row, by_row.get(id(row))) for row in measured_steps()]
@@ -77,14 +77,12 @@ def _notes(steps: Sequence[PredictedStep], regimes: Sequence[Errors]) -> list[st
     """Return the errors by regime, platform and number format, and how often intervals hold the measured time."""
     held_out = [step for step in steps if not step.row.fitted]
     inside = sum(step.is_inside for step in held_out)
-    missing = len(measured_steps()) - len(steps)
     notes = [_sentence(errors) for errors in regimes]
     notes += [_sentence(errors) for errors in errors_by(held_out, _platform_and_precision)]
     notes.append(
         f"intervals are to hold {COVERAGE:.0%} of measured times; they hold {inside} of the {len(held_out)} held out "
         f"({inside / len(held_out):.0%}), each judged by rows of other models"
     )
-    notes.append(f"{missing} rows of hybrids with state-space layers (Nemotron 3) have no prediction")
     return notes
 
 

@@ -93,7 +93,7 @@ def expert_s(model: Transformer, hardware: Hardware, s: Strategies) -> FloatArra
     domains = s.expert / inside
     groups = (model.expert_groups, model.groups_per_token)
     other_domains = np.array([(count - 1) * domain_share(int(count), copies, *groups) for count in domains])
-    token_bytes = BYTES * model.hidden
+    token_bytes = BYTES * model.expert_hidden
     rail_s = tokens * token_bytes * other_domains / hardware.rail_rate
     hb_s = tokens * token_bytes * copies * (inside - 1) / inside / hardware.hb_rate
     return np.asarray(4 * model.moe_layers / s.pipeline * (rail_s + hb_s))

@@ -105,9 +105,9 @@ def _quantized_values(model: Transformer, kind: LayerKind) -> int:
     attention = model.hidden + kind.query_width + kind.key_width + kind.value_width
     projection = kind.attention_width + model.hidden
     # a token's copy for each expert is quantized on its own
-    copies = max(1, kind.experts_per_token)
+    copied = kind.experts_per_token * model.expert_hidden or model.hidden
     inner = (3 if kind.gated else 2) * kind.mlp_width
-    return attention + projection + 2 * copies * model.hidden + inner
+    return attention + projection + 2 * copied + inner
 
 
 @dataclass(frozen=True)
@@ -138,10 +138,11 @@ def stored_bytes(model: Transformer, kind: LayerKind, recipe: Recipe, s: Strateg
     masks = 0 if model.fused_attention else 2 * h
     # inputs of the norms, of attention and of the MLP
     replicated = BYTES * (model.layer_norms + 2) * h + masks
-    attention = BYTES * (kind.query_width + kind.key_width + kind.value_width + kind.attention_width)
+    projected = kind.query_width + kind.key_width + kind.value_width + kind.attention_width
+    attention = BYTES * (projected + kind.kept_values)
     # inputs of the projections to attention and of the MLP
     inner = BYTES * (3 if kind.gated else 2) * kind.mlp_width
-    permuted = BYTES * 2 * kind.experts_per_token * h
+    permuted = BYTES * 2 * kind.experts_per_token * model.expert_hidden
     if recipe.sequence_parallel:
         other = (replicated + attention + inner + permuted) / s.tensor
     else:

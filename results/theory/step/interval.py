@@ -18,8 +18,8 @@ from railyard.results.theory.step.holdout.rows import MeasuredStep, measured_ste
 from railyard.workloads.models.transformer import Transformer
 
 COVERAGE: Final = 0.8
-TAIL: Final = 0.085
-"""Share of rows beyond each bound. Half of what `COVERAGE` leaves would hold 77% of the rows of a model left out."""
+TAIL: Final = (1 - COVERAGE) / 2
+"""Share of rows beyond each bound."""
 MIN_MODELS: Final = 5
 GENERATIONS: Final = {
     "a100": "A100",

@@ -49,7 +49,7 @@ class MeasuredStep:
 
     @cached_property
     def can_be_predicted(self) -> bool:
-        """True if Railyard has the model's shape. Hybrids of attention and state-space layers are not transformers."""
+        """True if Railyard has the model's shape."""
         return bool(self["shape"]) or self["model"] in model_names()
 
     @property

@@ -132,6 +132,8 @@ EDITS: Final[dict[str, tuple[str, str, str]]] = {
     "shared experts of a dense model": ("llama3-8b", "gated: true", "gated: true\nshared_experts: 1"),
     "groups that don't divide the experts": ("deepseek-v3", "expert_groups: 8", "expert_groups: 7"),
     "more groups a token than groups": ("deepseek-v3", "groups_per_token: 4", "groups_per_token: 9"),
+    "attention alone without a state space": ("llama3-8b", "gated: true", "gated: true\nattention_layers: 2"),
+    "more attention layers than layers": ("nemotron3-nano", "attention_layers: 6", "attention_layers: 30"),
     "full attention of a model without a window": ("gpt-oss-120b", "window: 128\n", ""),
     "latent attention without its rank": ("deepseek-v3", "kv_rank: 512, ", ""),
     "more dense layers than layers": ("deepseek-v3", "dense_layers: 3", "dense_layers: 62"),

@@ -238,6 +238,7 @@ MOE: Final = yaml_of("moe-1.3b-128")
 DEEPER_MOE: Final[Plain] = {**MOE, "layers": 48, "parameters": 53_700_000_000}
 DEEPSEEK: Final = yaml_of("deepseek-v3")
 LLAMA: Final = yaml_of("llama3-70b")
+HYBRID: Final = yaml_of("nemotron3-super")
 WINDOWED: Final = yaml_of("gpt-oss-120b")
 H100: Final[Plain] = PLATFORMS["h100"].model_dump()
 
@@ -387,6 +388,9 @@ ROWS: Final = (
     Row(Transformer, "dense_layers", 10, "less", counted, DEEPSEEK),
     Row(Transformer, "moe_every", 2, "less", counted, DEEPSEEK),
     Row(Transformer, "latent_attention", None, "differs", counted, DEEPSEEK),
+    Row(Transformer, "expert_hidden", 512, "less", token_flops, HYBRID),
+    Row(Transformer, "state_space", None, "differs", counted, {**HYBRID, "attention_layers": 0}),
+    Row(Transformer, "attention_layers", 12, "less", counted, HYBRID),
     Row(Transformer, "window", 64, "less", token_flops, WINDOWED),
     Row(Transformer, "full_attention_every", 4, "less", token_flops, WINDOWED),
     Row(Transformer, "fused_attention", False, "more", step_s, LLAMA),

@@ -26,6 +26,7 @@ ACTIVE = {
     "mixtral-8x7b": 12.9e9,
     "mixtral-8x22b": 39e9,
     "qwen3-235b-a22b": 22e9,
+    "nemotron3-super": 12e9,
 }
 """As published, and published with three digits at most."""
 TRANSFORMERS = [name for name in model_names() if isinstance(load_model(name), Transformer)]
@@ -104,3 +105,28 @@ def test_copy_with_another_value_is_counted_anew() -> None:
     model = load_transformer("deepseek-v3")
     assert [kind.layers for kind in model.layer_kinds] == [3, 58]
     assert [kind.layers for kind in model.model_copy(update={"layers": 31}).layer_kinds] == [3, 28]
+
+
+def test_hybrids_have_state_spaces_and_attention() -> None:
+    """Nemotron 3 Nano: 23 Mamba-2 and 23 MoE layers in pairs, 6 of attention; 31.6 B parameters (its model card)."""
+    model = load_transformer("nemotron3-nano")
+    pairs, attention = model.layer_kinds
+    assert (pairs.layers, attention.layers) == (23, 6)
+    assert model.all_parameters == pytest.approx(31.6e9, rel=1e-3)
+    # in_proj gives gate, x, B and C of 8 groups, and a step for each head; out_proj takes 64 x 64 values
+    projections = 2688 * (2 * 4096 + 2 * 8 * 128 + 64 + 4096)
+    assert pairs.attention_parameters - projections == 5 * 6144 + 3 * 64 + 4096
+    assert attention.matmul_parameters == 2688 * 128 * (32 + 2 + 2 + 32)
+    # a scan costs every token the same, attention each one more
+    assert pairs.attention_flops(16384) == 2 * pairs.attention_flops(8192)
+    assert attention.attention_flops(16384) == 4 * attention.attention_flops(8192)
+    assert model.layer_sequence.count(1) == 6
+    assert model.layer_sequence[-1] == 1
+
+
+def test_latent_experts_have_projections() -> None:
+    model = load_transformer("nemotron3-super")
+    plain = model.model_copy(update={"expert_hidden": model.hidden})
+    (latent, _), (full, _) = (each.layer_kinds for each in (model, plain))
+    assert latent.expert_parameters * 4 == full.expert_parameters
+    assert latent.mlp_parameters - full.mlp_parameters == 2 * 4096 * 1024

@@ -88,6 +88,6 @@ def test_jobs_beyond_all_measured_steps_are_named() -> None:
     # dense models were measured with longer sequences, more GPUs and FSDP
     sharding, sequence, gpus, parameters = outside("h100", "fp8", "kimi-k2", 16384, 2048, is_fsdp=True)
     assert "mixture of experts on h100 with FSDP" in sharding
-    assert "4,096" in sequence
+    assert "8,192" in sequence
     assert "1,024" in gpus
     assert "671 B" in parameters
