@@ -59,13 +59,14 @@ class CombinedSchedule:
     @cached_property
     def job_of_task(self) -> Numbers:
         """The number of the job of each task."""
-        return np.repeat([block.job for block in self.blocks], [block.end - block.first for block in self.blocks])
+        blocks = np.array(self.blocks, dtype=np.int64).reshape(-1, len(Block._fields))
+        return np.repeat(blocks[:, 0], blocks[:, 4] - blocks[:, 2])
 
     @cached_property
     def iteration_of_task(self) -> Numbers:
         """The iteration of each task, from 0."""
-        sizes = [block.end - block.first for block in self.blocks]
-        return np.repeat([block.iteration for block in self.blocks], sizes)
+        blocks = np.array(self.blocks, dtype=np.int64).reshape(-1, len(Block._fields))
+        return np.repeat(blocks[:, 1], blocks[:, 4] - blocks[:, 2])
 
     @cached_property
     def is_gate(self) -> npt.NDArray[np.bool_]:
@@ -111,6 +112,7 @@ def combined(jobs: Sequence[PlacedJob], name: str = "jobs") -> CombinedSchedule:
     blocks: list[Block] = []
     first = 0
     for number, job in enumerate(jobs):
+        # iterations differ in their numbers alone, so the work per task is done once
         template = _Template.of(job.schedule)
         for iteration in range(job.iterations):
             gate_s = job.compute_s + (job.start_s if iteration == 0 else 0.0)

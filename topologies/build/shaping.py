@@ -58,18 +58,19 @@ def idle_credit_s(rate_bps: int, mtu: int, packet_s: float = PACKET_S, burst_s: 
 def htb_commands(interface: str, rate_bps: int, mtu: int) -> str:
     """Return lines for `tc -batch` that shape what leaves an interface."""
     root = f"qdisc add dev {interface} root handle 1: htb default 1\n"
-    return root + _htb_class(interface, 1, rate_bps, rate_bps, mtu)
+    return root + htb_class_command(interface, 1, rate_bps, rate_bps, mtu)
 
 
-def _htb_class(
+def htb_class_command(
     interface: str,
-    number: int,
+    number: int | str,
     rate_bps: int,
     ceil_bps: int,
     mtu: int,
     parent: str = "1:",
     credit: Callable[[int, int], int] = burst_bytes,
 ) -> str:
+    """Return the line of `tc -batch` that adds a class. `number`: as tc reads it, in hexadecimal."""
     bursts = f"burst {credit(rate_bps, mtu)}b cburst {credit(ceil_bps, mtu)}b"
     return (
         f"class add dev {interface} parent {parent} classid 1:{number} htb rate {rate_bps}bit ceil {ceil_bps}bit"
@@ -88,9 +89,9 @@ def shared_htb_commands(interface: str, rate_bps: int, reserved_bps: int, udp_po
     """Return the same, with `reserved_bps` of it guaranteed to a UDP port; others may use what that leaves."""
     return (
         f"qdisc add dev {interface} root handle 1: htb default 10\n"
-        + _htb_class(interface, 1, rate_bps, rate_bps, mtu)
-        + _htb_class(interface, 10, max(1000, rate_bps - reserved_bps), rate_bps, mtu, "1:1")
-        + _htb_class(interface, 20, reserved_bps, rate_bps, mtu, "1:1")
+        + htb_class_command(interface, 1, rate_bps, rate_bps, mtu)
+        + htb_class_command(interface, 10, max(1000, rate_bps - reserved_bps), rate_bps, mtu, "1:1")
+        + htb_class_command(interface, 20, reserved_bps, rate_bps, mtu, "1:1")
         + _udp_filter(interface, udp_port, 20)
     )
 
@@ -109,7 +110,7 @@ def heartbeat_lane_commands(interface: str, mtu: int) -> str:
     A class beside the others and not below them: nothing of theirs is taken down or changed, and what heartbeats take
     comes on top of the link's rate.
     """
-    lane = _htb_class(interface, _HEARTBEAT_CLASS, HEARTBEAT_BPS, HEARTBEAT_BPS, mtu, credit=control_burst_bytes)
+    lane = htb_class_command(interface, _HEARTBEAT_CLASS, HEARTBEAT_BPS, HEARTBEAT_BPS, mtu, credit=control_burst_bytes)
     return lane + _udp_filter(interface, HEARTBEAT_PORT, _HEARTBEAT_CLASS, f"prio {_HEARTBEAT_PRIORITY} ")
 
 

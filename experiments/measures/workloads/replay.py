@@ -214,7 +214,7 @@ def _record(
     run.events.append(Event(done.start_ns, "workload", "started", interval.as_dict()))
     finished = {**interval.as_dict(), "broken": list(done.broken)}
     run.events.append(Event(done.end_ns, "workload", "finished", finished))
-    run.flows.extend(_flows(session, workload.schedule, interval, done))
+    run.flows.extend(flows_of(session, workload.schedule, interval, done))
     run.bytes.append(_byte_check(session, workload.schedule, interval, done, counted))
     run.rows(WAITS).extend(_waits(session, workload.schedule, interval, done))
     if times:
@@ -259,7 +259,7 @@ def _times(workload: Workload, done: Replay) -> dict[str, float]:
     return times
 
 
-def _flows(session: FabricSession, schedule: Schedule, interval: IntervalId, done: Replay) -> Iterator[Flow]:
+def flows_of(session: FabricSession, schedule: Schedule, interval: IntervalId, done: Replay) -> Iterator[Flow]:
     """Yield one flow per transfer. A corrupt transfer counts as not delivered."""
     names = [gpu.name for gpu in session.plan.gpus]
     operations = [operation_of(phase) for phase in schedule.phases]

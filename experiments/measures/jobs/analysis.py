@@ -1,0 +1,98 @@
+"""Jobs of a run: a row for each job on a fabric, over all repeats."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from statistics import median
+
+from railyard.core.records import IntervalId
+from railyard.experiments.measures.jobs.records import (
+    ALONE,
+    JOB_LINKS,
+    JOB_RUNS,
+    JOB_SLOWDOWN,
+    TOGETHER,
+    JobRun,
+)
+from railyard.results.analysis.aggregate import grouped
+from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.runs.records import Measurement, Run, Verdict, worst_verdict
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """Medians over the repeats of a job on a fabric; `slow_downs`: of each repeat. `shared_bytes`: on shared links."""
+
+    fabric: str
+    job: str
+    placement: str
+    gpus: tuple[str, ...]
+    iterations: int
+    alone_s: float
+    together_s: float
+    slow_downs: tuple[float, ...]
+    slow_down_predicted: float | None
+    waiting_share: float
+    shared_bytes: int
+    verdict: Verdict
+
+    @property
+    def slow_down(self) -> float | None:
+        """The median slow-down; None if it isn't known."""
+        return median(self.slow_downs) if self.slow_downs else None
+
+    @property
+    def gpus_text(self) -> str:
+        """The first GPUs, and how many there are."""
+        if len(self.gpus) <= 4:
+            return " ".join(self.gpus)
+        return f"{self.gpus[0]} ... {self.gpus[-1]} ({len(self.gpus)})"
+
+
+def job_rows(analysis: Analysis) -> list[JobRow]:
+    """Return the rows in the order in which the jobs ran."""
+    rows: list[JobRow] = []
+    for (fabric, policy, job), runs in grouped(analysis.run.rows(JOB_RUNS), "fabric", "policy", "job").items():
+        by_mode: defaultdict[str, list[JobRun]] = defaultdict(list)
+        for run in runs:
+            by_mode[run.mode].append(run)
+        alone = by_mode[ALONE]
+        together = by_mode[TOGETHER]
+        # a run that ended early may have either without the other
+        if alone and together:
+            rows.append(_row(analysis, analysis.labels.get((fabric, policy), fabric), job, alone, together))
+    return rows
+
+
+def _row(analysis: Analysis, label: str, job: str, alone: list[JobRun], together: list[JobRun]) -> JobRow:
+    intervals = {run.interval for run in together}
+    slow_downs = _slow_downs(analysis.run, job, intervals)
+    verdicts: list[Verdict] = []
+    for run in (*alone, *together):
+        verdicts.append(analysis.judgement.intervals.get(run.interval, "ok"))
+    shared_bytes = 0
+    for link in analysis.run.rows(JOB_LINKS):
+        if link.job == job and link.interval == together[0].interval and link.shared_s > 0:
+            shared_bytes += link.bytes
+    return JobRow(
+        fabric=label,
+        job=job,
+        placement=together[0].placement,
+        gpus=tuple(together[0].gpus.split()),
+        iterations=together[0].iterations,
+        alone_s=median(run.iteration_s for run in alone),
+        together_s=median(run.iteration_s for run in together),
+        slow_downs=tuple(row.value for row in slow_downs),
+        slow_down_predicted=slow_downs[0].predicted if slow_downs else None,
+        waiting_share=median(run.waiting_share for run in together),
+        shared_bytes=shared_bytes,
+        verdict=worst_verdict(verdicts),
+    )
+
+
+def _slow_downs(run: Run, job: str, intervals: set[IntervalId]) -> list[Measurement]:
+    """Return the slow-downs of a job in these intervals."""
+    rows: list[Measurement] = []
+    for row in run.measurements:
+        if row.metric == JOB_SLOWDOWN and row.phase == job and row.interval in intervals:
+            rows.append(row)
+    return rows

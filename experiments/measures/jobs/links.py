@@ -1,0 +1,140 @@
+"""Links that pairs of GPUs cross on a fabric, and how jobs use them by the measured times of their transfers."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from railyard.core.records import IntervalId
+from railyard.experiments.measures.jobs.records import JobLink, LinkSharing
+from railyard.results.theory.fluid.routes import Port
+from railyard.results.theory.fluid.simulation import FluidRun, Pieces
+from railyard.results.theory.fluid.usage import PortUse, Sharing, port_uses, shared_times
+from railyard.topologies.addresses import Gpu, Pair
+from railyard.topologies.fabric_kinds import End
+from railyard.topologies.plan import Plan
+from railyard.workloads.combined import CombinedSchedule
+from railyard.workloads.matrix.traffic_matrix import ways
+from railyard.workloads.schedule import Schedule
+
+MIN_SHARING_S: Final = 0.005
+"""Times of sharing that are closer together are one, and shorter ones are left out: a queue is as long."""
+MAX_SHARINGS: Final = 5_000
+
+
+def pairs_by_end(schedule: Schedule, plan: Plan) -> dict[End, list[Pair]]:
+    """Return the pairs that leave each end of a GPU's links, where there are several: what has to be served in turn."""
+    matrix = schedule.matrix
+    src, dst = np.array(list(matrix), dtype=np.int64).reshape(-1, 2).T
+    pairs: defaultdict[End, dict[Pair, None]] = defaultdict(dict)
+    gpus = plan.gpus
+    for way in ways(src, dst, plan.spec.rails, plan.spec):
+        # a pair has no part of a way beyond the paths that it takes
+        taken = np.flatnonzero(way.share > 0).tolist()
+        for number in taken:
+            pair = (gpus[int(src[number])], gpus[int(dst[number])])
+            for end in _ends(pair, gpus[int(way.enter[number])], gpus[int(way.leave[number])], plan):
+                pairs[end][pair] = None
+    # a single pair has the link for itself, whatever the queue
+    return {end: list(crossing) for end, crossing in pairs.items() if len(crossing) > 1}
+
+
+def _ends(pair: Pair, enter: Gpu, leave: Gpu, plan: Plan) -> Iterator[End]:
+    """Yield the ends that a path of a pair leaves, out of GPUs and towards them."""
+    src, dst = pair
+    if src != enter:
+        yield plan.hb_link(src).a
+        yield plan.network_end(enter, "hb")
+    if enter != leave:
+        # a flow may be on any plane
+        for link in plan.rail_links(enter):
+            yield link.a
+        for plane in plan.spec.definition.all_planes:
+            yield plan.network_end(leave, "rail", plane)
+    if leave != dst:
+        yield plan.hb_link(leave).a
+        yield plan.network_end(dst, "hb")
+
+
+def measured_uses(
+    predicted: FluidRun, spans: Mapping[int, tuple[float, float]], jobs: CombinedSchedule
+) -> list[PortUse]:
+    """Return the use of each port by each job, by the measured times of transfers: s after the start, by task number.
+
+    `predicted`: a simulation of the same schedule, whose routes the transfers take.
+    """
+    columns = jobs.schedule.columns
+    ended = np.array(sorted(spans), dtype=np.int64)
+    tasks = ended[~columns.is_compute[ended]]
+    times = np.array(list(map(spans.__getitem__, tasks.tolist()))).reshape(-1, 2)
+    start_s, end_s = times.T
+    # small transfers may end in the same tick of the clock
+    seconds = np.maximum(end_s - start_s, 1e-9)
+    pieces = Pieces(tasks, start_s, end_s, columns.bytes[tasks] / seconds)
+    return port_uses(replace(predicted, pieces=pieces), jobs.job_of_task)
+
+
+def link_records(
+    interval: IntervalId, uses: list[PortUse], jobs: CombinedSchedule
+) -> tuple[list[JobLink], list[LinkSharing]]:
+    """Return a row for each port and job, and the times when jobs shared ports."""
+    names = [job.name for job in jobs.jobs]
+    shared_s: defaultdict[tuple[Port, int], float] = defaultdict(float)
+    partners: defaultdict[tuple[Port, int], set[int]] = defaultdict(set)
+    sharings: list[LinkSharing] = []
+    # the sums count every moment, the list leaves short ones out
+    for sharing in shared_times(uses):
+        for job in sharing.jobs:
+            shared_s[sharing.port, job] += sharing.end_s - sharing.start_s
+            partners[sharing.port, job].update(sharing.jobs)
+    for sharing in _merged(shared_times(uses)):
+        sharers = ", ".join(map(names.__getitem__, sharing.jobs))
+        link = (port_name(sharing.port), direction(sharing.port))
+        sharings.append(LinkSharing(interval, *link, sharers, sharing.start_s, sharing.end_s))
+    links: list[JobLink] = []
+    for use in uses:
+        key = (use.port, use.job)
+        others = sorted(partners[key] - {use.job})
+        row = JobLink(
+            interval=interval,
+            link=port_name(use.port),
+            direction=direction(use.port),
+            job=names[use.job],
+            bytes=round(use.bytes),
+            busy_s=sum(end_s - start_s for start_s, end_s in use.intervals),
+            shared_s=shared_s[key],
+            shared_with=", ".join(map(names.__getitem__, others)),
+        )
+        links.append(row)
+    return links, sharings[:MAX_SHARINGS]
+
+
+def _merged(sharings: Iterator[Sharing]) -> Iterator[Sharing]:
+    """Yield times of sharing with short gaps closed, without short ones."""
+    last: Sharing | None = None
+    for sharing in sharings:
+        if last is None:
+            last = sharing
+            continue
+        is_same = (sharing.port, sharing.jobs) == (last.port, last.jobs)
+        if is_same and sharing.start_s - last.end_s < MIN_SHARING_S:
+            last = last._replace(end_s=sharing.end_s)
+            continue
+        if last.end_s - last.start_s >= MIN_SHARING_S:
+            yield last
+        last = sharing
+    if last is not None and last.end_s - last.start_s >= MIN_SHARING_S:
+        yield last
+
+
+def port_name(port: Port) -> str:
+    """Return the name of a port's link: `d0g1 rail`, `rail0 uplink spine1`."""
+    plane = f" plane {port.plane}" if port.plane else ""
+    return " ".join(filter(None, (port.node, port.side, port.far))) + plane
+
+
+def direction(port: Port) -> str:
+    """Return whether a port is out of its node or into it."""
+    return "out" if port.is_out else "in"

@@ -1,0 +1,151 @@
+"""Several jobs on one fabric: each alone on its GPUs, then all together."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.console import Console
+
+from railyard.core.errors import BadInput
+from railyard.core.units import format_size, format_time
+from railyard.experiments.measures.definition import MEASURES, Counts, Measure, RunContext, SpecSection
+from railyard.experiments.measures.jobs.records import JOB_ITERATIONS, JOB_LINKS, JOB_RUNS, JOB_SLOWDOWN, LINK_SHARING
+from railyard.experiments.measures.jobs.spec import Arrivals, Jobs, JobSpec
+from railyard.experiments.options import plain_table
+from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
+from railyard.experiments.spec.fabric_checks import check_joined
+from railyard.topologies.fabric_kinds import FabricPlan
+
+if TYPE_CHECKING:
+    from railyard.experiments.predict.output import Predicted
+    from railyard.results.analysis.run_analysis import Analysis
+    from railyard.results.measured import Check
+    from railyard.results.runs.records import Run
+    from railyard.results.views.report import Section
+
+FABRIC_S = 4.0
+"""Seconds to build a fabric, and to check its links."""
+
+
+@MEASURES.register("jobs")
+class JobsMeasure(Measure[JobSpec]):
+    """Several jobs share a fabric: their placement, and how much they slow each other down."""
+
+    key = "jobs"
+    Spec = Jobs
+    repeats_key = "job_repeats"
+    short_keys = frozenset({"placement", "iterations"})
+    dependent_keys: ClassVar[Mapping[str, str]] = {"arrivals": "has no effect without jobs"}
+    records = (JOB_RUNS, JOB_ITERATIONS, JOB_LINKS, LINK_SHARING)
+    hidden_sources = frozenset({"jobs"})
+    fact_keys = ("jobs",)
+
+    @property
+    def spec_sections(self) -> tuple[SpecSection, ...]:
+        """Its jobs, and when they begin."""
+        arrivals = SpecSection("arrivals", Arrivals, has_items=False, default=None)
+        return (SpecSection(self.key, self.Spec, self.repeats_key), arrivals)
+
+    def items(self, spec: ExperimentSpec) -> tuple[JobSpec, ...]:
+        """Return the jobs."""
+        jobs: tuple[JobSpec, ...] = getattr(spec, self.key, ())
+        return jobs
+
+    def check(self, spec: ExperimentSpec, plans: Sequence[FabricPlan]) -> None:
+        """Check that each job has a place on its fabrics, and that the switches are Railyard's."""
+        from railyard.experiments.measures.jobs.planning import check_jobs
+
+        if spec.controller is not None:
+            raise BadInput("controller", spec.controller, "can't be given with jobs")
+        check_joined(spec, self.key, self.items(spec))
+        check_jobs(spec)
+
+    def steps(self, spec: ExperimentSpec) -> int:
+        """Return the number of fabrics that are built, and of replays."""
+        steps = 0
+        for number in range(len(spec.fabrics)):
+            jobs = self.items_on(spec, number)
+            if jobs:
+                steps += 1 + self._replays(spec, number)
+        return steps
+
+    def _replays(self, spec: ExperimentSpec, fabric: int) -> int:
+        """Return how many replays a fabric has: each job alone, and all together."""
+        return (len(self.items_on(spec, fabric)) + 1) * self.repeats(spec)
+
+    def seconds(self, spec: ExperimentSpec) -> float:
+        """Return about how long all replays take."""
+        from railyard.experiments.spec.duration import INTERVAL_S, stated_duration_s
+
+        total_s = 0.0
+        for number in range(len(spec.fabrics)):
+            jobs = self.items_on(spec, number)
+            if not jobs:
+                continue
+            alone_s = 0.0
+            together_s = 0.0
+            for job in jobs:
+                job_s = job.iterations * stated_duration_s(job.workload)
+                alone_s += job_s
+                together_s = max(together_s, (job.start or 0.0) + job_s)
+            total_s += FABRIC_S + self.repeats(spec) * (alone_s + together_s)
+            total_s += self._replays(spec, number) * INTERVAL_S
+        return total_s
+
+    def counts(self, spec: ExperimentSpec) -> Counts:
+        """Return the number of replays."""
+        replays = 0
+        for number in range(len(spec.fabrics)):
+            if self.items_on(spec, number):
+                replays += self._replays(spec, number)
+        return Counts(replays=replays)
+
+    def dry_run(self, spec: ExperimentSpec, console: Console) -> None:
+        """Print for each fabric the GPUs of each job, its start, and what an iteration sends."""
+        from railyard.experiments.measures.jobs.planning import planned_jobs
+
+        for number, label in enumerate(spec.labels):
+            if not self.items_on(spec, number):
+                continue
+            plan = nominal_plan(spec.gpu_fabrics[number])
+            titles = ("job", "workload", "placement", "GPUs", "start", "iterations", "bytes of each")
+            table = plain_table(*titles, right=titles[4:])
+            planned = planned_jobs(spec, number, plan)
+            for item, job in zip(planned.items, planned.combined.jobs, strict=True):
+                gpus = " ".join(plan.gpus[gpu].name for gpu in job.gpus)
+                sent = format_size(sum(job.schedule.matrix.values()))
+                where = (item.placement_text, gpus, format_time(round(job.start_s, 3)), str(job.iterations), sent)
+                table.add_row(job.name, item.workload.result_name, *where)
+            console.print(f"[bold]jobs[/] on {label}, times {self.repeats(spec)}", highlight=False)
+            console.print(table, "")
+
+    def predict(self, spec: ExperimentSpec) -> "Predicted":
+        """Compute iteration times and slow-downs by max-min fair shares."""
+        from railyard.experiments.measures.jobs.predict import predict
+
+        return predict(spec)
+
+    def run(self, context: RunContext) -> None:
+        """Run each job alone, then all together."""
+        from railyard.experiments.measures.jobs.run import run_jobs
+
+        run_jobs(context, self)
+
+    def outcome_text(self, measured: "Run") -> str:
+        """Return the slow-downs of the jobs of a step."""
+        texts: list[str] = []
+        for row in measured.measurements:
+            if row.metric == JOB_SLOWDOWN:
+                texts.append(f"{row.phase} slow-down {row.value:.3f}")
+        return ", ".join(texts)
+
+    def checks(self, analysis: "Analysis") -> "Iterable[Check]":
+        """Check that every byte of every job was delivered."""
+        from railyard.experiments.measures.jobs.checks import checks
+
+        return checks(analysis.run)
+
+    def sections(self) -> "Mapping[str, type[Section]]":
+        """Return its section of the report."""
+        from railyard.experiments.measures.jobs.section import JobsSection
+
+        return {"jobs": JobsSection}

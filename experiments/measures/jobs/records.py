@@ -1,0 +1,81 @@
+"""Records of jobs: each job alone and together with the others, its iterations, and its use of links."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from railyard.core.records import Record
+from railyard.results.measured import RecordKind
+
+ALONE: Final = "alone"
+TOGETHER: Final = "together"
+JOB_SLOWDOWN: Final = "job_slowdown"
+"""The metric of a job: its mean iteration together with the others over its mean iteration alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRun(Record):
+    """A row of jobs.csv: all iterations of a job, alone on its GPUs (`mode` alone) or together with the others.
+
+    `gpus`: in the order of its ranks. `start_s`: after the replay began. `iteration_s`: the mean. `waiting_share`: of
+    the job's time, on average over its GPUs, without a transfer or computing. `pairs_wrong`: GPU pairs that didn't
+    receive what they should. `port_bytes`: counted at the rail switches from the job's GPUs, also what these forward.
+    """
+
+    job: str
+    mode: str
+    placement: str
+    gpus: str
+    start_s: float
+    iterations: int
+    iteration_s: float
+    iteration_predicted_s: float
+    waiting_share: float
+    asked_bytes: int
+    delivered_bytes: int
+    pairs_wrong: int
+    port_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobIteration(Record):
+    """A row of job_iterations.csv: an iteration of a job, from the end of the one before. `end_s`: after the start."""
+
+    job: str
+    mode: str
+    iteration: int
+    seconds: float
+    predicted_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobLink(Record):
+    """A row of job_links.csv: a job's use of a link in one direction, by the measured times of its transfers.
+
+    `link`: node and side. `shared_s`: of `busy_s`, with another job. `shared_with`: these jobs.
+    """
+
+    link: str
+    direction: str
+    job: str
+    bytes: int
+    busy_s: float
+    shared_s: float
+    shared_with: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSharing(Record):
+    """A row of link_sharing.csv: when jobs used a link in one direction at the same time, s after the start."""
+
+    link: str
+    direction: str
+    jobs: str
+    start_s: float
+    end_s: float
+
+
+JOB_RUNS: Final = RecordKind("job_runs", JobRun, "jobs.csv", before="measurements")
+JOB_ITERATIONS: Final = RecordKind("job_iterations", JobIteration, "job_iterations.csv", before="measurements")
+JOB_LINKS: Final = RecordKind("job_links", JobLink, "job_links.csv", before="measurements")
+LINK_SHARING: Final = RecordKind("link_sharing", LinkSharing, "link_sharing.csv", before="measurements")

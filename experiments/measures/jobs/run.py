@@ -1,0 +1,268 @@
+"""Jobs of an experiment on packets: each alone on its GPUs, then all together, on one built fabric."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+from typing import Final
+
+import numpy as np
+
+from railyard.core.records import IntervalId
+from railyard.experiments.measures.definition import Measure, RunContext
+from railyard.experiments.measures.jobs.links import link_records, measured_uses, pairs_by_end
+from railyard.experiments.measures.jobs.planning import PlannedJobs, planned_jobs
+from railyard.experiments.measures.jobs.records import (
+    ALONE,
+    JOB_ITERATIONS,
+    JOB_LINKS,
+    JOB_RUNS,
+    JOB_SLOWDOWN,
+    LINK_SHARING,
+    TOGETHER,
+    JobIteration,
+    JobRun,
+)
+from railyard.experiments.measures.jobs.spec import JobSpec
+from railyard.experiments.measures.workloads.replay import flows_of
+from railyard.experiments.run import observers
+from railyard.experiments.run.progress import measure_undisturbed
+from railyard.experiments.run.session import (
+    FabricSession,
+    built,
+    check_links,
+    repeat_suffix,
+    surviving_interruptions,
+)
+from railyard.results.runs.records import Event, Measurement, Run
+from railyard.results.theory.fluid.jobs import JobsPrediction, predict_jobs
+from railyard.results.theory.fluid.simulation import FluidRun
+from railyard.topologies.build.fair_queues import fair_queues
+from railyard.topologies.plan import Plan
+from railyard.workloads.combined import CombinedSchedule
+from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
+from railyard.workloads.replay.queues import longest_queue_s
+from railyard.workloads.replay.run import Replay, replay
+from railyard.workloads.schedule import Rates, payload_rates
+
+TIMEOUT_FACTOR: Final = 10
+TIMEOUT_MARGIN_S: Final = 30.0
+ALL_JOBS: Final = "all jobs"
+"""The workload of intervals in which all jobs run together."""
+
+
+@dataclass(frozen=True)
+class JobsTurn:
+    """Replays of some jobs on a built fabric. `mode`: alone or together. `predicted`: the simulation of the same."""
+
+    session: FabricSession
+    planned: PlannedJobs
+    jobs: CombinedSchedule
+    mode: str
+    interval: IntervalId
+    predicted: FluidRun
+    seed: int
+
+
+def run_jobs(context: RunContext, measure: Measure[JobSpec]) -> None:
+    """Build each fabric that has jobs, check its links, and run them as often as they are repeated."""
+    spec = context.spec
+    for number, plan in enumerate(context.plans):
+        if not measure.items_on(spec, number):
+            continue
+        label = spec.labels[number]
+        planned = planned_jobs(spec, number, plan)
+        prediction = predict_jobs(planned.combined, rates_of(plan), plan.spec)
+        with surviving_interruptions(context.run, IntervalId(label)), ExitStack() as stack:
+            with context.steps.step(f"{label}: building"):
+                session = stack.enter_context(built(label, plan, context.datapath, True, context.run))
+                check_links(session, context.run)
+            # the same queues for jobs alone and together, so that only the other jobs make a difference
+            stack.enter_context(fair_queues(plan, pairs_by_end(planned.combined.schedule, plan)))
+            for repeat in range(measure.repeats(spec)):
+                repeated = repeat_suffix(repeat, measure.repeats(spec))
+                for turn in _turns(session, planned, prediction, repeat, spec.seed):
+                    title = f"{label}: {turn.interval.workload}" + repeated
+                    with context.steps.step(title), surviving_interruptions(context.run, turn.interval):
+                        measure_undisturbed(context.run, partial(_measure, turn, context.run))
+                _record_slow_downs(session, prediction, repeat, context.run)
+
+
+def rates_of(plan: Plan) -> Rates:
+    """Return the payload rates of a fabric's links."""
+    return payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu)
+
+
+def _turns(
+    session: FabricSession, planned: PlannedJobs, prediction: JobsPrediction, repeat: int, seed: int
+) -> Iterator[JobsTurn]:
+    """Yield each job alone, then all together."""
+    jobs = planned.combined
+    for number, job in enumerate(jobs.jobs):
+        interval = session.interval(alone_name(job.name), repeat)
+        yield JobsTurn(session, planned, jobs.alone(number), ALONE, interval, prediction.alone[number], seed)
+    interval = session.interval(ALL_JOBS, repeat)
+    yield JobsTurn(session, planned, jobs, TOGETHER, interval, prediction.together, seed)
+
+
+def alone_name(job: str) -> str:
+    """Return the workload of intervals in which a job runs without the others."""
+    return f"{job} {ALONE}"
+
+
+def _measure(turn: JobsTurn, run: Run) -> None:
+    """Replay jobs once and add everything to the run."""
+    session = turn.session
+    schedule = turn.jobs.schedule
+    predicted_s = turn.predicted.seconds
+    # a transfer without a path never ends, in the simulation and on packets
+    if not np.isfinite(predicted_s):
+        predicted_s = line_rate_duration_s(schedule, rates_of(session.plan), session.plan.spec)
+    queue_s = longest_queue_s(schedule, session.plan, session.windows)
+    shown = observers.replay_callbacks(schedule)
+    # ports are counted since the switches were made
+    ports_before = _port_bytes(session)
+    with session.relaxed_tcp_timers(queue_s), session.watch().record_load(run, turn.interval):
+        limit_s = predicted_s * TIMEOUT_FACTOR + TIMEOUT_MARGIN_S
+        done = replay(schedule, session.windows, turn.seed, limit_s, **shown)
+    ports = _port_bytes(session)
+    counted = {gpu: size - ports_before[gpu] for gpu, size in ports.items()}
+    record(turn, done, counted, run)
+
+
+def _port_bytes(session: FabricSession) -> dict[str, int]:
+    """Return the bytes that rail switches received from each GPU, or from its NIC, since they were made."""
+    counters = session.controller.port_counters(len(session.plan.switches))
+    received: dict[str, int] = {}
+    for switch in session.plan.switches:
+        for port, values in counters[switch.name].items():
+            # GPUs that share a NIC share its port, which counts once
+            for gpu in session.plan.gpus_at(switch.dpid, port)[:1]:
+                received[gpu.name] = received.get(gpu.name, 0) + values["rx_bytes"]
+    return received
+
+
+def record(turn: JobsTurn, done: Replay, counted: Mapping[str, int], run: Run) -> None:
+    """Record a replay of jobs: its flows, the times and bytes of each job, and its use of links.
+
+    `counted`: bytes from each GPU at the rail switches.
+    """
+    session = turn.session
+    jobs = turn.jobs
+    run.events.append(Event(done.start_ns, "jobs", "started", turn.interval.as_dict()))
+    finished = {**turn.interval.as_dict(), "broken": list(done.broken)}
+    run.events.append(Event(done.end_ns, "jobs", "finished", finished))
+    run.flows.extend(flows_of(session, jobs.schedule, turn.interval, done))
+    spans_s: dict[int, tuple[float, float]] = {}
+    ends = np.full(len(jobs.schedule.tasks), np.nan)
+    for number, (start_ns, end_ns) in done.spans.items():
+        spans_s[number] = (start_ns - done.start_ns) / 1e9, (end_ns - done.start_ns) / 1e9
+        ends[number] = spans_s[number][1]
+    measured = jobs.iteration_seconds(ends)
+    predicted = jobs.iteration_seconds(turn.predicted.end_s)
+    for number in range(len(jobs.jobs)):
+        _record_iterations(turn, number, measured[number], predicted[number], run)
+        run.rows(JOB_RUNS).append(_job_run(turn, number, done, spans_s, counted, (measured[number], predicted[number])))
+    links, sharings = link_records(turn.interval, measured_uses(turn.predicted, spans_s, jobs), jobs)
+    run.rows(JOB_LINKS).extend(links)
+    run.rows(LINK_SHARING).extend(sharings)
+
+
+def _record_iterations(
+    turn: JobsTurn, number: int, measured: tuple[float, ...], predicted: tuple[float, ...], run: Run
+) -> None:
+    """Record the iterations of a job, and their mean beside its prediction."""
+    job = turn.jobs.jobs[number]
+    end_s = job.start_s
+    for iteration, (seconds, predicted_s) in enumerate(zip(measured, predicted, strict=True)):
+        end_s += seconds
+        row = JobIteration(turn.interval, job.name, turn.mode, iteration, seconds, predicted_s, end_s)
+        run.rows(JOB_ITERATIONS).append(row)
+    mean_s = fmean(measured)
+    # a transfer that never arrives leaves no time
+    if np.isfinite(mean_s):
+        times = (mean_s, "s", fmean(predicted), 1.0, 1.0)
+        run.measurements.append(Measurement(turn.interval, job.name, "iteration_time", *times))
+
+
+def _job_run(
+    turn: JobsTurn,
+    number: int,
+    done: Replay,
+    spans_s: Mapping[int, tuple[float, float]],
+    counted: Mapping[str, int],
+    seconds: tuple[tuple[float, ...], tuple[float, ...]],
+) -> JobRun:
+    """Return the row of a job. `seconds`: measured and predicted of its iterations."""
+    jobs = turn.jobs
+    job = jobs.jobs[number]
+    plan = turn.session.plan
+    columns = jobs.schedule.columns
+    is_own = (jobs.job_of_task == number) & ~columns.is_compute
+    asked: dict[tuple[int, int], int] = {}
+    delivered: dict[tuple[int, int], int] = {}
+    corrupt = set(done.corrupt)
+    for task in np.flatnonzero(is_own).tolist():
+        pair = (int(columns.src[task]), int(columns.dst[task]))
+        asked[pair] = asked.get(pair, 0) + int(columns.bytes[task])
+        if task in done.delivered and task not in corrupt:
+            delivered[pair] = delivered.get(pair, 0) + done.delivered[task]
+    names = [plan.gpus[gpu].name for gpu in job.gpus]
+    item = next(item for item in turn.planned.items if item.name == job.name)
+    return JobRun(
+        interval=turn.interval,
+        job=job.name,
+        mode=turn.mode,
+        placement=item.placement_text,
+        gpus=" ".join(names),
+        start_s=job.start_s,
+        iterations=job.iterations,
+        iteration_s=fmean(seconds[0]),
+        iteration_predicted_s=fmean(seconds[1]),
+        waiting_share=_waiting_share(jobs, number, spans_s),
+        asked_bytes=sum(asked.values()),
+        delivered_bytes=sum(delivered.values()),
+        pairs_wrong=sum(size != delivered.get(pair) for pair, size in asked.items()),
+        port_bytes=sum(counted.get(name, 0) for name in names),
+    )
+
+
+def _waiting_share(jobs: CombinedSchedule, number: int, spans_s: Mapping[int, tuple[float, float]]) -> float:
+    """Return the share of a job's time in which a GPU of it, on average, neither sends, receives nor computes."""
+    columns = jobs.schedule.columns
+    busy: dict[int, list[tuple[float, float]]] = {}
+    last_s = start_s = jobs.jobs[number].start_s
+    for task in np.flatnonzero((jobs.job_of_task == number) & ~jobs.is_gate).tolist():
+        if task not in spans_s:
+            continue
+        last_s = max(last_s, spans_s[task][1])
+        for gpu in {int(columns.src[task]), int(columns.dst[task])}:
+            busy.setdefault(gpu, []).append(spans_s[task])
+    total_s = (last_s - start_s) * len(busy)
+    if not total_s:
+        return 0.0
+    busy_s = 0.0
+    for intervals in busy.values():
+        until_s = start_s
+        for begin_s, end_s in sorted(intervals):
+            busy_s += max(0.0, end_s - max(begin_s, until_s))
+            # transfers of a GPU overlap, and it waits in none of them
+            until_s = max(until_s, end_s)
+    return max(0.0, 1 - busy_s / total_s)
+
+
+def _record_slow_downs(session: FabricSession, prediction: JobsPrediction, repeat: int, run: Run) -> None:
+    """Record the slow-down of each job of a repeat, beside its prediction."""
+    together = session.interval(ALL_JOBS, repeat)
+    means: dict[tuple[str, str], float] = {}
+    for row in run.rows(JOB_RUNS):
+        if row.repeat == repeat and row.fabric == session.label:
+            means[row.job, row.mode] = row.iteration_s
+    for times in prediction.times:
+        alone_s = means.get((times.name, ALONE))
+        together_s = means.get((times.name, TOGETHER))
+        # an interval that was interrupted has no times
+        if alone_s and together_s and np.isfinite(together_s / alone_s):
+            values = (together_s / alone_s, "ratio", times.slow_down, 1.0, 1.0)
+            run.measurements.append(Measurement(together, times.name, JOB_SLOWDOWN, *values))

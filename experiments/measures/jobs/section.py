@@ -1,0 +1,101 @@
+"""Jobs in the report: their slow-downs beside the predicted, and the links that they shared."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from rich.console import Console
+
+from railyard.experiments.measures.jobs.analysis import job_rows
+from railyard.experiments.measures.jobs.records import JOB_LINKS, JobLink
+from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.format import NOTHING, percent, size
+from railyard.results.views.report import Card, Section, spread_text
+from railyard.results.views.table import Column, Table, text
+
+MAX_LINKS: Final = 20
+
+
+class JobsSection(Section):
+    """Each job alone on its GPUs and together with the others, and the prediction by max-min fair shares of links."""
+
+    title = "Jobs"
+    order = 42
+
+    def applies(self, analysis: Analysis) -> bool:
+        """Return True for a run with jobs."""
+        return bool(job_rows(analysis))
+
+    def cards(self, analysis: Analysis) -> Iterator[Card]:
+        """Yield the slow-down of the job that suffers most."""
+        rows = [row for row in job_rows(analysis) if row.slow_downs]
+        if not rows:
+            return
+        worst = max(rows, key=lambda row: row.slow_down or 0.0)
+        theory = f"{_ratio(worst.slow_down_predicted)} predicted"
+        spread = spread_text(worst.slow_downs, _ratio)
+        yield Card(f"{worst.job}: slow-down", _ratio(worst.slow_down), theory, spread, worst.verdict)
+
+    def tables(self, analysis: Analysis) -> list[Table]:
+        """Return the table of jobs, and that of the links that jobs shared longest."""
+        tables = [Table(_job_columns(), job_rows(analysis), title=self.title)]
+        links = shared_links(analysis)
+        if links:
+            more = max(0, len(links) - MAX_LINKS)
+            shown = links[:MAX_LINKS]
+            tables.append(
+                Table(_link_columns(), shown, "Links that jobs shared", more=more, elsewhere="in job_links.csv")
+            )
+        return tables
+
+    def show(self, analysis: Analysis, console: Console) -> None:
+        """Print the table of jobs."""
+        if self.applies(analysis):
+            console.print(self.tables(analysis)[0].to_terminal(), "")
+
+    def summary(self, analysis: Analysis) -> dict[str, Any]:
+        """Return the rows of both tables."""
+        if not self.applies(analysis):
+            return {}
+        jobs, *links = self.tables(analysis)
+        summary: dict[str, Any] = {"jobs": jobs.to_dicts()}
+        if links:
+            summary["shared_links"] = links[0].to_dicts()
+        return summary
+
+
+def shared_links(analysis: Analysis) -> list[JobLink]:
+    """Return the links that jobs shared in the first repeat of each fabric, longest first."""
+    rows = [row for row in analysis.run.rows(JOB_LINKS) if row.shared_s > 0 and row.repeat == 0]
+    return sorted(rows, key=lambda row: (-row.shared_s, row.link, row.direction, row.job))
+
+
+def _ratio(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.3f}"
+
+
+def _job_columns() -> list[Column]:
+    return [
+        text("job", key="job"),
+        text("fabric", key="fabric"),
+        text("placement", key="placement"),
+        text("GPUs", "gpus_text", key="gpus"),
+        Column("iteration alone", "alone_s", unit="s", key="alone_s"),
+        Column("together", "together_s", unit="s", key="together_s"),
+        Column("slow-down", "slow_down", _ratio, key="slow_down"),
+        Column("predicted", "slow_down_predicted", _ratio, key="slow_down_predicted"),
+        Column("waiting", "waiting_share", percent, key="waiting_share"),
+        Column("on shared links", "shared_bytes", size, key="shared_bytes"),
+        text("verdict", key="verdict"),
+    ]
+
+
+def _link_columns() -> list[Column]:
+    return [
+        text("link", key="link"),
+        text("direction", key="direction"),
+        text("job", key="job"),
+        Column("bytes", "bytes", size, key="bytes"),
+        Column("in use", "busy_s", unit="s", key="busy_s"),
+        Column("shared", "shared_s", unit="s", key="shared_s"),
+        text("shared with", key="shared_with"),
+    ]

@@ -1,0 +1,133 @@
+"""Sections `jobs` and `arrivals` of an experiment's file: jobs that run on a fabric together, and when each begins."""
+
+from collections.abc import Mapping
+from typing import Annotated, Final, cast
+
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationInfo, field_validator
+
+from railyard.core.config import ConfigModel, OnFabrics, PlainName, check_unique, parse_by_kind, parse_model
+from railyard.core.errors import BadInput
+from railyard.core.units import Time, time_between
+from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.topologies.addresses import MAX_DOMAINS, MAX_RAILS
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.arrivals.definition import MAX_START_S, ArrivalProcess, parse_arrivals
+from railyard.workloads.placement.policy import PLACEMENT_POLICIES, JobGrid
+from railyard.workloads.spec import WORKLOADS, WorkloadSpec
+
+MAX_JOBS: Final = 20
+RectangleNumbers = Annotated[
+    tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1, strict=False), AfterValidator(check_unique)
+]
+
+
+class RectangleSpec(ConfigModel):
+    """The GPUs of these `rails` in these `domains`, by number."""
+
+    domains: RectangleNumbers
+    rails: RectangleNumbers
+
+
+class JobSpec(OnFabrics):
+    """A job of `domains` x `rails` GPUs that takes `iterations` of its workload, one after the other.
+
+    `placement`: the policy that chooses its GPUs, or its GPUs themselves: a `rectangle`, or `gpus` in the order of its
+    ranks. `start`: after which it begins; left out, at once.
+    """
+
+    name: PlainName
+    workload: WorkloadSpec
+    domains: Annotated[int, Field(ge=1, le=MAX_DOMAINS)] | None = None
+    rails: Annotated[int, Field(ge=1, le=MAX_RAILS)] | None = None
+    placement: Annotated[str, AfterValidator(PLACEMENT_POLICIES.checked)] = "rail-aligned"
+    rectangle: RectangleSpec | None = None
+    gpus: Annotated[tuple[str, ...], Field(min_length=2, strict=False), AfterValidator(check_unique)] | None = None
+    iterations: Annotated[int, Field(ge=1, le=1000)] = 3
+    start: Annotated[Time, time_between(0.001, MAX_START_S)] | None = None
+
+    @field_validator("rectangle")
+    @classmethod
+    def _says_its_size(cls, rectangle: RectangleSpec | None, info: ValidationInfo) -> RectangleSpec | None:
+        has_size = info.data.get("domains") is not None or info.data.get("rails") is not None
+        if rectangle is not None and has_size:
+            raise ValueError("can't be given together with domains or rails: it says both")
+        return rectangle
+
+    @field_validator("gpus")
+    @classmethod
+    def _fill_its_size(cls, gpus: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
+        if gpus is None:
+            return None
+        if info.data.get("rectangle") is not None:
+            raise ValueError("can't be given together with rectangle: give one of them")
+        domains = info.data.get("domains") or 1
+        rails = info.data.get("rails") or len(gpus) // domains
+        if domains * rails != len(gpus):
+            raise ValueError(f"must name {domains} x {rails} GPUs, not {len(gpus)}")
+        return gpus
+
+    @property
+    def is_explicit(self) -> bool:
+        """True if its GPUs are given, and no policy chooses them."""
+        return self.rectangle is not None or self.gpus is not None
+
+    def grid(self, fabric: FabricSpec) -> JobGrid:
+        """Return its shape: by default all rails of the fabric, and one domain."""
+        if self.rectangle is not None:
+            return JobGrid(len(self.rectangle.domains), len(self.rectangle.rails))
+        domains = self.domains or 1
+        if self.gpus is not None:
+            return JobGrid(domains, len(self.gpus) // domains)
+        return JobGrid(domains, self.rails or fabric.rails)
+
+    @property
+    def placement_text(self) -> str:
+        """The way in which its GPUs are chosen, in a word."""
+        if self.rectangle is not None:
+            return "rectangle"
+        return "gpus" if self.gpus is not None else self.placement
+
+
+def _parsed(data: object) -> object:
+    """Parse each job by itself, so that a message has the path of the field within the job."""
+    if not isinstance(data, list):
+        return data
+    jobs: list[JobSpec] = []
+    names: set[str] = set()
+    # others are for nodes with several rails, which have no HB domains
+    kinds = {name: kind for name, kind in WORKLOADS.items() if kind.fabric_spec is FabricSpec}
+    for number, item in enumerate(data):
+        field = f"jobs.{number}"
+        if not isinstance(item, Mapping):
+            raise BadInput(field, item, "must be keys and values")
+        keys = dict(item)
+        if "workload" in keys:
+            keys["workload"] = parse_by_kind(keys["workload"], kinds, f"{field}.workload")
+        job = parse_model(JobSpec, keys, field)
+        if job.name in names:
+            raise BadInput(f"{field}.name", job.name, "is the name of another job: give each its own")
+        names.add(job.name)
+        jobs.append(job)
+    return jobs
+
+
+Jobs = Annotated[tuple[JobSpec, ...], BeforeValidator(_parsed), Field(max_length=MAX_JOBS, strict=False)]
+
+
+def _parsed_arrivals(data: object) -> object:
+    if data is None or isinstance(data, ArrivalProcess):
+        return data
+    return parse_arrivals(data)
+
+
+Arrivals = Annotated[SerializeAsAny[ArrivalProcess] | None, BeforeValidator(_parsed_arrivals)]
+
+
+def jobs_of(spec: ExperimentSpec) -> tuple[JobSpec, ...]:
+    """Return the jobs of an experiment."""
+    return cast(tuple[JobSpec, ...], getattr(spec, "jobs", ()))
+
+
+def arrivals_of(spec: ExperimentSpec) -> ArrivalProcess | None:
+    """Return the section `arrivals` of an experiment; None without one, when each job begins at its own start."""
+    return cast(ArrivalProcess | None, getattr(spec, "arrivals", None))

@@ -1,0 +1,41 @@
+"""Two jobs on packets that share the rail link of a GPU.
+
+d0g0 --hb-- d0g1 --rail1-- d1g1     crossing: d0g0 and d1g1, each of whose ways leaves by a link of another GPU
+            d0g1 --rail1-- d2g1     straight: d0g1 and d2g1
+"""
+
+from pathlib import Path
+
+import pytest
+
+from railyard.experiments.measures.jobs.records import JOB_ITERATIONS, JOB_LINKS, JOB_RUNS, JOB_SLOWDOWN
+from tests.emulation.runs import run_experiment
+
+pytestmark = pytest.mark.sandbox
+
+SEND = {"kind": "collective", "collective": "all-reduce", "algorithm": "ring", "duration": "200ms"}
+EXPERIMENT = {
+    "name": "shared-link",
+    "attempts": 1,
+    "fabrics": [{"kind": "rail-only", "domains": 3, "rails": 2, "rail_rate": "20Mbit", "hb_rate": "240Mbit"}],
+    "jobs": [
+        {"name": "crossing", "workload": SEND, "domains": 2, "rails": 1, "gpus": ["d0g0", "d1g1"], "iterations": 2},
+        {"name": "straight", "workload": SEND, "domains": 2, "rails": 1, "gpus": ["d0g1", "d2g1"], "iterations": 2},
+    ],
+}
+
+
+def test_jobs_alone_and_together_deliver_every_byte(tmp_path: Path) -> None:
+    run = run_experiment(EXPERIMENT, tmp_path).run
+    rows = run.rows(JOB_RUNS)
+    assert [(row.job, row.mode) for row in rows] == [
+        ("crossing", "alone"), ("straight", "alone"), ("crossing", "together"), ("straight", "together"),
+    ]  # fmt: skip
+    assert all(row.delivered_bytes == row.asked_bytes and not row.pairs_wrong for row in rows)
+    assert len(run.rows(JOB_ITERATIONS)) == 8
+    shared = {(row.link, row.job) for row in run.rows(JOB_LINKS) if row.shared_s}
+    assert {("d0g1 rail", "crossing"), ("d0g1 rail", "straight")} <= shared
+    slow_downs = {row.phase: row.value for row in run.measurements if row.metric == JOB_SLOWDOWN}
+    # in one queue, the forwarded job would take hardly longer than alone
+    assert slow_downs["crossing"] > 1.3
+    assert slow_downs["straight"] > 1.3

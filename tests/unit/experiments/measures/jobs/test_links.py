@@ -1,0 +1,54 @@
+"""Links that jobs cross: the pairs that are served in turn at each, and who shared which when."""
+
+import pytest
+
+from railyard.core.records import IntervalId
+from railyard.experiments.measures.jobs.links import link_records, measured_uses, pairs_by_end
+from railyard.experiments.measures.jobs.planning import planned_jobs
+from railyard.experiments.measures.jobs.run import rates_of
+from railyard.experiments.spec.experiment import nominal_plan
+from railyard.experiments.spec.parsing import parse
+from railyard.results.theory.fluid.jobs import predict_jobs
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.fabric_kinds import End
+
+SEND = {"kind": "collective", "collective": "all-reduce", "algorithm": "ring", "bytes": "100KB"}
+# by dr, d0g0 reaches d1g1 over the rail link of d0g1, and d1g1 reaches d0g0 over that of d1g0
+JOBS = [
+    {"name": "crossing", "workload": SEND, "domains": 2, "rails": 1, "gpus": ["d0g0", "d1g1"]},
+    {"name": "straight", "workload": SEND, "domains": 2, "rails": 1, "gpus": ["d0g1", "d2g1"]},
+    {"name": "far", "workload": SEND, "domains": 2, "rails": 1, "gpus": ["d2g0", "d3g0"]},
+]
+SPEC = parse({"name": "x", "fabrics": [{"kind": "rail-only", "domains": 4, "rails": 2}], "jobs": JOBS})
+PLAN = nominal_plan(SPEC.gpu_fabrics[0])
+PLANNED = planned_jobs(SPEC, 0, PLAN)
+
+
+def test_only_links_of_several_pairs_have_queues() -> None:
+    ends = pairs_by_end(PLANNED.combined.schedule, PLAN)
+    assert ends == {End("d0g1", "rail0"): [(Gpu(0, 0), Gpu(1, 1)), (Gpu(0, 1), Gpu(2, 1))]}
+
+
+def test_sharing_follows_the_measured_times() -> None:
+    jobs = PLANNED.combined
+    prediction = predict_jobs(jobs, rates_of(PLAN), PLAN.spec)
+    spans = {}
+    for number in (~jobs.schedule.columns.is_compute).nonzero()[0].tolist():
+        # the first job sends in the first two seconds, the others from the second one on
+        start_s = float(jobs.job_of_task[number] > 0)
+        spans[number] = (start_s, start_s + 2)
+    links, sharings = link_records(IntervalId("f"), measured_uses(prediction.together, spans, jobs), jobs)
+    shared = [(row.link, row.direction, row.job, row.shared_with) for row in links if row.shared_s]
+    assert shared == [
+        ("d0g1 rail", "out", "crossing", "straight"),
+        ("d0g1 rail", "out", "straight", "crossing"),
+    ]
+    assert [row.shared_s for row in links if row.shared_s] == pytest.approx([1.0, 1.0])
+    assert [(row.jobs, row.start_s, row.end_s) for row in sharings] == [("crossing, straight", 1.0, 2.0)]
+    sent = sum(row.bytes for row in links if row.link == "d0g1 rail" and row.direction == "out")
+    assert sent == sum(size for (src, _), size in jobs.schedule.matrix.items() if src in (0, 1))
+
+
+def test_forwarded_and_local_jobs_get_half_a_link_each() -> None:
+    times = {times.name: times.slow_down for times in predict_jobs(PLANNED.combined, rates_of(PLAN), PLAN.spec).times}
+    assert times == {"crossing": pytest.approx(2), "straight": pytest.approx(2), "far": pytest.approx(1)}

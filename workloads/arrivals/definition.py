@@ -1,0 +1,54 @@
+"""Arrival processes: when the jobs of an experiment begin. Built-in ones are in the folder `processes`."""
+
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+from railyard.core.config import ConfigModel, parse_by_kind
+from railyard.core.errors import BadInput
+from railyard.core.registry import Registry
+from railyard.core.units import format_time
+
+MAX_START_S: Final = 600.0
+"""Of the last job: a run waits for it."""
+
+
+class ArrivalProcess(ConfigModel):
+    """Base of arrival processes: a kind has the keys that a user writes."""
+
+    required: ClassVar[tuple[str, ...]] = ("start_times(starts_s, seed, field)",)
+
+    kind: str
+
+    def start_times(self, starts_s: Sequence[float], seed: int, field: str) -> tuple[float, ...]:
+        """Return when each job begins, s after the first may.
+
+        `starts_s`: the start that each job states itself, 0 for one that states none. BadInput names fields below
+        `field`.
+        """
+        raise NotImplementedError
+
+
+ARRIVALS: Final = Registry[type[ArrivalProcess]](
+    "arrival process",
+    "railyard.workloads.arrivals.processes",
+    ArrivalProcess,
+    ["start_times(starts_s, seed, field)"],
+    holds_classes=True,
+)
+
+
+def parse_arrivals(data: object, field: str = "arrivals") -> ArrivalProcess:
+    """Read an arrival process from plain data. BadInput names the first field that is wrong."""
+    return parse_by_kind(data, dict(ARRIVALS.items()), field)
+
+
+def checked_starts(
+    process: ArrivalProcess, starts_s: Sequence[float], seed: int, field: str = "arrivals"
+) -> tuple[float, ...]:
+    """Return when each job begins. BadInput if the last one begins too late."""
+    times_s = process.start_times(starts_s, seed, field)
+    last_s = max(times_s, default=0.0)
+    if last_s > MAX_START_S:
+        allowed = f"lets the last of {len(times_s)} jobs begin after {format_time(last_s)}"
+        raise BadInput(field, process.kind, f"{allowed}: {format_time(MAX_START_S)} or less are allowed")
+    return times_s
