@@ -170,7 +170,7 @@ def _interval_notes(job: SearchJob, weighed: Weighed, index: int, tokens: float 
 
 def explain(console: Console, job: SearchJob, wanted: dict[str, int]) -> None:
     """Print why a strategy is left out, or its times beside those of the fastest."""
-    dimensions, variant = _strategy_to_explain(job, wanted)
+    dimensions, variant, nearest = _strategy_to_explain(job, wanted)
     strategy = one_strategy(**dimensions)
     reasons, times, gpu_bytes = explained(job.model, variant.recipe, variant.hardware, strategy)
     weighed = job.weighed()
@@ -180,11 +180,14 @@ def explain(console: Console, job: SearchJob, wanted: dict[str, int]) -> None:
     for line in (
         _strategy_line("this", dimensions, variant),
         _strategy_line("fastest", weighed.strategies.at(first), best),
-        *(f"left out: {reason}" for reason in reasons),
+        *(f"left out: {reason}" for reason in [*nearest, *reasons]),
     ):
         console.print(line, highlight=False, soft_wrap=True)
     gigabytes = (gpu_bytes / 1e9, float(weighed.gpu_bytes[first]) / 1e9)
     console.print(_comparison(times, best_times, gigabytes))
+    gpus = dimensions["tensor"] * dimensions["context"] * dimensions["pipeline"] * dimensions["data"]
+    if gpus != variant.hardware.gpus:
+        console.print(f"note: the times of this are of a step on {gpus:,} GPUs", highlight=False, soft_wrap=True)
     low_s, high_s = job.span_s(variant, strategy)
     span = f"{digits(low_s, 3)} to {digits(high_s, 3)} s"
     console.print(f"note: this takes {span} by four of five measured steps", highlight=False, soft_wrap=True)
@@ -192,8 +195,8 @@ def explain(console: Console, job: SearchJob, wanted: dict[str, int]) -> None:
         console.print(f"note: outside of what was measured: {reason}", highlight=False, soft_wrap=True)
 
 
-def _strategy_to_explain(job: SearchJob, wanted: dict[str, int]) -> tuple[dict[str, int], Variant]:
-    """Return the fastest strategy with the wanted dimensions, and its recipe.
+def _strategy_to_explain(job: SearchJob, wanted: dict[str, int]) -> tuple[dict[str, int], Variant, list[str]]:
+    """Return the fastest strategy with the wanted dimensions, its recipe, and sizes near one that divides nothing.
 
     Where none divides and fits, the one whose other dimensions are 1, and d what they leave of the GPUs, with the
     recipe that takes least memory: what is wrong with it is wrong with all others.
@@ -201,7 +204,10 @@ def _strategy_to_explain(job: SearchJob, wanted: dict[str, int]) -> tuple[dict[s
     space = replace(job.space, fixed=wanted)
     try:
         weighed = replace(job, space=space).weighed()
-    except BadInput:
+    except BadInput as error:
+        nearest: list[str] = []
+        if error.field.startswith("fix."):
+            nearest.append(f"{error.field.removeprefix('fix.')}={error.value} {error.allowed}")
         dimensions = dict.fromkeys(DIMENSIONS.values(), 1)
         dimensions |= {DIMENSIONS[letter]: number for letter, number in wanted.items()}
         if "d" not in wanted:
@@ -213,9 +219,9 @@ def _strategy_to_explain(job: SearchJob, wanted: dict[str, int]) -> tuple[dict[s
         if dimensions["pipeline"] > 1:
             zero = max((stage for stage in space.zero if stage < 2), default=space.zero[0])
         recipe = with_overlap(replace(leanest.recipe, zero=zero), space.overlaps[-1], space)
-        return dimensions, replace(leanest, recipe=recipe)
+        return dimensions, replace(leanest, recipe=recipe), nearest
     first = int(weighed.order()[0])
-    return weighed.strategies.at(first), weighed.variant(first)
+    return weighed.strategies.at(first), weighed.variant(first), []
 
 
 def _strategy_line(name: str, strategy: dict[str, int], variant: Variant) -> str:

@@ -91,7 +91,9 @@ def test_explained_strategy_has_its_reasons(capsys: pytest.CaptureFixture[str]) 
     arguments = ["search", "llama3-405b", "--gpus", "8192", "--explain", "t=5,p=16,v=8"]
     assert cli.main(arguments) == 0
     out = capsys.readouterr().out
-    assert out.count("left out: ") == 5
+    assert out.count("left out: ") == 6
+    assert "left out: t=5 divides no strategy of this model and cluster; nearest: 4 or 8" in out
+    assert "a step on 8,160 GPUs" in out
     assert "128 attention heads" in out
 
 
