@@ -31,9 +31,14 @@ def provenance(machine: Machine, datapath: str, reason: str, seed: int) -> dict[
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
         "seed": seed,
         "plugins": {str(plugin.path): sha256(plugin.source).hexdigest() for plugin in plugins.loaded()},
-        "git_commit": _git("rev-parse", "HEAD"),
+        "git_commit": git_commit(),
         "git_changed": bool(_git("status", "--porcelain")),
     }
+
+
+def git_commit() -> str:
+    """Return the project's commit; nothing where this isn't a checkout."""
+    return _git("rev-parse", "HEAD")
 
 
 def _git(*arguments: str) -> str:

@@ -67,7 +67,8 @@ def command(
         _print_paper(papers[name], [claim for claim in claims if claim.paper == name], screen, bool(paper))
     marks = Counter(claim.mark for claim in claims)
     counts = ", ".join(f"{marks[mark]} {mark}" for mark in MARKS if marks[mark])
-    screen.print(f"{len(claims)} claims: {counts}", highlight=False)
+    noun = "claim" if len(claims) == 1 else "claims"
+    screen.print(f"{len(claims)} {noun}: {counts}", highlight=False)
     return _status(problems)
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from railyard.core.errors import BadInput
 from railyard.core.host import detect, require
+from railyard.core.provenance import git_commit
 from railyard.core.safe_files import Folder
 from railyard.experiments.options import console
 from railyard.experiments.run.folder import reporting_path_errors
@@ -26,7 +27,8 @@ AXIS: Final = "experiment"
 def run_claims(papers: Mapping[str, Paper], out: Path) -> list[str]:
     """Run what measures the claims of papers, and keep it in `out`/measured.csv; return what went wrong.
 
-    A run that is there and valid is not run again. An invalid run is not kept. BadInput if no claim is measured.
+    A run that is there and valid is not run again; those of another version are named. An invalid run is not kept.
+    BadInput if no claim is measured.
     """
     require(detect())
     claims: list[tuple[PublishedClaim, Measured]] = []
@@ -51,6 +53,11 @@ def run_claims(papers: Mapping[str, Paper], out: Path) -> list[str]:
                 measurements[claim.id] = measured.measure(claim, folder.path / RUNS / cells[how.run_name].name)
             except BadInput as error:
                 problems.append(str(error))
+        kept = [measurements[claim.id] for claim, _ in claims if claim.id in measurements]
+        note = measured.of_other_versions(kept, measured.version(git_commit()))
+        if note:
+            # a run of hours is kept until its folder is removed
+            console(stderr=True).print(f"note: {note}; without their folders in {folder.path / RUNS} they run again")
         opened.write(measured.NAME, measured.to_csv(measurements).encode())
     return problems
 

@@ -6,13 +6,11 @@ An invalid run says nothing, so it is never kept.
 import csv
 import io
 import json
-from collections.abc import Mapping
-from math import inf
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf, isnan
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
-
-import pandas as pd
 
 from railyard.core.errors import BadInput
 from railyard.core.installation import data_file
@@ -21,6 +19,7 @@ from railyard.results.published.claims.definition import Measured, PublishedClai
 NAME: Final = "measured.csv"
 FILE: Final = data_file("results/published/claims") / NAME
 INVALID: Final = "invalid"
+VERDICTS: Final = ("ok", "degraded", INVALID)
 VERSION_DIGITS: Final = 8  # of a commit
 
 
@@ -45,8 +44,10 @@ def measure(claim: PublishedClaim, folder: Path) -> Measurement:
     try:
         summary = json.loads((folder / "summary.json").read_text("utf-8"))
         provenance = json.loads((folder / "provenance.json").read_text("utf-8"))
-        table = pd.read_csv(folder / claim.measured.table, dtype=str, keep_default_na=False)
-    except (OSError, ValueError) as error:
+        # pandas takes longer to load than a table of claims to print
+        with (folder / claim.measured.table).open(encoding="utf-8", newline="") as opened:
+            table = list(csv.DictReader(opened))
+    except (OSError, ValueError, csv.Error) as error:
         raise BadInput(field, str(folder), f"is no whole folder of a run: {error}") from error
     if summary["verdict"] == INVALID:
         reason = next(iter(summary["reasons"]), "no reason was recorded")
@@ -60,9 +61,9 @@ def measure(claim: PublishedClaim, folder: Path) -> Measurement:
     if not values:
         raise BadInput(field, str(folder), f"has no valid value of {_what(claim.measured)}")
     date = str(summary["started_utc"])[:10]
-    version = str(provenance.get("git_commit") or "")[:VERSION_DIGITS] or "no commit"
+    measured_by = version(provenance.get("git_commit"))
     spread = (median(values), min(values), max(values))
-    return Measurement(claim.id, date, version, summary["verdict"], len(values), *spread)
+    return Measurement(claim.id, date, measured_by, summary["verdict"], len(values), *spread)
 
 
 def _what(measured: Measured) -> str:
@@ -104,7 +105,7 @@ def _of_headline(key: str, summary: Mapping[str, Any]) -> list[float]:
     return [float(value)]
 
 
-def _of_rows(measured: Measured, table: pd.DataFrame) -> list[float]:
+def _of_rows(measured: Measured, table: Sequence[Mapping[str, str]]) -> list[float]:
     """Return the values of the rows that count; if they are set against others, how often they fit in those."""
     values = _valid(table, measured.rows, measured.column)
     if measured.over:
@@ -117,10 +118,10 @@ def _of_rows(measured: Measured, table: pd.DataFrame) -> list[float]:
     return values
 
 
-def _valid(table: pd.DataFrame, rows: Mapping[str, str], column: str) -> list[float]:
+def _valid(table: Sequence[Mapping[str, str]], rows: Mapping[str, str], column: str) -> list[float]:
     """Return a column of the rows with these values, but of invalid ones and empty ones."""
     values: list[float] = []
-    for row in table.to_dict("records"):
+    for row in table:
         # a degraded row counts, and the run's verdict stands beside the value
         is_meant = all(row.get(key) == value for key, value in rows.items())
         if is_meant and row.get(column) and row.get("verdict") != INVALID:
@@ -129,17 +130,29 @@ def _valid(table: pd.DataFrame, rows: Mapping[str, str], column: str) -> list[fl
 
 
 def read(file: Path = FILE) -> dict[str, Measurement]:
-    """Return the stored measurements by the id of their claim; none if there is no file."""
+    """Return the stored measurements by the id of their claim; none if there is no file. BadInput for a damaged one."""
     if not file.exists():
         return {}
     measurements: dict[str, Measurement] = {}
-    with file.open(encoding="utf-8", newline="") as opened:
-        for row in csv.DictReader(opened):
-            numbers = (float(row["median"]), float(row["least"]), float(row["most"]))
-            measurements[row["claim"]] = Measurement(
-                row["claim"], row["date"], row["version"], row["verdict"], int(row["rows"]), *numbers
-            )
+    try:
+        with file.open(encoding="utf-8", newline="") as opened:
+            for row in csv.DictReader(opened):
+                measurement = _measurement_of(row)
+                measurements[measurement.claim] = measurement
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        allowed = f"is no table of measured claims, as claims --run writes it: {type(error).__name__}: {error}"
+        raise BadInput("--out", str(file), allowed) from error
     return measurements
+
+
+def _measurement_of(row: Mapping[str, str]) -> Measurement:
+    """Return a row of the file. ValueError, TypeError or KeyError for one that isn't a measurement."""
+    if row["verdict"] not in VERDICTS:
+        raise ValueError(f"verdict {row['verdict']!r} is none of {', '.join(VERDICTS)}")
+    numbers = (float(row["median"]), float(row["least"]), float(row["most"]))
+    if any(isnan(number) for number in numbers):
+        raise ValueError(f"{row['claim']} has no number")
+    return Measurement(row["claim"], row["date"], row["version"], row["verdict"], int(row["rows"]), *numbers)
 
 
 def to_csv(measurements: Mapping[str, Measurement]) -> str:
@@ -151,3 +164,18 @@ def to_csv(measurements: Mapping[str, Measurement]) -> str:
         numbers = (f"{number:.6g}" for number in (measurement.median, measurement.least, measurement.most))
         writer.writerow([*measurement[:5], *numbers])
     return text.getvalue()
+
+
+def version(commit: object) -> str:
+    """Return what a measurement has of the commit of Railyard; an installed package has none."""
+    return str(commit or "")[:VERSION_DIGITS] or "no commit"
+
+
+def of_other_versions(measurements: Iterable[Measurement], current: str) -> str:
+    """Return a line that names the measurements of other versions than the current one; "" if there are none."""
+    others = [
+        f"{measurement.claim} ({measurement.version})" for measurement in measurements if measurement.version != current
+    ]
+    if not others:
+        return ""
+    return f"measured by another version than {current}: {', '.join(others)}"

@@ -196,3 +196,32 @@ def test_measurements_are_read_as_written(tmp_path: Path) -> None:
     assert measured.read(file) == {}
     file.write_text(measured.to_csv({"slow": MEASURED}))
     assert measured.read(file) == {"slow": MEASURED}
+
+
+def test_measurements_of_other_versions_are_named() -> None:
+    other = MEASURED._replace(claim="old", version="01234567")
+    line = measured.of_other_versions([MEASURED, other], MEASURED.version)
+    assert "old (01234567)" in line
+    assert "slow" not in line
+    assert not measured.of_other_versions([MEASURED], MEASURED.version)
+    assert measured.version(None) == "no commit"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"rows": "x"}, "invalid literal"),
+        ({"median": "nan"}, "slow has no number"),
+        ({"verdict": "great"}, "verdict 'great' is none of ok, degraded, invalid"),
+        ({"date": "a,b,c,d"}, "."),
+    ],
+)
+def test_damaged_tables_are_refused_in_a_line(tmp_path: Path, changed: dict[str, str], message: str) -> None:
+    row = {key: str(value) for key, value in MEASURED._asdict().items()} | changed
+    file = tmp_path / measured.NAME
+    file.write_text(f"{','.join(row)}\n{','.join(row.values())}\n")
+    with pytest.raises(BadInput, match=message):
+        measured.read(file)
+    file.write_bytes(b"\xfa\x00")
+    with pytest.raises(BadInput, match="no table of measured claims"):
+        measured.read(file)
