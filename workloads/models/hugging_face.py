@@ -6,6 +6,7 @@ aren't counted, as in published totals.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -56,6 +57,23 @@ _LATENT: Final = {
     "kv_rank": "kv_lora_rank",
     "rope_size": "qk_rope_head_dim",
     "value_size": "v_head_dim",
+}
+_NEMOTRON_H: Final = {
+    **{field: key for field, key in _SHAPE.items() if field != "layers"},
+    "ffn": "moe_intermediate_size",
+    "experts": "n_routed_experts",
+    "experts_per_token": "num_experts_per_tok",
+    "expert_hidden": "moe_latent_size",
+    "expert_groups": "n_group",
+    "groups_per_token": "topk_group",
+}
+_STATE_SPACE: Final = {
+    "heads": "mamba_num_heads",
+    "head_size": "mamba_head_dim",
+    "groups": "n_groups",
+    "state_size": "ssm_state_size",
+    "kernel": "conv_kernel",
+    "chunk": "chunk_size",
 }
 _MPT: Final = {
     "layers": "n_layers",
@@ -131,6 +149,24 @@ def _deepseek(config: Config) -> Values:
     return _taken(config, _DEEPSEEK) | {"gated": True, "latent_attention": _taken(config, _LATENT)}
 
 
+def _nemotron_h(config: Config) -> Values:
+    """Return pairs of a state space (M) and experts (E), and attention (*) alone."""
+    pattern = str(config.get("hybrid_override_pattern", ""))
+    counts = Counter(pattern)
+    if counts["M"] != counts["E"] or not counts["M"] or counts.keys() - set("ME*"):
+        raise BadInput("hybrid_override_pattern", pattern, "must be of M, E and *, as many M as E")
+    width = config.get("moe_intermediate_size", 0)
+    shared = config.get("moe_shared_expert_intermediate_size", 0)
+    if not isinstance(width, int) or not isinstance(shared, int) or (width and shared % width):
+        raise BadInput("moe_shared_expert_intermediate_size", shared, f"must be a multiple of {width}")
+    return _taken(config, _NEMOTRON_H) | {
+        "layers": counts["M"] + counts["*"],
+        "attention_layers": counts["*"],
+        "shared_experts": shared // max(1, width),
+        "state_space": _taken(config, _STATE_SPACE),
+    }
+
+
 def _nemotron(config: Config) -> Values:
     return _taken(config, _LLAMA) | {"norm_biases": True}
 
@@ -178,6 +214,7 @@ READERS: Final[dict[str, Callable[[Config], Values]]] = {
     "mixtral": _mixtral,
     "mpt": _mpt,
     "nemotron": _nemotron,
+    "nemotron_h": _nemotron_h,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
@@ -189,6 +226,7 @@ _KEYS: Final = {
     "deepseek_v3": _DEEPSEEK | _LATENT_KEYS,
     "kimi_k2": _DEEPSEEK | _LATENT_KEYS,
     "glm4_moe": _GLM4_MOE,
+    "nemotron_h": _NEMOTRON_H | {f"state_space.{name}": key for name, key in _STATE_SPACE.items()},
     "qwen3_moe": _QWEN3_MOE,
 }
 """Keys of fields, for messages, by `model_type`; the others have Mixtral's."""
