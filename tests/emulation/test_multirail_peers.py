@@ -10,6 +10,7 @@ import time
 import pytest
 
 from railyard.core.errors import BadInput
+from railyard.failure.faults import Fault
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import make_multirail_plan
 from railyard.topologies.multirail.spec import parse_multirail
@@ -19,7 +20,7 @@ from railyard.workloads.allreduce.engines.gloo import GlooRanks
 from railyard.workloads.allreduce.engines.mpi import MpiRanks
 from railyard.workloads.allreduce.engines.mptcp import MptcpRanks
 from railyard.workloads.allreduce.peers.training import DdpRanks, Training, TrainingResult
-from tests.emulation.fabrics import datapath
+from tests.emulation.fabrics import datapath, inject
 
 pytestmark = pytest.mark.sandbox
 NODES = 3
@@ -92,14 +93,20 @@ def test_mpi_stripes_over_its_rails() -> None:
         assert all(0.3 < part < 0.7 for part in carried(play_all(ranks)))
 
 
-def test_mptcp_uses_all_rails() -> None:
+def test_mptcp_uses_all_rails_and_survives_a_cut() -> None:
     skip_without(MptcpRanks)
-    with MptcpRanks(built()) as ranks:
+    net = built()
+    with MptcpRanks(net) as ranks:
         assert all(0.1 < part < 0.9 for part in carried(play_all(ranks)))
         ranks.pause()
         time.sleep(0.1)
         ranks.resume()
         right(ranks.run(Operations("allreduce", "int32", SIZE, count=2, seed=3, check=True)), 2)
+        lasting = Operations("allreduce", "int32", SIZE, count=8, seed=4, check=True)
+        ranks.begin([lasting] * NODES)
+        time.sleep(0.15)
+        inject(net, Fault("link-down", "tcp0 of n1"))
+        right(ranks.finish(), lasting.count)
         ranks.pause()  # who is asleep can be ended too
 
 

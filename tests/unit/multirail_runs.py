@@ -9,7 +9,6 @@ from typing import Any, Self
 import pytest
 
 from railyard.core.errors import MissingRequirement
-from railyard.experiments.measures.allreduce import faults as allreduce_faults
 from railyard.experiments.measures.allreduce import run as allreduce_run
 from railyard.experiments.measures.allreduce.session import AllreduceSession
 from railyard.experiments.measures.definition import RunContext
@@ -129,7 +128,6 @@ class Runs:
         monkeypatch.setattr(allreduce_run, "calibrated_session", self.session)
         monkeypatch.setattr(AllreduceSession, "engine", lambda _, policy: Ranks(policy, self))
         monkeypatch.setattr("railyard.experiments.run.machines.count", lambda _: Counters(0, 0, 0))
-        monkeypatch.setattr(allreduce_faults, "Ranks", lambda _, policy: Ranks(policy, self))
         monkeypatch.setattr(Operator, "prepare", lambda *_: None)
         monkeypatch.setattr(Operator, "inject", self.inject)
         monkeypatch.setattr(Operator, "repair", self.repair)

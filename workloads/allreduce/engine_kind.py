@@ -61,12 +61,23 @@ class PlannedFabric(Protocol):
 class Group:
     """Connected ranks that wait for requests. A context manager, or `start` and `stop`."""
 
+    layout: jobs.Layout
+
     def start(self) -> None:
         """Start all processes and wait until they have joined."""
         raise NotImplementedError
 
     def run(self, operations: jobs.Operations) -> list[jobs.RankReport]:
         """Run operations on all ranks and return the report of each."""
+        self.begin([operations] * self.layout.size)
+        return self.finish()
+
+    def begin(self, operations: Sequence[jobs.Operations]) -> None:
+        """Let each rank begin its own operations; `finish` waits for all. A fault may be injected in between."""
+        raise NotImplementedError
+
+    def finish(self) -> list[jobs.RankReport]:
+        """Return the report of each rank when all have ended the operations that they began."""
         raise NotImplementedError
 
     def stop(self) -> None:
@@ -186,6 +197,8 @@ class PeerRanks(Group):
         self._watched: list[watch.Watched] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = ""
+        # of the operations that were begun
+        self._limit_s = SLACK_S
 
     @property
     def name(self) -> str:
@@ -235,19 +248,28 @@ class PeerRanks(Group):
             self.stop()
             raise
 
-    def run(self, operations: jobs.Operations) -> list[jobs.RankReport]:
-        """Run operations on all ranks and return the report of each. RailyardError if a rank has died."""
-        limit_s = SLACK_S + operations.count * self.timeouts.operation_s
-        return [reply.report for reply in self.ask(jobs.Run(operations=operations), jobs.Report, limit_s)]
+    def begin(self, operations: Sequence[jobs.Operations]) -> None:
+        """Let each rank begin its own operations. RailyardError if one has died."""
+        longest = max(request.count for request in operations)
+        self._limit_s = SLACK_S + longest * self.timeouts.operation_s
+        self._send([jobs.Run(operations=request) for request in operations])
+
+    def finish(self) -> list[jobs.RankReport]:
+        """Return the report of each rank. RailyardError if one has died, or is late."""
+        return [reply.report for reply in self._receive(jobs.Report, self._limit_s)]
 
     def ask(self, request: Message, reply: type[R], within_s: float) -> list[R]:
         """Send a message to all ranks and return their answers. RailyardError if one fails, has died, or is late."""
+        self._send([request] * len(self._pipes))
+        return self._receive(reply, within_s)
+
+    def _send(self, requests: Sequence[Message]) -> None:
+        """Send each rank its own message."""
         try:
-            for pipe in self._pipes.values():
+            for (_, pipe), request in zip(sorted(self._pipes.items()), requests, strict=True):
                 pipe.send(request)
         except OSError:
             raise RailyardError(f"{self.name}: a rank died{self._log_tail()}") from None
-        return self._receive(reply, within_s)
 
     def stop(self) -> None:
         """Let the ranks leave, then end what is left of them. A second call does nothing."""
@@ -357,12 +379,14 @@ class AllreduceEngine:
     `ranks`: of another program's engine, its ranks.
     `runs_policies`: it runs the allreduce policies, which an experiment names in its place; its group can change its
     policy between operations.
+    `survives_faults`: its operations go on when a rail dies.
     """
 
     equation: ClassVar[str] = ""
     colour: ClassVar[str] = ""
     ranks: ClassVar[type[PeerRanks] | None] = None
     runs_policies: ClassVar[bool] = False
+    survives_faults: ClassVar[bool] = False
     learns: Final = False
     relearns: Final = False
 
@@ -407,13 +431,18 @@ def engine_of(policy: str) -> AllreduceEngine:
     return ALLREDUCE_ENGINES[OWN]
 
 
-def check_policy(policy: str, field: str, fabrics: Sequence[MultirailSpec], own_only: bool = False) -> None:
+def check_policy(
+    policy: str, field: str, fabrics: Sequence[MultirailSpec], own_only: bool = False, faulted: bool = False
+) -> None:
     """Raise BadInput unless every one of these fabrics can run a policy or engine.
 
-    `own_only`: no other engine.
+    `own_only`: no other engine. `faulted`: no engine whose operations end when a rail dies.
     """
     if own_only and not engine_of(policy).runs_policies:
         raise BadInput(field, policy, unknown_name_hint(policy, policy_usages()))
+    if faulted and not engine_of(policy).survives_faults:
+        names = [name for name, engine in ALLREDUCE_ENGINES.items() if engine.survives_faults and name != OWN]
+        raise BadInput(field, policy, unknown_name_hint(policy, sorted([*policy_usages(), *names])))
     for fabric in fabrics:
         engine_of(policy).check(policy, field, fabric)
 

@@ -19,8 +19,7 @@ from railyard.experiments.run.session import record_late_injection
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.failure.active import PREPARE_S, ActiveFault
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
-from railyard.workloads.allreduce.engine_kind import predicted_s
-from railyard.workloads.allreduce.engines.railyard import Ranks
+from railyard.workloads.allreduce.engine_kind import Group, predicted_s
 from railyard.workloads.allreduce.workload import learning_operations, sent_bytes
 
 
@@ -32,7 +31,7 @@ def run_fault(spec: ExperimentSpec, session: AllreduceSession, fault: RailFaultS
     repeats = fault.times(spec)
     policy = fault.policy
     sent = sent_bytes(fault.size, session.plan.scale)
-    with session.recording_skips(policy), Ranks(session.net, policy) as ranks:
+    with session.recording_skips(policy), session.engine(policy) as ranks:
         learning = learning_operations(policy, fault.learning)
         ranks.run(Operations("allreduce", "int32", sent, learning, spec.seed))
         for repeat in range(repeats):
@@ -51,7 +50,7 @@ class RepeatedFault:
         spec: ExperimentSpec,
         session: AllreduceSession,
         fault: RailFaultSpec,
-        ranks: Ranks,
+        ranks: Group,
         sent: int,
         repeat: int,
     ) -> None:
@@ -80,7 +79,7 @@ class RepeatedFault:
 
 
 def inject_and_repair(
-    session: AllreduceSession, ranks: Ranks, fault: RailFaultSpec, injected: InjectedFault, seed: int
+    session: AllreduceSession, ranks: Group, fault: RailFaultSpec, injected: InjectedFault, seed: int
 ) -> tuple[InjectedFault, Sequence[RankReport]]:
     """Run operations, with the fault meanwhile; return it with its times, and the reports of the ranks.
 

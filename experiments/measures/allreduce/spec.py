@@ -81,7 +81,7 @@ def check_items(spec: ExperimentSpec) -> None:
             if len(fabric.rails) < 2:
                 allowed = f"breaks the only rail of fabrics.{number}: nothing can take over"
                 raise BadInput(f"faults.{i}.target", fault.target, allowed)
-            check_policy(fault.policy, f"faults.{i}.policy", [fabric], own_only=True)
+            check_policy(fault.policy, f"faults.{i}.policy", [fabric], faulted=True)
     intervals = set[tuple[int, str, str]]()
     for i, workload in enumerate(workloads_of(spec)):
         assert isinstance(workload, RailWorkload)

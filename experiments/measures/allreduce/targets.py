@@ -27,6 +27,7 @@ from railyard.results.analysis.targets import Outcome, Sample, Target
 from railyard.results.format import times
 from railyard.results.runs.records import Verdict, worst_verdict
 from railyard.results.theory import nezha
+from railyard.workloads.allreduce.engine_kind import engine_of
 
 Scope = Literal["run", "fabric", "fault", "DDP run"]
 """The part of the results on which a target is measured."""
@@ -408,13 +409,18 @@ MIGRATION: Final = Target(
 MIGRATION_WORST: Final = Target(quantity="NIC cut until migrated, worst", most=200)
 
 
+def _known_to_the_engine(cuts: Sequence[Cut]) -> list[Cut]:
+    """Return the cuts of an engine that knows its rails: the kernel's MPTCP moves bytes without telling its ranks."""
+    return [cut for cut in cuts if engine_of(cut.policy).runs_policies]
+
+
 def _migration(statistic: Callable[[list[float]], float], cuts: Sequence[Cut]) -> Value | None:
     """Time from the fault until traffic has moved, ms, of faults that fell into an operation: median or maximum.
 
     Only kinds of faults count from which traffic is moved.
     """
     durations_ms: list[float] = []
-    for cut in cuts:
+    for cut in _known_to_the_engine(cuts):
         if cut.inside and definition_of(cut.fault).is_rerouted:
             durations_ms.append(NEVER if cut.migrate_ms is None else cut.migrate_ms)
     if not durations_ms:
@@ -447,7 +453,7 @@ RAIL_REUSED: Final = _none("cuts after whose repair the rail stayed idle", "cuts
 
 def _stayed_idle(cuts: Sequence[Cut]) -> Value | None:
     """Repeats in which the rail carried something before its fault, and nothing after its repair."""
-    times_of_return = [cut.home_ms for cut in cuts if cut.carried]
+    times_of_return = [cut.home_ms for cut in _known_to_the_engine(cuts) if cut.carried]
     if not times_of_return:
         return None
     return Value(float(times_of_return.count(None)), f"of {len(times_of_return)}")

@@ -73,6 +73,7 @@ class MptcpEngine(AllreduceEngine):
     equation = "Eq. 1 and 2, all rails as one"
     colour = "green"
     ranks = MptcpRanks
+    survives_faults = True
 
     def seconds(self, rails: Sequence[Rail], nodes: int, size: int, rail: int, policy: str = "") -> float:
         """Predict the seconds of one rail that combines all."""

@@ -69,13 +69,8 @@ class Ranks(Group):
             self.stop()
             raise
 
-    def run(self, operations: jobs.Operations) -> list[jobs.RankReport]:
-        """Run operations on all ranks and return the report of each."""
-        self.begin([operations] * len(self._tasks))
-        return self.finish()
-
     def begin(self, operations: Sequence[jobs.Operations]) -> None:
-        """Let each rank begin its own operations; `finish` waits for all. A fault may be injected in between."""
+        """Let each rank begin its own operations; `finish` waits for all."""
         for process, request in zip(self.processes, operations, strict=True):
             process.send(jobs.Run(operations=request))
 
@@ -125,6 +120,7 @@ class RailyardEngine(AllreduceEngine):
 
     equation = "the policy's"
     runs_policies = True
+    survives_faults = True
 
     def check(self, policy: str, field: str, fabric: MultirailSpec) -> None:
         """Raise BadInput for `field` unless `policy` is an allreduce policy of these rails."""

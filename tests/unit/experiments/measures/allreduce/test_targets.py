@@ -237,6 +237,15 @@ def test_return_of_an_unused_rail_is_not_judged() -> None:
     assert all(passed for _, passed, _ in requirements(idle))
 
 
+def test_engine_that_hides_its_rails_is_judged_by_sums_alone() -> None:
+    """The kernel's MPTCP tells no rank when bytes move to another rail, or back."""
+    cut = cut_of(migrate_ms=None, home_ms=None)
+    hidden = replace(sample(), cuts=[replace(cut, interval=replace(cut.interval, policy="mptcp"))])
+    for target in (targets.MIGRATION, targets.RAIL_REUSED):
+        assert [bool(outcome.samples) for outcome in of(hidden, target)] == [False]
+    assert [outcome.value for outcome in of(hidden, targets.CORRECT_DURING_CUT)] == [0.0]
+
+
 def test_median_migration_is_a_target_of_its_own() -> None:
     slow = replace(sample(), cuts=[cut_of(n, migrate_ms=60.0) for n in range(20)])
     assert [o.value for o in of(slow, targets.MIGRATION)] == [60.0]
