@@ -76,12 +76,13 @@ def test_every_collective_arrives_as_its_matrix_says(kind: str, side: int) -> No
 
 STAGES = {"tensor": 1, "pipeline": 2, "data": 8, "micro_batch": 1, "global_batch": 16}
 DEEPSEEK = {"kind": "moe", "model": "deepseek-v3", "parallelism": {**STAGES, "expert": 8}}
-MIXTRAL = {"kind": "moe", "model": "mixtral-8x7b", "parallelism": {**STAGES, "expert": 4}}
+CHUNKS = {**STAGES, "tensor": 2, "data": 4, "virtual_stages": 2, "global_batch": 8, "expert": 4}
+MIXTRAL = {"kind": "moe", "model": "mixtral-8x7b", "parallelism": CHUNKS, "all_to_alls": 8}
 
 
 @pytest.mark.parametrize("kind", ["rail-only", "rail-optimized"])
 def test_only_experts_of_several_domains_send_between_rails(kind: str) -> None:
-    """Groups of 8 GPUs lie in two domains, and groups of 4 in one each."""
+    """Groups of 8 GPUs lie in two domains, and groups of 4 in one each: two tensor-parallel groups, in two chunks."""
     fabric = build(kind, 4, 4)
     for data in ({"kind": "gpt"}, DEEPSEEK, MIXTRAL):
         check, workload, run = run_on(fabric, {**data, "compute": 0.05, "duration": "1s"})
