@@ -41,7 +41,7 @@ def read_own(file: str, operation: Operation, platform: str) -> OwnCollectives:
 
     BadInput if the file has no communicator, or too few rows of the operation.
     """
-    cluster = read([file])
+    cluster = _read(file)
     rows = _rows(cluster, operation, platform, file)
     if len(rows) < LEAST_ROWS:
         names = ", ".join(sorted({row.collective or "unnamed" for row in cluster.bandwidths})) or "none"
@@ -67,13 +67,24 @@ def ring_constants(file: str, platform: str) -> OwnCollectives:
 
     Switches that add make an AllReduce faster than these: then they get the efficiency of a ring on the platform.
     """
-    collectives = {row.collective for row in read([file]).bandwidths}
+    collectives = {row.collective for row in _read(file).bandwidths}
     for operation in RINGS:
         if operation in collectives:
             return read_own(file, operation, platform)
     own = read_own(file, "all-reduce", platform)
     ring_efficiency = platform_constants(platform).ring_efficiency
     return replace(own, constants=replace(own.constants, ring_efficiency=ring_efficiency))
+
+
+def _read(file: str) -> Cluster:
+    """Return what an output says. BadInput names the option that the file is from."""
+    try:
+        return read([file])
+    except BadInput as error:
+        field = error.field
+        if field == "FILE":
+            field = "--nccl"
+        raise BadInput(field, error.value, error.allowed) from error
 
 
 def _rows(cluster: Cluster, operation: Operation, platform: str, file: str) -> list[MeasuredCollective]:
