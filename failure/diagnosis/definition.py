@@ -8,18 +8,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from railyard.core.registry import Registry
-from railyard.failure.diagnosis.change_points import Change
+from railyard.failure.diagnosis.change_points import CONFIRMED_AFTER, Change
 from railyard.topologies.plan import Plan
 from railyard.workloads.schedule import Schedule
 
-Spans = Mapping[int, tuple[float, float]]
-"""Start and end of tasks, s, by task number. A transfer starts at its sender and ends at its receiver."""
+Spans = npt.NDArray[np.float64]
+"""Start and end of each task, s, a row each. A transfer starts at its sender and ends at its receiver."""
 Play = Callable[[Schedule], Spans]
 """Plays a schedule on the fabric as it is, while the job waits."""
 Part = Literal["gpu", "rail", "hb"]
 """What is slow: the computing of a GPU, its rail link, or its link to the HB domain."""
-TITLES: Final[Mapping[Part, str]] = {"gpu": "GPU", "rail": "rail link", "hb": "HB link"}
+TITLES: Final[Mapping[Part, str]] = {"gpu": "GPU ", "rail": "rail link of ", "hb": "HB link of "}
+
+
+PROFILED: Final = 5
+"""Iterations before a change, and after it, of which a detector sees all tasks."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,8 +43,7 @@ class Culprit:
     @property
     def title(self) -> str:
         """`rail link of d0g1`, or `GPU d0g1`."""
-        joint = " " if self.part == "gpu" else " of "
-        return f"{TITLES[self.part]}{joint}{self.name}"
+        return f"{TITLES[self.part]}{self.name}"
 
     def is_same(self, other: "Culprit") -> bool:
         """Return whether both name the same thing, however slow."""
@@ -92,17 +98,32 @@ class Diagnosis:
         """Return whether it names this culprit, and nothing else."""
         return len(self.culprits) == 1 and self.culprits[0].is_same(culprit)
 
+    def is_right(self, culprit: Culprit | None) -> bool:
+        """Return whether it names this culprit and nothing else; without a culprit, whether it names nothing."""
+        if culprit is None:
+            return not self.culprits
+        return self.names(culprit)
+
 
 def diagnose(
-    definition: Detector, plan: Plan, schedule: Schedule, seconds: Sequence[float], spans: Sequence[Spans], play: Play
+    definition: Detector,
+    plan: Plan,
+    schedule: Schedule,
+    seconds: Sequence[float],
+    spans_of: Callable[[int], Spans],
+    play: Play,
 ) -> Diagnosis:
     """Return what a detector says of a job, and let it play its validation if the job got slower.
 
-    `schedule`: of one iteration. `seconds`, `spans`: the time of each iteration, and its tasks.
+    `schedule`: of one iteration. `seconds`: the time of each iteration. `spans_of`: returns the tasks of an iteration.
     """
     slower = [change for change in definition.changes(seconds) if change.ratio > 1]
     if not slower:
         return Diagnosis(None)
     change = slower[-1]
-    job = SlowJob(plan, schedule, spans[: change.iteration], spans[change.iteration : change.noticed + 1])
+    before = [spans_of(number) for number in range(max(0, change.iteration - PROFILED), change.iteration)]
+    # those that follow the notice: a change may be dated too early
+    first = min(change.noticed + 1, len(seconds) - CONFIRMED_AFTER)
+    after = [spans_of(number) for number in range(first, len(seconds))][:PROFILED]
+    job = SlowJob(plan, schedule, before, after)
     return Diagnosis(change, tuple(definition.culprits(job, play)))

@@ -3,17 +3,17 @@
 A group that waits for a late GPU isn't slow itself: its time counts from when the last of its senders began.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from railyard.failure.diagnosis.definition import Part, Spans
 from railyard.topologies.plan import Plan
 from railyard.workloads.matrix.traffic_matrix import nic_of_gpus, ways
-from railyard.workloads.schedule import Schedule
+from railyard.workloads.schedule import Numbers, Schedule
 
 
 class Group(NamedTuple):
@@ -30,21 +30,82 @@ class GpuLink(NamedTuple):
     gpu: int
 
 
-def transfers_of_groups(schedule: Schedule) -> dict[Group, list[list[int]]]:
-    """Return the transfers of each group, by task number: a list for each time that it communicates."""
-    by_phase = defaultdict[int, list[int]](list)
-    for number, transfer in schedule.transfers:
-        by_phase[transfer.phase].append(number)
-    runs = defaultdict[Group, list[list[int]]](list)
-    columns = schedule.columns
-    for phase, numbers in by_phase.items():
-        group_of_gpu = _joined((int(columns.src[n]), int(columns.dst[n])) for n in numbers)
-        run_of_group = defaultdict[tuple[int, ...], list[int]](list)
-        for number in numbers:
-            run_of_group[group_of_gpu[int(columns.src[number])]].append(number)
-        for members, run in run_of_group.items():
-            runs[Group(schedule.phases[phase].name, members)].append(run)
-    return dict(runs)
+@dataclass(frozen=True, eq=False)
+class GroupRuns:
+    """The transfers of a schedule by the group that they belong to; a group communicates in one run or in several.
+
+    `transfers`: task numbers. `sender_of_transfer`: the number of its sender in its run. `run_of_sender`,
+    `group_of_run`: the numbers that these have.
+    """
+
+    groups: tuple[Group, ...]
+    transfers: Numbers
+    sender_of_transfer: Numbers
+    run_of_sender: Numbers
+    group_of_run: Numbers
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> "GroupRuns":
+        """Return the groups of a schedule."""
+        columns = schedule.columns
+        transfers = np.flatnonzero(~columns.is_compute)
+        groups: dict[Group, int] = {}
+        runs: dict[tuple[int, tuple[int, ...]], int] = {}
+        senders: dict[tuple[int, int], int] = {}
+        sender_of_transfer: list[int] = []
+        group_of_run: list[int] = []
+        joined: dict[int, dict[int, tuple[int, ...]]] = {}
+        ends = zip(columns.phase[transfers].tolist(), columns.src[transfers].tolist(), strict=True)
+        for phase, src in ends:
+            if phase not in joined:
+                in_phase = transfers[columns.phase[transfers] == phase]
+                pairs = zip(columns.src[in_phase].tolist(), columns.dst[in_phase].tolist(), strict=True)
+                joined[phase] = _joined(pairs)
+            members = joined[phase][src]
+            run = runs.setdefault((phase, members), len(runs))
+            if run == len(group_of_run):
+                group = Group(schedule.phases[phase].name, members)
+                group_of_run.append(groups.setdefault(group, len(groups)))
+            sender_of_transfer.append(senders.setdefault((run, src), len(senders)))
+        return cls(
+            groups=tuple(groups),
+            transfers=transfers,
+            sender_of_transfer=np.array(sender_of_transfer, dtype=np.int64),
+            run_of_sender=np.array([run for run, _ in senders], dtype=np.int64),
+            group_of_run=np.array(group_of_run, dtype=np.int64),
+        )
+
+    def seconds(self, spans: Spans) -> NDArray[np.float64]:
+        """Return how long each group communicated in an iteration, s, without waiting for its members."""
+        start_s, end_s = spans[self.transfers].T
+        first_s = np.full(len(self.run_of_sender), np.inf)
+        np.minimum.at(first_s, self.sender_of_transfer, start_s)
+        # a member that waits for another one has begun, so the last to begin counts
+        begun_s = np.full(len(self.group_of_run), -np.inf)
+        np.maximum.at(begun_s, self.run_of_sender, first_s)
+        last_s = np.full(len(self.group_of_run), -np.inf)
+        np.maximum.at(last_s, self.run_of_sender[self.sender_of_transfer], end_s)
+        total_s = np.zeros(len(self.groups))
+        np.add.at(total_s, self.group_of_run, last_s - begun_s)
+        return total_s
+
+    def slower(self, before: Sequence[Spans], after: Sequence[Spans], least: float) -> dict[Group, float]:
+        """Return the groups that communicate longer than before, with the ratio of both times.
+
+        `before`, `after`: tasks of some iterations. `least`: the part of the time that it takes longer at least.
+        """
+        healthy_s = np.median([self.seconds(spans) for spans in before], axis=0)
+        now_s = np.median([self.seconds(spans) for spans in after], axis=0)
+        slower = np.flatnonzero(now_s > healthy_s * (1 + least))
+        return {self.groups[number]: float(now_s[number] / healthy_s[number]) for number in slower}
+
+    def pairs(self, schedule: Schedule, groups: Iterable[Group]) -> list[tuple[int, int]]:
+        """Return the pairs of GPU numbers of these groups that send, each once."""
+        chosen = [self.groups.index(group) for group in groups]
+        group_of_transfer = self.group_of_run[self.run_of_sender[self.sender_of_transfer]]
+        sent = self.transfers[np.isin(group_of_transfer, chosen)]
+        ends = zip(schedule.columns.src[sent].tolist(), schedule.columns.dst[sent].tolist(), strict=True)
+        return list(dict.fromkeys(ends))
 
 
 def _joined(pairs: Iterable[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
@@ -58,59 +119,18 @@ def _joined(pairs: Iterable[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
     return {gpu: tuple(sorted(members)) for gpu, members in sets.items()}
 
 
-def group_seconds(schedule: Schedule, runs: Iterable[Sequence[int]], spans: Spans) -> float:
-    """Return how long a group communicated in an iteration, s, without waiting for its members."""
-    total_s = 0.0
-    for run in runs:
-        first_s: dict[int, float] = {}
-        last_s = 0.0
-        for number in run:
-            start_s, end_s = spans[number]
-            src = int(schedule.columns.src[number])
-            first_s[src] = min(start_s, first_s.get(src, start_s))
-            last_s = max(last_s, end_s)
-        total_s += last_s - max(first_s.values())
-    return total_s
-
-
-def slower_groups(
-    schedule: Schedule, before: Sequence[Spans], after: Sequence[Spans], least: float
-) -> dict[Group, float]:
-    """Return the groups that communicate longer than before, with the ratio of both times.
-
-    `before`, `after`: tasks of some iterations. `least`: the part of the time that it takes longer at least.
-    """
-    slower: dict[Group, float] = {}
-    for group, runs in transfers_of_groups(schedule).items():
-        healthy_s = median([group_seconds(schedule, runs, spans) for spans in before])
-        now_s = median([group_seconds(schedule, runs, spans) for spans in after])
-        if now_s > healthy_s * (1 + least):
-            slower[group] = now_s / healthy_s
-    return slower
-
-
-def links_of_groups(schedule: Schedule, groups: Iterable[Group], plan: Plan) -> set[GpuLink]:
-    """Return the links of GPUs that the transfers of these groups cross, by the policy's paths."""
-    chosen = set(groups)
-    pairs: dict[tuple[int, int], None] = {}
-    for group, runs in transfers_of_groups(schedule).items():
-        if group in chosen:
-            for run in runs:
-                ends = zip(schedule.columns.src[run].tolist(), schedule.columns.dst[run].tolist(), strict=True)
-                pairs |= dict.fromkeys(ends)
-    return links_of_pairs(schedule, pairs, plan)
-
-
-def links_of_pairs(schedule: Schedule, pairs: Mapping[tuple[int, int], None], plan: Plan) -> set[GpuLink]:
-    """Return the links of GPUs that pairs of GPU numbers send over."""
-    ends = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
-    at_nic = nic_of_gpus(schedule, plan.spec)
+def links_of_pairs(pairs: Sequence[tuple[int, int]], plan: Plan) -> set[GpuLink]:
+    """Return the links of GPUs that pairs of GPU numbers send over, by the policy's paths."""
+    ends = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    # of GPUs that share a NIC, the first one's link counts
+    at_nic = nic_of_gpus(Schedule("", len(plan.gpus), plan.spec.rails, (), ()), plan.spec)
     links: set[GpuLink] = set()
-    for way in ways(ends[:, 0], ends[:, 1], schedule.rails, plan.spec):
-        hops = ((ends[:, 0], way.enter, "hb"), (way.enter, way.leave, "rail"), (way.leave, ends[:, 1], "hb"))
-        for near, far, part in hops:
-            used = (near != far) & (way.share > 0)
-            for gpu in np.concatenate([near[used], far[used]]).tolist():
-                number = int(at_nic[gpu]) if part == "rail" else gpu
-                links.add(GpuLink("rail" if part == "rail" else "hb", number))
+    for way in ways(ends[:, 0], ends[:, 1], plan.spec.rails, plan.spec):
+        is_used = way.share > 0
+        for near, far in ((ends[:, 0], way.enter), (way.leave, ends[:, 1])):
+            used = (near != far) & is_used
+            links.update(GpuLink("hb", gpu) for gpu in np.concatenate([near[used], far[used]]).tolist())
+        used = (way.enter != way.leave) & is_used
+        on_rail = at_nic[np.concatenate([way.enter[used], way.leave[used]])]
+        links.update(GpuLink("rail", gpu) for gpu in on_rail.tolist())
     return links

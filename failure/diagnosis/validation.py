@@ -8,10 +8,11 @@ validation of rings.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from statistics import median
 from typing import Final, NamedTuple
 
-from railyard.failure.diagnosis.definition import Spans
+from railyard.failure.diagnosis.definition import Part, Spans
 from railyard.failure.diagnosis.groups import GpuLink
 from railyard.topologies.plan import Plan
 from railyard.workloads.schedule import Phase, Program, Schedule, payload_rates
@@ -19,8 +20,8 @@ from railyard.workloads.tasks import Compute
 
 PASS_S: Final = 0.1
 """Seconds that a healthy pair sends, and that a healthy GPU computes."""
-COMPUTATIONS: Final = 3
-"""Times that each GPU computes: the median counts."""
+REPEATS: Final = 3
+"""Times that each pair sends, and each GPU computes, in a pass: the fastest counts."""
 RING: Final = 3
 """Links of a rail or domain that are tested at least: of two, no test can say which one is slow."""
 
@@ -32,28 +33,44 @@ class LinkPair(NamedTuple):
     second: GpuLink
 
 
-def medium_of(link: GpuLink, rails: int) -> tuple[str, int]:
+def medium_of(link: GpuLink, rails: int) -> tuple[Part, int]:
     """Return what joins a link with others of its kind: the rail, or the HB domain. `rails`: GPUs of a domain."""
     domain, rank = divmod(link.gpu, rails)
-    return ("rail", rank) if link.part == "rail" else ("hb", domain)
+    if link.part == "rail":
+        return "rail", rank
+    return "hb", domain
 
 
 def rings(links: Iterable[GpuLink], plan: Plan) -> list[list[GpuLink]]:
-    """Return the links of each rail and each HB domain, with healthy ones or unknown ones where there are few."""
-    by_medium = defaultdict[tuple[str, int], set[GpuLink]](set)
+    """Return the links of each rail and each HB domain, with more of them where there are few.
+
+    A rail or domain without any of these links is a ring too, one for rails and one for domains: to compare with.
+    """
+    by_medium = defaultdict[tuple[Part, int], set[GpuLink]](set)
     for link in links:
         by_medium[medium_of(link, plan.spec.rails)].add(link)
+    counts: Mapping[Part, int] = {"rail": plan.spec.rails, "hb": plan.spec.domains}
+    for part, count in counts.items():
+        tested = {number for tested_part, number in by_medium if tested_part == part}
+        free = [number for number in range(count) if number not in tested]
+        if tested and free:
+            # its links get filled in below, as those of a rail with few suspects do
+            by_medium[part, free[0]] = set()
     result: list[list[GpuLink]] = []
     for (part, number), members in sorted(by_medium.items()):
-        rails = plan.spec.rails
-        same_rail = range(number, len(plan.gpus), rails)
-        same_domain = range(number * rails, (number + 1) * rails)
-        candidates = same_rail if part == "rail" else same_domain
-        for gpu in candidates:
+        for gpu in _gpus_of(part, number, plan):
             if len(members) < RING:
-                members.add(GpuLink("rail" if part == "rail" else "hb", gpu))
+                members.add(GpuLink(part, gpu))
         result.append(sorted(members))
     return result
+
+
+def _gpus_of(part: Part, number: int, plan: Plan) -> range:
+    """Return the GPUs of a rail, or of an HB domain, by its number."""
+    rails = plan.spec.rails
+    if part == "rail":
+        return range(number, len(plan.gpus), rails)
+    return range(number * rails, (number + 1) * rails)
 
 
 def ring_passes(ring: Sequence[GpuLink]) -> list[list[LinkPair]]:
@@ -81,71 +98,94 @@ def passes(links: Iterable[GpuLink], plan: Plan) -> list[list[LinkPair]]:
 
 
 def pair_schedule(pairs: Sequence[LinkPair], plan: Plan, computing: Sequence[int] = ()) -> Schedule:
-    """Return a schedule in which each pair sends both ways for `PASS_S`, and GPUs compute meanwhile.
+    """Return a schedule in which each pair sends both ways for `PASS_S`, several times, and GPUs compute meanwhile.
 
     `computing`: numbers of the GPUs that compute.
     """
     program = Program(plan.spec.domains, plan.spec.rails)
     rates = payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu)
-    sending = program.phase(Phase("validation", "validation", "", plan.spec.rails, plan.spec.domains, 0.0))
-    for first, second in pairs:
-        rate = rates.rail if first.part == "rail" else rates.hb
-        size = max(1, round(rate * PASS_S))
-        program.send(first.gpu, second.gpu, size, sending, ())
-        program.send(second.gpu, first.gpu, size, sending, ())
-    for _ in range(COMPUTATIONS):
+    rate_of_part = {"rail": rates.rail, "hb": rates.hb}
+    sent: dict[tuple[int, int], int] = {}
+    for _ in range(REPEATS):
+        # a phase of its own, so that a transfer begins when the one before has left its GPU
+        phase = program.phase(Phase("validation", "validation", "", plan.spec.rails, plan.spec.domains, 0.0))
+        for first, second in pairs:
+            size = max(1, round(rate_of_part[first.part] * PASS_S))
+            for ends in ((first.gpu, second.gpu), (second.gpu, first.gpu)):
+                earlier = [sent[ends]] if ends in sent else []
+                sent[ends] = program.send(*ends, size, phase, earlier)
+    computations = program.phase(Phase("computing", "validation", "", 1, 1, 0.0))
+    for _ in range(REPEATS):
         for gpu in computing:
-            program.compute(gpu, PASS_S, sending)
+            # not behind what it sends: a computation needs no link
+            program.compute(gpu, PASS_S, computations)
     return program.schedule("validation")
 
 
 def pair_ratios(pairs: Sequence[LinkPair], spans: Spans) -> dict[LinkPair, float]:
-    """Return how many times as long as at the links' rates each pair took in its slower direction."""
+    """Return how many times as long as at the links' rates each pair took in its slower direction.
+
+    The fastest of its transfers counts: a slow link makes all of them slow, and a busy machine some.
+    """
     ratios: dict[LinkPair, float] = {}
+    seconds = spans[:, 1] - spans[:, 0]
     for number, pair in enumerate(pairs):
-        there = spans[2 * number]
-        back = spans[2 * number + 1]
-        seconds = max(there[1] - there[0], back[1] - back[0])
-        ratios[pair] = seconds / PASS_S
+        directions: list[float] = []
+        for direction in (2 * number, 2 * number + 1):
+            # the transfers of a direction are as far apart as a repeat has transfers
+            transfers = seconds[direction : 2 * len(pairs) * REPEATS : 2 * len(pairs)]
+            directions.append(float(transfers.min()))
+        ratios[pair] = max(directions) / PASS_S
     return ratios
 
 
 def computing_ratios(schedule: Schedule, spans: Spans) -> dict[int, float]:
-    """Return how many times as long as the median GPU each GPU computed, by its number."""
-    seconds = defaultdict[int, list[float]](list)
+    """Return how many times as long as the median GPU each GPU computed, by its number, when it was fastest."""
+    fastest_s: dict[int, float] = {}
     for number, task in enumerate(schedule.tasks):
         if isinstance(task, Compute):
-            start_s, end_s = spans[number]
-            seconds[task.gpu].append(end_s - start_s)
-    medians = {gpu: median(times) for gpu, times in seconds.items()}
-    typical_s = median(medians.values())
-    return {gpu: gpu_s / typical_s for gpu, gpu_s in medians.items()}
+            start_s, end_s = spans[number].tolist()
+            fastest_s[task.gpu] = min(end_s - start_s, fastest_s.get(task.gpu, inf))
+    typical_s = median(fastest_s.values())
+    return {gpu: gpu_s / typical_s for gpu, gpu_s in fastest_s.items()}
 
 
 def link_ratios(ratios: Mapping[LinkPair, float]) -> dict[GpuLink, float]:
-    """Return the ratio of each link: that of its fastest pair, as its partner may be the slow one."""
+    """Return the ratio of each link: that of its fastest pair, as its partner may be the slow one.
+
+    It is over the fastest pair of such links, which is healthy, as a busy machine makes all of them slower.
+    """
+    fastest: dict[Part, float] = {}
+    for part in ("rail", "hb"):
+        of_part = [ratio for pair, ratio in ratios.items() if pair.first.part == part]
+        fastest[part] = 1.0
+        # of fewer pairs, all may share a slow link
+        if len(of_part) >= RING:
+            fastest[part] = max(1.0, min(of_part))
     by_link: dict[GpuLink, float] = {}
-    for pair, ratio in ratios.items():
+    for pair, pair_ratio in ratios.items():
+        ratio = pair_ratio / fastest[pair.first.part]
         for link in pair:
             by_link[link] = min(ratio, by_link.get(link, ratio))
     return by_link
 
 
 def second_tests(ratios: Mapping[GpuLink, float], slow: float, rails: int) -> list[list[LinkPair]]:
-    """Return passes that test slow links again, where a rail or domain has several.
+    """Return passes that test slow links again, if there are several: most of them met a slow link, or a busy machine.
 
     Each gets a healthy partner; where none is known to be healthy, the one opposite on the ring. `ratios`: of the tests
     so far. `slow`: the ratio from which a link is slow. `rails`: GPUs of a domain.
     """
-    by_medium = defaultdict[tuple[str, int], list[GpuLink]](list)
+    by_medium = defaultdict[tuple[Part, int], list[GpuLink]](list)
     for link in sorted(ratios):
         by_medium[medium_of(link, rails)].append(link)
     merged: list[list[LinkPair]] = []
+    # a single slow link is what the detector looks for
+    if sum(ratio >= slow for ratio in ratios.values()) < 2:
+        return merged
     for links in by_medium.values():
         suspects = [link for link in links if ratios[link] >= slow]
         healthy = [link for link in links if ratios[link] < slow]
-        if len(suspects) < 2:
-            continue
         if not healthy:
             # of a pair that is fast, both are healthy
             half = len(links) // 2

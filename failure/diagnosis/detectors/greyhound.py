@@ -1,12 +1,13 @@
 """Detector greyhound: change points of iteration times, then tests of the links and GPUs of slow groups."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from railyard.failure.diagnosis.change_points import Change, changes
 from railyard.failure.diagnosis.definition import Culprit, Detector, Play, SlowJob, detector
-from railyard.failure.diagnosis.groups import GpuLink, links_of_groups, slower_groups
+from railyard.failure.diagnosis.groups import GpuLink, GroupRuns, links_of_pairs
 from railyard.failure.diagnosis.validation import (
+    LinkPair,
     computing_ratios,
     link_ratios,
     pair_ratios,
@@ -14,7 +15,6 @@ from railyard.failure.diagnosis.validation import (
     passes,
     second_tests,
 )
-from railyard.topologies.fabric_kinds import Layer
 from railyard.topologies.plan import Plan
 
 LEAST_CHANGE: Final = 0.1
@@ -23,8 +23,8 @@ SUSPECT: Final = 0.05
 """Part of its time by which a group must be slower, for its links to be tested."""
 SECOND_TESTS: Final = 2
 """Rounds of tests with other partners: the first may have to find healthy ones."""
-SLOW: Final = 1.07
-"""Ratio to a healthy time from which a link or a GPU is slow: half of what `LEAST_CHANGE` needs, and above noise."""
+SLOW: Final = 1.1
+"""Ratio to a healthy time from which a link or a GPU is slow: less can't slow an iteration by `LEAST_CHANGE`."""
 
 
 @detector("greyhound")
@@ -41,37 +41,33 @@ class Greyhound(Detector):
     def culprits(self, job: SlowJob, play: Play) -> Sequence[Culprit]:
         """Return slow GPUs and links, after a few passes of validation."""
         plan = job.plan
-        groups = slower_groups(job.schedule, job.before, job.after, SUSPECT)
-        suspects = links_of_groups(job.schedule, groups, plan)
+        runs = GroupRuns.of(job.schedule)
+        groups = runs.slower(job.before, job.after, SUSPECT)
+        suspects = links_of_pairs(runs.pairs(job.schedule, groups), plan)
         computing = sorted({gpu for pair in job.schedule.matrix for gpu in pair})
         slow: list[Culprit] = []
-        ratios: dict[GpuLink, float] = {}
-        for number, pairs in enumerate(passes(suspects, plan) or [[]]):
+        pair_times: dict[LinkPair, float] = {}
+        for pairs in passes(suspects, plan) or [[]]:
             # GPUs compute in the first pass alone
-            schedule = pair_schedule(pairs, plan, [] if number else computing)
+            schedule = pair_schedule(pairs, plan, computing)
             spans = play(schedule)
-            _take_least(ratios, link_ratios(pair_ratios(pairs, spans)))
-            if number == 0:
+            pair_times |= pair_ratios(pairs, spans)
+            if computing:
                 for gpu, ratio in computing_ratios(schedule, spans).items():
                     if ratio >= SLOW:
                         slow.append(Culprit("gpu", plan.gpus[gpu].name, ratio))
+                computing = []
         for _ in range(SECOND_TESTS):
-            for pairs in second_tests(ratios, SLOW, plan.spec.rails):
-                again = pair_ratios(pairs, play(pair_schedule(pairs, plan)))
-                _take_least(ratios, link_ratios(again))
-        for link, ratio in sorted(ratios.items()):
+            for pairs in second_tests(link_ratios(pair_times), SLOW, plan.spec.rails):
+                pair_times |= pair_ratios(pairs, play(pair_schedule(pairs, plan)))
+        for link, ratio in sorted(link_ratios(pair_times).items()):
             if ratio >= SLOW:
                 slow.append(Culprit(link.part, _link_name(link, plan), ratio))
         return sorted(slow, key=lambda culprit: -culprit.ratio)
 
 
-def _take_least(ratios: dict[GpuLink, float], more: Mapping[GpuLink, float]) -> None:
-    """Lower the ratio of each link to that of a faster pair."""
-    for link, ratio in more.items():
-        ratios[link] = min(ratio, ratios.get(link, ratio))
-
-
 def _link_name(link: GpuLink, plan: Plan) -> str:
     """Return the name of a link as faults have it: that of its GPU, or of its NIC."""
-    layer: Layer = "rail" if link.part == "rail" else "hb"
-    return plan.link_name_of(plan.gpus[link.gpu], layer)
+    if link.part == "rail":
+        return plan.link_name_of(plan.gpus[link.gpu], "rail")
+    return plan.gpus[link.gpu].name

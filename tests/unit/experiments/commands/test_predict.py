@@ -18,7 +18,7 @@ from tests.unit.experiments.command_errors import command_errors
 pytestmark = pytest.mark.usefixtures("figures_as_text")
 
 
-SLOW_FIGURES = {"allgather", "reliability"}
+SLOW_FIGURES = {"allgather", "reliability", "stragglers"}
 """Figures that take seconds to compute, which the tests of their modules do."""
 
 

@@ -22,15 +22,23 @@ def test_each_link_meets_both_neighbours_once(count: int) -> None:
 
 def test_few_links_of_a_rail_get_partners() -> None:
     plan = plan_of(domains=4, rails=2)
-    (ring,) = rings([GpuLink("rail", 7)], plan)
-    assert len(ring) == RING
+    compared, ring = rings([GpuLink("rail", 7)], plan)
+    assert len(ring) == len(compared) == RING
     assert {link.gpu % 2 for link in ring} == {1}
+    assert {link.gpu % 2 for link in compared} == {0}
 
 
 def test_link_is_as_good_as_its_best_pair() -> None:
     a, b, c = (GpuLink("rail", gpu) for gpu in (0, 2, 4))
     ratios = link_ratios({LinkPair(a, b): 2.0, LinkPair(b, c): 1.0, LinkPair(c, a): 2.0})
     assert ratios == {a: 2.0, b: 1.0, c: 1.0}
+
+
+def test_links_of_a_busy_machine_are_compared_with_each_other() -> None:
+    a, b, c = (GpuLink("hb", gpu) for gpu in (0, 1, 2))
+    assert link_ratios({LinkPair(a, b): 3.0, LinkPair(b, c): 1.5, LinkPair(c, a): 3.0}) == {a: 2.0, b: 1.0, c: 1.0}
+    # of a single pair, nothing else says whether it is slow
+    assert link_ratios({LinkPair(a, b): 1.5}) == {a: 1.5, b: 1.5}
 
 
 def test_several_slow_links_are_tested_again_with_healthy_ones() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import numpy as np
 import pytest
 
 from railyard.experiments.spec.experiment import nominal_plan
@@ -38,15 +39,15 @@ def playing(slow: Slow, plan: Plan) -> Play:
     """Return a fabric in which every task takes `PASS_S`, times what is slow at its GPU or at an end of its link."""
 
     def play(schedule: Schedule) -> Spans:
-        spans: dict[int, tuple[float, float]] = {}
-        for number, task in enumerate(schedule.tasks):
+        spans: list[tuple[float, float]] = []
+        for task in schedule.tasks:
             if isinstance(task, Compute):
                 ratio = slow.get(("gpu", task.gpu), 1.0)
             else:
                 part = "hb" if plan.gpus[task.src].domain == plan.gpus[task.dst].domain else "rail"
                 ratio = max(slow.get((part, gpu), 1.0) for gpu in (task.src, task.dst))
-            spans[number] = 0.0, PASS_S * ratio
-        return spans
+            spans.append((0.0, PASS_S * ratio))
+        return np.array(spans)
 
     return play
 
@@ -59,7 +60,7 @@ def diagnosis_of(slow: Slow, domains: int = 4, rails: int = 4, ratio: float = 1.
     ill = playing(slow, plan)(job)
     seconds = [1.0] * 10 + [ratio] * 5
     spans = [healthy] * 10 + [ill] * 5
-    return diagnose(DETECTORS["greyhound"], plan, job, seconds, spans, playing(slow, plan))
+    return diagnose(DETECTORS["greyhound"], plan, job, seconds, spans.__getitem__, playing(slow, plan))
 
 
 @pytest.mark.parametrize("part", ["gpu", "rail", "hb"])
