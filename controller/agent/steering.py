@@ -135,7 +135,10 @@ def steering_on(
         damping = Damping(None, 0, 0)
     elif damping is None:
         damping = Damping(margin_on(fabric.domains))
-    return Steering(policy, Context(fabric.definition.joins_rails, seed, delta), damping)
+    leaves: Mapping[Gpu, str] = {}
+    if fabric.definition.is_graph:
+        leaves = fabric.graph.switch_of
+    return Steering(policy, Context(fabric.definition.joins_rails, seed, delta, leaves=leaves), damping)
 
 
 def margin_on(domains: int) -> int:

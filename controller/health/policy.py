@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from railyard.core.registry import Registry
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.forwarding import Path, Share, Shares, path_of
+from railyard.topologies.forwarding import Path, Share, Shares, path_of, rail_ends
 
 BEST: Final = 100
 BLOCKED: Final = 0
@@ -61,12 +61,20 @@ class Context:
     `spine`: whether the NIC network joins rails.
     `delta`: points of h-score for `health-spray`, percent of the best score for `health-best...`.
     `assigned`: the oracle's answer (`oracle.by_pair`).
+    `leaves`: the switch of each GPU, where switches are no rails; empty: GPUs of a rank are on a switch of their own.
     """
 
     spine: bool = False
     seed: int = 0
     delta: int = DELTA
     assigned: Mapping[tuple[Gpu, Gpu], Shares] = field(default_factory=dict)
+    leaves: Mapping[Gpu, str] = field(default_factory=dict)
+
+    def crosses_spine(self, a: Gpu, b: Gpu) -> bool:
+        """Return whether the NIC network's path between two GPUs crosses its second tier."""
+        if not self.leaves:
+            return a.rank != b.rank
+        return self.leaves[a] != self.leaves[b]
 
 
 Choose = Callable[[Gpu, Gpu, Scores, Context], Shares]
@@ -156,6 +164,50 @@ def path_score(path: Path, src: Gpu, dst: Gpu, scores: Scores) -> int:
             return near * rail * far
         case "spine":
             return rail * scores.spine * scores.rails[dst.rank]
+
+
+def clos_score(path: Path, src: Gpu, dst: Gpu, scores: Scores, context: Context) -> int:
+    """Return the product of the h-scores that a path crosses on a fabric of two tiers, in hundred-millionths.
+
+    The spine layer counts where the path goes from one leaf to another, which each of r, dr, rd and drd may do too.
+    """
+    crossed = path_score(path, src, dst, scores)
+    if path.kind == "spine":
+        crossed = scores.rails[src.rank] * scores.rails[dst.rank] * BEST
+    if path.kind != "d" and context.crosses_spine(*rail_ends(path, src, dst)):
+        return crossed * scores.spine
+    return crossed * BEST
+
+
+def clos_path(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Path | None:
+    """Return the papers' decision on a fabric of two tiers: the near path may be the NIC network's own path as well.
+
+    The Remote Rail Theorem holds with m = max(near scores) / (H(d1) H(d2)), divided by H(S) where drd crosses spines,
+    which it does for all rails or for none. Best fit is among the rails above m. O(log K).
+    """
+    near = near_path(src, dst, scores)
+    if near is not None and near.kind == "d":
+        return near
+    options: list[Path] = []
+    if near is not None:
+        options.append(near)
+    if context.spine and src.domain != dst.domain and src.rank != dst.rank:
+        options.append(path_of("spine", src.rank))
+    if not options:
+        return None
+    best = max(options, key=lambda path: clos_score(path, src, dst, scores, context))
+    best_score = clos_score(best, src, dst, scores, context)
+    # of drd, without its rail's score
+    remote = scores.domains[src.domain] * scores.domains[dst.domain] * BEST
+    if context.crosses_spine(src, Gpu(dst.domain, src.rank)):
+        remote = remote // BEST * scores.spine
+    if not remote:
+        return best
+    rails = len(scores.rails)
+    first = bisect_right(scores.sorted_rails, (best_score // remote, rails))
+    if first == rails:
+        return best
+    return path_of("drd", scores.sorted_rails[first][1])
 
 
 def near_path(src: Gpu, dst: Gpu, scores: Scores) -> Path | None:

@@ -93,6 +93,13 @@ def test_packets_go_as_chosen_where_spines_join_rails(base: str) -> None:
     assert kinds == {"d", "r", "dr", "rd", "spine", "drd"}
 
 
+def test_packets_go_as_chosen_on_a_clos_of_two_tiers() -> None:
+    scores: dict[str, Any] = {"rails": (20, 90, 100), "domains": (95, 90), "spine": 95}
+    fabric = build("clos", 2, 3)
+    kinds = assert_each_policy_is_followed(fabric, ["base", "dr", "health-clos"], "embedded", **scores)
+    assert kinds == {"d", "r", "dr", "rd", "spine", "drd"}
+
+
 @pytest.mark.quiet
 def test_a_hot_rail_is_left_and_an_idle_fabric_needs_no_routes() -> None:
     """Pairs return despite a margin: r and drd differ in hops, so that no worse is good enough for the way back."""

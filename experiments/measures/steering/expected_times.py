@@ -93,7 +93,7 @@ def expected_scores(plan: Plan, background: Iterable[BackgroundFlow]) -> Scores:
     for flow in background:
         out[flow.src, flow.device] += flow.bps
         into[flow.dst, flow.device] += flow.bps
-        if flow.path == "spine":
+        if flow.path == "spine" or _is_between_leaves(plan, flow):
             across += flow.bps
 
     by_rank: defaultdict[int, float] = defaultdict(float)
@@ -103,12 +103,19 @@ def expected_scores(plan: Plan, background: Iterable[BackgroundFlow]) -> Scores:
         by_domain[gpu.domain] += max(out[gpu, "hb0"], into[gpu, "hb0"])
     rail_capacity_bps = plan.rail_bps * plan.spec.domains
     domain_capacity_bps = plan.hb_bps * plan.spec.rails
-    uplinks_bps = plan.uplink_bps * len(plan.uplinks)
+    uplinks_bps = sum(link.rate_bps for link in plan.uplinks)
     return Scores(
         rails=tuple(_score(by_rank[rank], rail_capacity_bps) for rank in range(plan.spec.rails)),
         domains=tuple(_score(by_domain[number], domain_capacity_bps) for number in range(plan.spec.domains)),
         spine=_score(across, uplinks_bps),
     )
+
+
+def _is_between_leaves(plan: Plan, flow: BackgroundFlow) -> bool:
+    """Return whether a flow on a rail crosses the spines, since its ends are on switches of different domains."""
+    if flow.path != "r" or not plan.spec.definition.is_graph:
+        return False
+    return plan.graph.switch_of[flow.src] != plan.graph.switch_of[flow.dst]
 
 
 def _score(used_bps: float, capacity_bps: float) -> int:

@@ -4,13 +4,24 @@ import random
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from math import log2
 from typing import Final
 
 import matplotlib.figure
 
-from railyard.controller.health.policy import BEST, Scores, choose_path, first_routable, near_path, path_score
+from railyard.controller.health.policy import (
+    BEST,
+    Context,
+    Scores,
+    choose_path,
+    clos_path,
+    clos_score,
+    first_routable,
+    near_path,
+    path_score,
+)
 from railyard.results.plots import style
 from railyard.results.published.catalogue import Claim, Figure
 from railyard.topologies.addresses import Gpu
@@ -134,6 +145,11 @@ def _claims(rows: Sequence[Row]) -> Iterator[Claim]:
         quantity = f"scores of a rail and a domain with which rail-only is healthier, H(S) = {spine / BEST:g}"
         note = "for scores that are independent and uniform; the paper says most cases, which we take as more than half"
         yield Claim(quantity, 50, healthier_pct(spine), "%", bound="at least", note=note, stated="most cases means")
+    above, below = _wrong_on_clos(sets)
+    yield Claim(
+        "sets on a two-tier Clos in which a routable rail is no healthier than the near paths", 0, above, "sets"
+    )
+    yield Claim("sets on a two-tier Clos in which another path is healthier than best fit allows", 0, below, "sets")
     wrong = sum(_is_condition_wrong(scores) for scores in sets)
     yield Claim("sets in which the condition names the topology of the lower score", 0, wrong, "sets")
 
@@ -190,6 +206,31 @@ def _wrong_best_fit(sets: Sequence[Scores]) -> int:
         else:
             wrong += chosen is None or chosen.kind == "drd"
     return wrong
+
+
+def _wrong_on_clos(sets: Sequence[Scores]) -> tuple[int, int]:
+    """Return in how many sets drd is chosen but no better than a near path, and a near path though drd is better.
+
+    By the scores of all paths one by one, of which nothing is shared with the decision.
+    """
+    leaves = {Gpu(domain, rank): f"leaf{domain}" for domain in range(2) for rank in range(len(sets[0].rails))}
+    context = Context(spine=True, leaves=leaves)
+    near = (path_of("dr", DESTINATION.rank), path_of("rd", SOURCE.rank), path_of("spine", SOURCE.rank))
+    above = 0
+    below = 0
+    for scores in sets:
+        with_spines = replace(scores, spine=SPINE)
+        chosen = clos_path(SOURCE, DESTINATION, with_spines, context)
+        score_of = partial(clos_score, src=SOURCE, dst=DESTINATION, scores=with_spines, context=context)
+        best_near = max(map(score_of, near))
+        remote = [score_of(path_of("drd", rail)) for rail in range(len(scores.rails)) if rail > DESTINATION.rank]
+        is_remote = chosen is not None and chosen.kind == "drd"
+        better = [score for score in remote if score > best_near]
+        expected = min(better, default=best_near)
+        chosen_score = 0 if chosen is None else score_of(chosen)
+        above += is_remote and chosen_score <= best_near
+        below += chosen_score != expected
+    return above, below
 
 
 def _is_condition_wrong(scores: Scores) -> bool:

@@ -11,8 +11,12 @@ from hypothesis import given, settings
 
 from railyard.controller.health.oracle import all_paths
 from railyard.controller.health.policy import (
+    HEALTH_POLICIES,
+    Context,
     Scores,
     choose_path,
+    clos_path,
+    clos_score,
     first_routable,
     idle,
     near_path,
@@ -212,3 +216,45 @@ class Looked(Sequence[tuple[int, int]]):
 def test_a_path_needs_two_gpus() -> None:
     with pytest.raises(ValueError, match=r"^d0g0 -> d0g0: "):
         choose_path(SRC, SRC, idle(2, 2))
+
+
+def clos_context(known: Scores) -> Context:
+    """A leaf for each domain, so that every path between two domains crosses the spines."""
+    gpus = {gpu for pair in pairs(known) for gpu in pair}
+    return Context(spine=True, leaves={gpu: f"leaf{gpu.domain}" for gpu in gpus})
+
+
+@settings(max_examples=20, deadline=None)
+@given(scores())
+def test_on_a_clos_best_fit_is_among_rails_above_near_paths(known: Scores) -> None:
+    context = clos_context(known)
+    for src, dst in cross(known):
+        worths: dict[Path, int] = {}
+        for path in open_paths(src, dst, known, "rail-optimized"):
+            worths[path] = clos_score(path, src, dst, known, context)
+        near = max(worth for path, worth in worths.items() if path.kind != "drd")
+        better = [worth for path, worth in worths.items() if path.kind == "drd" and worth > near]
+        path = clos_path(src, dst, known, context)
+        assert path is not None
+        assert worths[path] == min(better, default=near)
+
+
+def test_on_a_clos_the_spine_cancels_out_of_the_condition() -> None:
+    known = Scores(rails=(80, 100), domains=(90, 100), spine=50)
+    # g(G1) = 0.89: below 1, and below 1 / H(S) = 2
+    for context in (clos_context(known), Context(spine=True)):
+        assert clos_path(SRC, DST, known, context) == Path("dr", 1)
+    # g(G1) = 1.11: above 1, but still below 1 / H(S)
+    loaded = Scores(rails=(100, 100), domains=(90, 80), spine=50)
+    assert clos_path(SRC, DST, loaded, Context(spine=True)) == Path("dr", 1)
+    assert clos_path(SRC, DST, loaded, clos_context(loaded)) == Path("spine", 0)
+    assert clos_score(Path("dr", 1), SRC, DST, loaded, clos_context(loaded)) == 90 * 100 * 100 * 50
+    assert clos_score(Path("spine", 0), SRC, DST, loaded, Context(spine=True)) == 100 * 100 * 100 * 50
+
+
+def test_base_takes_the_path_of_its_fabric() -> None:
+    choose = HEALTH_POLICIES["base"].choose
+    known = idle(2, 2)
+    assert [share.path for share in choose(SRC, DST, known, Context())] == [Path("dr", 1)]
+    assert [share.path for share in choose(SRC, DST, known, Context(spine=True))] == [Path("spine", 0)]
+    assert [share.path for share in choose(SRC, Gpu(1, 0), known, Context(spine=True))] == [Path("r", 0)]
