@@ -234,9 +234,9 @@ def test_on_a_clos_best_fit_is_among_rails_above_near_paths(known: Scores) -> No
             worths[path] = clos_score(path, src, dst, known, context)
         near = max(worth for path, worth in worths.items() if path.kind != "drd")
         better = [worth for path, worth in worths.items() if path.kind == "drd" and worth > near]
-        path = clos_path(src, dst, known, context)
-        assert path is not None
-        assert worths[path] == min(better, default=near)
+        chosen = clos_path(src, dst, known, context)
+        assert chosen is not None
+        assert worths[chosen] == min(better, default=near)
 
 
 def test_on_a_clos_the_spine_cancels_out_of_the_condition() -> None:
