@@ -19,10 +19,12 @@ EXPERIMENT = {
     "attempts": 1,
     "fabrics": [{"kind": "rail-only", "domains": 3, "rails": 2, "rail_rate": "20Mbit", "hb_rate": "240Mbit"}],
     "jobs": [
-        {"name": "crossing", "workload": SEND, "domains": 2, "rails": 1, "gpus": ["d0g0", "d1g1"], "iterations": 2},
-        {"name": "straight", "workload": SEND, "domains": 2, "rails": 1, "gpus": ["d0g1", "d2g1"], "iterations": 2},
+        {"name": "crossing", "workload": SEND, "domains": 2, "rails": 1, "gpus": ["d0g0", "d1g1"], "iterations": 6},
+        {"name": "straight", "workload": SEND, "domains": 2, "rails": 1, "gpus": ["d0g1", "d2g1"], "iterations": 6},
     ],
+    "job_faults": [{"kind": "link-slow", "target": "d1g1", "rate": 0.25, "at": "500ms", "repair": "500ms"}],
 }
+SLOW = "link-slow d1g1"
 
 
 def test_jobs_alone_and_together_deliver_every_byte(tmp_path: Path) -> None:
@@ -30,9 +32,10 @@ def test_jobs_alone_and_together_deliver_every_byte(tmp_path: Path) -> None:
     rows = run.rows(JOB_RUNS)
     assert [(row.job, row.mode) for row in rows] == [
         ("crossing", "alone"), ("straight", "alone"), ("crossing", "together"), ("straight", "together"),
+        ("crossing", SLOW), ("straight", SLOW),
     ]  # fmt: skip
     assert all(row.delivered_bytes == row.asked_bytes and not row.pairs_wrong for row in rows)
-    assert len(run.rows(JOB_ITERATIONS)) == 8
+    assert len(run.rows(JOB_ITERATIONS)) == 36
     shared = {(row.link, row.job) for row in run.rows(JOB_LINKS) if row.shared_s}
     assert {("d0g1 rail", "crossing"), ("d0g1 rail", "straight")} <= shared
     slow_downs = {row.phase: row.value for row in run.measurements if row.metric == JOB_SLOWDOWN}

@@ -48,6 +48,55 @@ class JobRow:
         return f"{self.gpus[0]} ... {self.gpus[-1]} ({len(self.gpus)})"
 
 
+@dataclass(frozen=True)
+class FaultRow:
+    """A job beside a fault: its mean iteration with the other jobs, without the fault and with it, over all repeats."""
+
+    fabric: str
+    job: str
+    fault: str
+    together_s: float
+    with_fault_s: float
+    ratio: float
+    ratio_predicted: float | None
+    verdict: Verdict
+
+
+def fault_rows(analysis: Analysis) -> list[FaultRow]:
+    """Return a row for each job and fault, in the order in which they ran."""
+    rows: list[FaultRow] = []
+    for (fabric, policy, _), runs in grouped(analysis.run.rows(JOB_RUNS), "fabric", "policy", "job").items():
+        together = [run for run in runs if run.mode == TOGETHER]
+        faulted = [run for run in runs if run.mode not in (ALONE, TOGETHER)]
+        for fault, fault_runs in grouped(faulted, "mode").items():
+            if together:
+                label = analysis.labels.get((fabric, policy), fabric)
+                rows.append(_fault_row(analysis, label, fault, together, fault_runs))
+    return rows
+
+
+def _fault_row(analysis: Analysis, label: str, fault: str, together: list[JobRun], faulted: list[JobRun]) -> FaultRow:
+    together_s = median(run.iteration_s for run in together)
+    with_fault_s = median(run.iteration_s for run in faulted)
+    ratio_predicted = None
+    # routes that the controller changes have no prediction
+    if faulted[0].iteration_predicted_s and together[0].iteration_predicted_s:
+        ratio_predicted = faulted[0].iteration_predicted_s / together[0].iteration_predicted_s
+    verdicts: list[Verdict] = []
+    for run in (*together, *faulted):
+        verdicts.append(analysis.judgement.intervals.get(run.interval, "ok"))
+    return FaultRow(
+        fabric=label,
+        job=faulted[0].job,
+        fault=fault,
+        together_s=together_s,
+        with_fault_s=with_fault_s,
+        ratio=with_fault_s / together_s,
+        ratio_predicted=ratio_predicted,
+        verdict=worst_verdict(verdicts),
+    )
+
+
 def job_rows(analysis: Analysis) -> list[JobRow]:
     """Return the rows in the order in which the jobs ran."""
     rows: list[JobRow] = []

@@ -9,7 +9,7 @@ from railyard.core.errors import BadInput
 from railyard.core.units import format_size, format_time
 from railyard.experiments.measures.definition import MEASURES, Counts, Measure, RunContext, SpecSection
 from railyard.experiments.measures.jobs.records import JOB_ITERATIONS, JOB_LINKS, JOB_RUNS, JOB_SLOWDOWN, LINK_SHARING
-from railyard.experiments.measures.jobs.spec import Arrivals, Jobs, JobSpec
+from railyard.experiments.measures.jobs.spec import Arrivals, JobFaults, Jobs, JobSpec, faults_of
 from railyard.experiments.options import plain_table
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.experiments.spec.fabric_checks import check_joined
@@ -34,16 +34,20 @@ class JobsMeasure(Measure[JobSpec]):
     Spec = Jobs
     repeats_key = "job_repeats"
     short_keys = frozenset({"placement", "iterations"})
-    dependent_keys: ClassVar[Mapping[str, str]] = {"arrivals": "has no effect without jobs"}
+    dependent_keys: ClassVar[Mapping[str, str]] = {
+        "arrivals": "has no effect without jobs",
+        "job_faults": "has no effect without jobs",
+    }
     records = (JOB_RUNS, JOB_ITERATIONS, JOB_LINKS, LINK_SHARING)
     hidden_sources = frozenset({"jobs"})
     fact_keys = ("jobs",)
 
     @property
     def spec_sections(self) -> tuple[SpecSection, ...]:
-        """Its jobs, and when they begin."""
+        """Its jobs, when they begin, and faults meanwhile."""
         arrivals = SpecSection("arrivals", Arrivals, has_items=False, default=None)
-        return (SpecSection(self.key, self.Spec, self.repeats_key), arrivals)
+        faults = SpecSection("job_faults", JobFaults, has_items=False)
+        return (SpecSection(self.key, self.Spec, self.repeats_key), arrivals, faults)
 
     def items(self, spec: ExperimentSpec) -> tuple[JobSpec, ...]:
         """Return the jobs."""
@@ -69,8 +73,8 @@ class JobsMeasure(Measure[JobSpec]):
         return steps
 
     def _replays(self, spec: ExperimentSpec, fabric: int) -> int:
-        """Return how many replays a fabric has: each job alone, and all together."""
-        return (len(self.items_on(spec, fabric)) + 1) * self.repeats(spec)
+        """Return how many replays a fabric has: each job alone, all together, and that with each fault."""
+        return (len(self.items_on(spec, fabric)) + 1 + len(faults_of(spec))) * self.repeats(spec)
 
     def seconds(self, spec: ExperimentSpec) -> float:
         """Return about how long all replays take."""
@@ -87,17 +91,19 @@ class JobsMeasure(Measure[JobSpec]):
                 job_s = job.iterations * stated_duration_s(job.workload)
                 alone_s += job_s
                 together_s = max(together_s, (job.start or 0.0) + job_s)
-            total_s += FABRIC_S + self.repeats(spec) * (alone_s + together_s)
+            total_s += FABRIC_S + self.repeats(spec) * (alone_s + together_s * (1 + len(faults_of(spec))))
             total_s += self._replays(spec, number) * INTERVAL_S
         return total_s
 
     def counts(self, spec: ExperimentSpec) -> Counts:
         """Return the number of replays."""
         replays = 0
+        faults = 0
         for number in range(len(spec.fabrics)):
             if self.items_on(spec, number):
                 replays += self._replays(spec, number)
-        return Counts(replays=replays)
+                faults += len(faults_of(spec)) * self.repeats(spec)
+        return Counts(replays=replays, faults=faults)
 
     def dry_run(self, spec: ExperimentSpec, console: Console) -> None:
         """Print for each fabric the GPUs of each job, its start, and what an iteration sends."""

@@ -6,7 +6,7 @@ from random import Random
 from typing import Final
 
 from railyard.core.errors import BadInput, unknown_name_hint
-from railyard.experiments.measures.jobs.spec import JobSpec, arrivals_of, jobs_of
+from railyard.experiments.measures.jobs.spec import JobSpec, arrivals_of, faults_of, jobs_of
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
@@ -69,6 +69,15 @@ def check_jobs(spec: ExperimentSpec) -> None:
             check_gpus(fabric.domains, fabric.rails, f"fabrics.{number}.domains")
             # sizes and places don't depend on rates
             planned_jobs(spec, number, nominal_plan(fabric))
+            _check_faults(spec, nominal_plan(fabric))
+
+
+def _check_faults(spec: ExperimentSpec, plan: Plan) -> None:
+    """Raise BadInput for a fault whose target the fabric hasn't."""
+    for number, fault in enumerate(faults_of(spec)):
+        problem = fault.fault.definition.target_problem(plan, fault.target)
+        if problem:
+            raise BadInput(f"job_faults.{number}.target", fault.target, problem)
 
 
 def _schedule(job: JobSpec, field: str, gpus: tuple[int, ...], plan: Plan, seed: int) -> Schedule:

@@ -14,7 +14,8 @@ JOB_SLOWDOWN: Final = "job_slowdown"
 
 @dataclass(frozen=True, slots=True)
 class JobRun(Record):
-    """A row of jobs.csv: all iterations of a job, alone on its GPUs (`mode` alone) or together with the others.
+    """A row of jobs.csv: all iterations of a job, alone on its GPUs (`mode` alone), together with the others
+    (together), or that with a fault (its kind and target).
 
     `gpus`: in the order of its ranks. `start_s`: after the replay began. `iteration_s`: the mean. `waiting_share`: of
     the job's time, on average over its GPUs, without a transfer or computing. `pairs_wrong`: GPU pairs that didn't
@@ -28,7 +29,7 @@ class JobRun(Record):
     start_s: float
     iterations: int
     iteration_s: float
-    iteration_predicted_s: float
+    iteration_predicted_s: float | None
     waiting_share: float
     asked_bytes: int
     delivered_bytes: int
@@ -44,7 +45,7 @@ class JobIteration(Record):
     mode: str
     iteration: int
     seconds: float
-    predicted_s: float
+    predicted_s: float | None
     end_s: float
 
 

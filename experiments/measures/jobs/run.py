@@ -1,8 +1,8 @@
 """Jobs of an experiment on packets: each alone on its GPUs, then all together, on one built fabric."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 from typing import Final
@@ -11,6 +11,7 @@ import numpy as np
 
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.definition import Measure, RunContext
+from railyard.experiments.measures.jobs.faults import predicted_with_fault, replay_with_fault
 from railyard.experiments.measures.jobs.links import link_records, measured_uses, pairs_by_end
 from railyard.experiments.measures.jobs.planning import PlannedJobs, planned_jobs
 from railyard.experiments.measures.jobs.records import (
@@ -24,9 +25,10 @@ from railyard.experiments.measures.jobs.records import (
     JobIteration,
     JobRun,
 )
-from railyard.experiments.measures.jobs.spec import JobSpec
+from railyard.experiments.measures.jobs.spec import JobSpec, faults_of
 from railyard.experiments.measures.workloads.replay import flows_of
 from railyard.experiments.run import observers
+from railyard.experiments.run.heartbeats import heartbeats_running
 from railyard.experiments.run.progress import measure_undisturbed
 from railyard.experiments.run.session import (
     FabricSession,
@@ -35,6 +37,7 @@ from railyard.experiments.run.session import (
     repeat_suffix,
     surviving_interruptions,
 )
+from railyard.experiments.spec.faults import FaultSpec
 from railyard.results.runs.records import Event, Measurement, Run
 from railyard.results.theory.fluid.jobs import JobsPrediction, predict_jobs
 from railyard.results.theory.fluid.simulation import FluidRun
@@ -54,14 +57,14 @@ ALL_JOBS: Final = "all jobs"
 
 @dataclass(frozen=True)
 class JobsTurn:
-    """Replays of some jobs on a built fabric. `mode`: alone or together. `predicted`: the simulation of the same."""
+    """Replays of some jobs on a built fabric. `mode`: as in JobRun. `predicted`: a simulation of the same, or None."""
 
     session: FabricSession
     planned: PlannedJobs
     jobs: CombinedSchedule
     mode: str
     interval: IntervalId
-    predicted: FluidRun
+    predicted: FluidRun | None
     seed: int
 
 
@@ -86,6 +89,7 @@ def run_jobs(context: RunContext, measure: Measure[JobSpec]) -> None:
                     title = f"{label}: {turn.interval.workload}" + repeated
                     with context.steps.step(title), surviving_interruptions(context.run, turn.interval):
                         measure_undisturbed(context.run, partial(_measure, turn, context.run))
+                run_faulted_jobs(context, session, planned, prediction, repeat)
                 _record_slow_downs(session, prediction, repeat, context.run)
 
 
@@ -115,20 +119,58 @@ def _measure(turn: JobsTurn, run: Run) -> None:
     """Replay jobs once and add everything to the run."""
     session = turn.session
     schedule = turn.jobs.schedule
-    predicted_s = turn.predicted.seconds
-    # a transfer without a path never ends, in the simulation and on packets
-    if not np.isfinite(predicted_s):
-        predicted_s = line_rate_duration_s(schedule, rates_of(session.plan), session.plan.spec)
     queue_s = longest_queue_s(schedule, session.plan, session.windows)
     shown = observers.replay_callbacks(schedule)
     # ports are counted since the switches were made
     ports_before = _port_bytes(session)
     with session.relaxed_tcp_timers(queue_s), session.watch().record_load(run, turn.interval):
-        limit_s = predicted_s * TIMEOUT_FACTOR + TIMEOUT_MARGIN_S
-        done = replay(schedule, session.windows, turn.seed, limit_s, **shown)
+        done = replay(schedule, session.windows, turn.seed, _limit_s(turn), **shown)
     ports = _port_bytes(session)
     counted = {gpu: size - ports_before[gpu] for gpu, size in ports.items()}
-    record(turn, done, counted, run)
+    record(turn, turn.predicted, done, counted, run)
+
+
+def _limit_s(turn: JobsTurn) -> float:
+    """Return the time limit of a replay, s."""
+    plan = turn.session.plan
+    predicted_s = turn.predicted.seconds if turn.predicted else np.inf
+    # a transfer without a path never ends, in the simulation and on packets
+    if not np.isfinite(predicted_s):
+        predicted_s = line_rate_duration_s(turn.jobs.schedule, rates_of(plan), plan.spec)
+    return predicted_s * TIMEOUT_FACTOR + TIMEOUT_MARGIN_S
+
+
+def run_faulted_jobs(
+    context: RunContext, session: FabricSession, planned: PlannedJobs, prediction: JobsPrediction, repeat: int
+) -> None:
+    """Run all jobs once for each fault of the experiment, which is injected and repaired meanwhile."""
+    spec = context.spec
+    for fault in faults_of(spec):
+        interval = replace(session.interval(ALL_JOBS, repeat), script="job faults", part=fault.label)
+        predicted = predicted_with_fault(prediction, fault, session.plan, rates_of(session.plan))
+        turn = JobsTurn(session, planned, planned.combined, fault.label, interval, predicted, spec.seed)
+        title = f"{session.label}: {ALL_JOBS}, {fault.label}" + repeat_suffix(repeat, getattr(spec, "job_repeats", 1))
+        with context.steps.step(title), surviving_interruptions(context.run, interval):
+            measure_undisturbed(context.run, partial(_measure_faulted, turn, prediction, fault, context))
+
+
+def _measure_faulted(turn: JobsTurn, prediction: JobsPrediction, fault: FaultSpec, context: RunContext) -> None:
+    """Replay all jobs while a fault is injected and repaired, and add everything to the run."""
+    session = turn.session
+    run = context.run
+    ports_before = _port_bytes(session)
+    with (
+        heartbeats_running(session, context.spec.heartbeats, run),
+        session.health_scores(fault.fault.definition.registry(fault.parameters)),
+        session.watch().record_load(run, turn.interval, faulted=True),
+    ):
+        limit_s = _limit_s(turn) + fault.repair
+        done, (injected_ns, repaired_ns) = replay_with_fault(session, turn.jobs.schedule, fault, turn.seed, limit_s)
+    session.record_fault(run, turn.interval, fault.fault, injected_ns, repaired_ns)
+    session.await_detours_withdrawn()
+    counted = {gpu: size - ports_before[gpu] for gpu, size in _port_bytes(session).items()}
+    # the links that transfers used are those of the policy, as long as no detour carries them
+    record(turn, prediction.together, done, counted, run)
 
 
 def _port_bytes(session: FabricSession) -> dict[str, int]:
@@ -143,10 +185,10 @@ def _port_bytes(session: FabricSession) -> dict[str, int]:
     return received
 
 
-def record(turn: JobsTurn, done: Replay, counted: Mapping[str, int], run: Run) -> None:
+def record(turn: JobsTurn, routed: FluidRun | None, done: Replay, counted: Mapping[str, int], run: Run) -> None:
     """Record a replay of jobs: its flows, the times and bytes of each job, and its use of links.
 
-    `counted`: bytes from each GPU at the rail switches.
+    `routed`: a simulation with the routes of its transfers. `counted`: bytes from each GPU at the rail switches.
     """
     session = turn.session
     jobs = turn.jobs
@@ -160,29 +202,33 @@ def record(turn: JobsTurn, done: Replay, counted: Mapping[str, int], run: Run) -
         spans_s[number] = (start_ns - done.start_ns) / 1e9, (end_ns - done.start_ns) / 1e9
         ends[number] = spans_s[number][1]
     measured = jobs.iteration_seconds(ends)
-    predicted = jobs.iteration_seconds(turn.predicted.end_s)
+    predicted: Sequence[Sequence[float]] = [()] * len(jobs.jobs)
+    if turn.predicted is not None:
+        predicted = jobs.iteration_seconds(turn.predicted.end_s)
     for number in range(len(jobs.jobs)):
         _record_iterations(turn, number, measured[number], predicted[number], run)
         run.rows(JOB_RUNS).append(_job_run(turn, number, done, spans_s, counted, (measured[number], predicted[number])))
-    links, sharings = link_records(turn.interval, measured_uses(turn.predicted, spans_s, jobs), jobs)
-    run.rows(JOB_LINKS).extend(links)
-    run.rows(LINK_SHARING).extend(sharings)
+    if routed is not None:
+        links, sharings = link_records(turn.interval, measured_uses(routed, spans_s, jobs), jobs)
+        run.rows(JOB_LINKS).extend(links)
+        run.rows(LINK_SHARING).extend(sharings)
 
 
 def _record_iterations(
-    turn: JobsTurn, number: int, measured: tuple[float, ...], predicted: tuple[float, ...], run: Run
+    turn: JobsTurn, number: int, measured: Sequence[float], predicted: Sequence[float], run: Run
 ) -> None:
     """Record the iterations of a job, and their mean beside its prediction."""
     job = turn.jobs.jobs[number]
     end_s = job.start_s
-    for iteration, (seconds, predicted_s) in enumerate(zip(measured, predicted, strict=True)):
+    for iteration, seconds in enumerate(measured):
         end_s += seconds
+        predicted_s = predicted[iteration] if predicted else None
         row = JobIteration(turn.interval, job.name, turn.mode, iteration, seconds, predicted_s, end_s)
         run.rows(JOB_ITERATIONS).append(row)
     mean_s = fmean(measured)
     # a transfer that never arrives leaves no time
     if np.isfinite(mean_s):
-        times = (mean_s, "s", fmean(predicted), 1.0, 1.0)
+        times = (mean_s, "s", fmean(predicted) if predicted else None, 1.0, 1.0)
         run.measurements.append(Measurement(turn.interval, job.name, "iteration_time", *times))
 
 
@@ -192,7 +238,7 @@ def _job_run(
     done: Replay,
     spans_s: Mapping[int, tuple[float, float]],
     counted: Mapping[str, int],
-    seconds: tuple[tuple[float, ...], tuple[float, ...]],
+    seconds: tuple[Sequence[float], Sequence[float]],
 ) -> JobRun:
     """Return the row of a job. `seconds`: measured and predicted of its iterations."""
     jobs = turn.jobs
@@ -219,7 +265,7 @@ def _job_run(
         start_s=job.start_s,
         iterations=job.iterations,
         iteration_s=fmean(seconds[0]),
-        iteration_predicted_s=fmean(seconds[1]),
+        iteration_predicted_s=fmean(seconds[1]) if seconds[1] else None,
         waiting_share=_waiting_share(jobs, number, spans_s),
         asked_bytes=sum(asked.values()),
         delivered_bytes=sum(delivered.values()),

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from railyard.experiments.measures.jobs.analysis import job_rows
+from railyard.experiments.measures.jobs.analysis import fault_rows, job_rows
 from railyard.experiments.measures.jobs.records import JOB_LINKS, JobLink
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.format import NOTHING, percent, size
@@ -13,6 +13,7 @@ from railyard.results.views.report import Card, Section, spread_text
 from railyard.results.views.table import Column, Table, text
 
 MAX_LINKS: Final = 20
+LINKS_TITLE: Final = "Links that jobs shared"
 
 
 class JobsSection(Section):
@@ -38,28 +39,31 @@ class JobsSection(Section):
     def tables(self, analysis: Analysis) -> list[Table]:
         """Return the table of jobs, and that of the links that jobs shared longest."""
         tables = [Table(_job_columns(), job_rows(analysis), title=self.title)]
+        faults = fault_rows(analysis)
+        if faults:
+            tables.append(Table(_fault_columns(), faults, title="Jobs beside faults"))
         links = shared_links(analysis)
         if links:
             more = max(0, len(links) - MAX_LINKS)
             shown = links[:MAX_LINKS]
-            tables.append(
-                Table(_link_columns(), shown, "Links that jobs shared", more=more, elsewhere="in job_links.csv")
-            )
+            tables.append(Table(_link_columns(), shown, LINKS_TITLE, more=more, elsewhere="in job_links.csv"))
         return tables
 
     def show(self, analysis: Analysis, console: Console) -> None:
-        """Print the table of jobs."""
-        if self.applies(analysis):
-            console.print(self.tables(analysis)[0].to_terminal(), "")
+        """Print the tables, without that of links."""
+        if not self.applies(analysis):
+            return
+        for table in self.tables(analysis):
+            if table.title != LINKS_TITLE:
+                console.print(table.to_terminal(), "")
 
     def summary(self, analysis: Analysis) -> dict[str, Any]:
         """Return the rows of both tables."""
         if not self.applies(analysis):
             return {}
-        jobs, *links = self.tables(analysis)
-        summary: dict[str, Any] = {"jobs": jobs.to_dicts()}
-        if links:
-            summary["shared_links"] = links[0].to_dicts()
+        summary: dict[str, Any] = {}
+        for table in self.tables(analysis):
+            summary[table.title.lower().replace(" ", "_")] = table.to_dicts()
         return summary
 
 
@@ -85,6 +89,19 @@ def _job_columns() -> list[Column]:
         Column("predicted", "slow_down_predicted", _ratio, key="slow_down_predicted"),
         Column("waiting", "waiting_share", percent, key="waiting_share"),
         Column("on shared links", "shared_bytes", size, key="shared_bytes"),
+        text("verdict", key="verdict"),
+    ]
+
+
+def _fault_columns() -> list[Column]:
+    return [
+        text("job", key="job"),
+        text("fabric", key="fabric"),
+        text("fault", key="fault"),
+        Column("together", "together_s", unit="s", key="together_s"),
+        Column("with the fault", "with_fault_s", unit="s", key="with_fault_s"),
+        Column("ratio", "ratio", _ratio, key="ratio"),
+        Column("predicted", "ratio_predicted", _ratio, key="ratio_predicted"),
         text("verdict", key="verdict"),
     ]
 

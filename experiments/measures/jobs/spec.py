@@ -1,4 +1,4 @@
-"""Sections `jobs` and `arrivals` of an experiment's file: jobs that run on a fabric together, and when each begins."""
+"""Sections `jobs`, `arrivals` and `job_faults` of an experiment's file: jobs on one fabric, and faults meanwhile."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final, cast
@@ -9,6 +9,7 @@ from railyard.core.config import ConfigModel, OnFabrics, PlainName, check_unique
 from railyard.core.errors import BadInput
 from railyard.core.units import Time, time_between
 from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.experiments.spec.faults import FaultSpec
 from railyard.topologies.addresses import MAX_DOMAINS, MAX_RAILS
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.arrivals.definition import MAX_START_S, ArrivalProcess, parse_arrivals
@@ -121,6 +122,14 @@ def _parsed_arrivals(data: object) -> object:
 
 
 Arrivals = Annotated[SerializeAsAny[ArrivalProcess] | None, BeforeValidator(_parsed_arrivals)]
+
+
+JobFaults = Annotated[tuple[SerializeAsAny[FaultSpec], ...], Field(max_length=MAX_JOBS, strict=False)]
+
+
+def faults_of(spec: ExperimentSpec) -> tuple[FaultSpec, ...]:
+    """Return the faults that are injected while all jobs run, one at a time."""
+    return cast(tuple[FaultSpec, ...], getattr(spec, "job_faults", ()))
 
 
 def jobs_of(spec: ExperimentSpec) -> tuple[JobSpec, ...]:
