@@ -125,7 +125,7 @@ def _row(analysis: Analysis, label: str, job: str, alone: list[JobRun], together
     return JobRow(
         fabric=label,
         job=job,
-        placement=together[0].placement,
+        placement=together[0].placed_by,
         gpus=tuple(together[0].gpus.split()),
         iterations=together[0].iterations,
         alone_s=median(run.iteration_s for run in alone),

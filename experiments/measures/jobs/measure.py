@@ -1,7 +1,7 @@
 """Several jobs on one fabric: each alone on its GPUs, then all together."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import Console
 
@@ -16,11 +16,14 @@ from railyard.experiments.spec.fabric_checks import check_joined
 from railyard.topologies.fabric_kinds import FabricPlan
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from railyard.experiments.predict.output import Predicted
     from railyard.results.analysis.run_analysis import Analysis
-    from railyard.results.measured import Check
+    from railyard.results.measured import Check, RecordKind
     from railyard.results.runs.records import Run
     from railyard.results.views.report import Section
+    from railyard.results.views.table import Table
 
 FABRIC_S = 4.0
 """Seconds to build a fabric, and to check its links."""
@@ -149,6 +152,12 @@ class JobsMeasure(Measure[JobSpec]):
         from railyard.experiments.measures.jobs.checks import checks
 
         return checks(analysis.run)
+
+    def sweep_table(self, kind: "RecordKind[Any]", rows: "pd.DataFrame", axes: Sequence[str]) -> "Table | None":
+        """Return the order of placements, measured and predicted, in all runs of a sweep."""
+        from railyard.experiments.measures.jobs.sweep_table import placements_table
+
+        return placements_table(rows, axes)
 
     def sections(self) -> "Mapping[str, type[Section]]":
         """Return its section of the report."""

@@ -17,14 +17,15 @@ class JobRun(Record):
     """A row of jobs.csv: all iterations of a job, alone on its GPUs (`mode` alone), together with the others
     (together), or that with a fault (its kind and target).
 
-    `gpus`: in the order of its ranks. `start_s`: after the replay began. `iteration_s`: the mean. `waiting_share`: of
-    the job's time, on average over its GPUs, without a transfer or computing. `pairs_wrong`: GPU pairs that didn't
-    receive what they should. `port_bytes`: counted at the rail switches from the job's GPUs, also what these forward.
+    `placed_by`: the policy that chose its GPUs. `gpus`: in the order of its ranks. `start_s`: after the replay began.
+    `iteration_s`: the mean. `waiting_share`: of the job's time, on average over its GPUs, without a transfer or
+    computing. `pairs_wrong`: GPU pairs that didn't receive what they should. `port_bytes`: counted at the rail
+    switches from the job's GPUs, also what these forward.
     """
 
     job: str
     mode: str
-    placement: str
+    placed_by: str
     gpus: str
     start_s: float
     iterations: int
@@ -76,7 +77,7 @@ class LinkSharing(Record):
     end_s: float
 
 
-JOB_RUNS: Final = RecordKind("job_runs", JobRun, "jobs.csv", before="measurements")
+JOB_RUNS: Final = RecordKind("job_runs", JobRun, "jobs.csv", before="measurements", sweep_file="jobs.parquet")
 JOB_ITERATIONS: Final = RecordKind("job_iterations", JobIteration, "job_iterations.csv", before="measurements")
 JOB_LINKS: Final = RecordKind("job_links", JobLink, "job_links.csv", before="measurements")
 LINK_SHARING: Final = RecordKind("link_sharing", LinkSharing, "link_sharing.csv", before="measurements")

@@ -260,7 +260,7 @@ def _job_run(
         interval=turn.interval,
         job=job.name,
         mode=turn.mode,
-        placement=item.placement_text,
+        placed_by=item.placement_text,
         gpus=" ".join(names),
         start_s=job.start_s,
         iterations=job.iterations,

@@ -1,0 +1,34 @@
+"""Placements of a sweep: their measured order beside the predicted one."""
+
+import pandas as pd
+
+from railyard.experiments.measures.jobs.sweep_table import is_in_order, placements_table
+
+
+def frame(measured: dict[str, float], seed: int) -> pd.DataFrame:
+    rows = []
+    for placement, predicted_s in {"packed": 1.0, "spread": 2.0, "random": 2.02}.items():
+        times = {"iteration_s": measured[placement], "iteration_predicted_s": predicted_s}
+        common = {"mode": "together", "fabric": "f", "placed_by": placement, "verdict": "ok", "placement": placement}
+        rows.append({**common, **times, "seed": seed})
+        rows.append({**common, **times, "seed": seed, "mode": "alone", "iteration_s": 9.0})
+    return pd.DataFrame(rows)
+
+
+def test_seeds_whose_order_is_as_predicted_are_named() -> None:
+    right = frame({"packed": 1.1, "spread": 2.1, "random": 2.0}, 1)
+    wrong = frame({"packed": 2.1, "spread": 2.0, "random": 3.0}, 2)
+    table = placements_table(pd.concat([right, wrong], ignore_index=True), ["placement", "seed"])
+    assert table is not None
+    assert [(row["seed"], row["as predicted"]) for row in table.rows] == [(1, "yes"), (2, "no")]
+    assert table.rows[0]["measured"] == "packed, random, spread"
+
+
+def test_a_single_placement_has_no_order() -> None:
+    one = frame({"packed": 1.0, "spread": 2.0, "random": 3.0}, 1).query("placed_by == 'packed'")
+    assert placements_table(one, ["seed"]) is None
+
+
+def test_times_that_are_nearly_equal_have_any_order() -> None:
+    assert is_in_order([1.0, 0.98, 2.0])
+    assert not is_in_order([1.0, 0.95, 2.0])
