@@ -177,10 +177,11 @@ class FaultRun:
     affected_bps: tuple[float, ...]
 
 
-def recovered(recovery: Recovery, late: int) -> Recovered:
+def recovered(recovery: Recovery, late: int, is_overloaded: bool = False) -> Recovered:
     """Return whether packets and goodput were back before the repair, and stayed (`late`: probes lost just before it).
 
-    If no pair was probed, goodput alone decides; without streams, packets do.
+    If no pair was probed, goodput alone decides; without streams, packets do. `is_overloaded`: streams offered more
+    than the fault left, so that it affected them even if goodput never fell below that.
     """
     if not recovery.is_probed and not recovery.has_streams:
         return Recovered.NOT_MEASURED
@@ -189,7 +190,7 @@ def recovered(recovery: Recovery, late: int) -> Recovered:
     if recovery.has_streams and recovery.goodput_ms is None:
         return Recovered.NO
     has_loss = recovery.is_probed and not recovery.is_unaffected
-    has_fallen = recovery.has_streams and recovery.goodput_ms != 0
+    has_fallen = recovery.has_streams and (recovery.goodput_ms != 0 or is_overloaded)
     return Recovered.YES if has_loss or has_fallen else Recovered.UNAFFECTED
 
 
@@ -340,7 +341,7 @@ class _FaultObservations:
         """Return the record, with goodput around the fault. `total`: the goodput of all streams."""
         script = self.script
         recovery = self.recovery()
-        recovery = replace(recovery, recovered=recovered(recovery, self.late_losses()))
+        recovery = replace(recovery, recovered=recovered(recovery, self.late_losses(), self.remaining_share() < 1))
         window = slice(max(0, script.bin_of(self.fault_ns - int(BEFORE_S * 1e9))), script.bin_of(self.after_ns))
         fault_ms = (self.fault_ns - script.begun_ns) / 1e6
         t_ms = tuple(number * BIN_MS - fault_ms for number in range(len(total))[window])

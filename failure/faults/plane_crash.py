@@ -23,7 +23,7 @@ class PlaneCrash(SwitchCrash):
     class Parameters(ConfigModel):
         """`stream_load`: the share of a GPU's rail that its streams fill together."""
 
-        stream_load: Annotated[float, Field(ge=0.05, le=1)] = 0.75
+        stream_load: Annotated[float, Field(ge=0.05, le=1)] = 0.6
 
     order = 10
     spans_machines = False

@@ -2,6 +2,7 @@
 
 import pytest
 
+from railyard.core.records import Recovered, Recovery
 from railyard.experiments.measures.faults.targets import goodput_targets
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.failure.analysis.evaluate import ScriptObservations, evaluate_all
@@ -41,14 +42,14 @@ def test_streams_fill_the_rails_of_every_gpu() -> None:
     assert not selection.probes
 
 
-def goodput_ms(load: float, living_share: float) -> float | None:
-    """Return when goodput counts as back: all streams stop for 60 ms, then this share of them goes on."""
+def recovery_of(load: float, living_share: float, pause_ms: int = 60) -> Recovery:
+    """Return the recovery where all streams stop for a while, and then this share of them goes on."""
     plan = plan_of()
     fault = Fault.of("plane-crash", "plane1", stream_load=load)
     selection = monitored_pairs(fault, plan)
     log = TrafficLog()
     for number in range(len(selection.streams)):
-        begin_ms = FAULT_MS + 60
+        begin_ms = FAULT_MS + pause_ms
         if number >= living_share * len(selection.streams):
             begin_ms = REPAIR_MS
         times = range(number % 20, LENGTH_MS, 20)
@@ -59,7 +60,11 @@ def goodput_ms(load: float, living_share: float) -> float | None:
     repaired = [BEGUN_NS + REPAIR_MS * MS]
     observed = ScriptObservations(plan, script, selection.streams, (), log, BEGUN_NS, injected, repaired, [])
     ((run,), _) = evaluate_all(observed, [selection])
-    return run.recovery.goodput_ms
+    return run.recovery
+
+
+def goodput_ms(load: float, living_share: float) -> float | None:
+    return recovery_of(load, living_share).goodput_ms
 
 
 def test_half_of_the_goodput_is_all_that_is_left() -> None:
@@ -68,6 +73,12 @@ def test_half_of_the_goodput_is_all_that_is_left() -> None:
     # streams that fit into one plane have to come back as they were
     assert goodput_ms(0.4, 0.6) is None
     assert goodput_ms(0.4, 1.0) == pytest.approx(60, abs=20)
+
+
+def test_a_crash_affects_streams_even_if_half_goes_on() -> None:
+    recovery = recovery_of(0.9, 0.6, pause_ms=0)
+    assert recovery.goodput_ms == 0
+    assert recovery.recovered is Recovered.YES
 
 
 def test_goodput_has_a_target() -> None:
