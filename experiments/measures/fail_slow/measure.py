@@ -30,7 +30,7 @@ class FailSlow(Measure[FailSlowSpec]):
     Spec = FailSlowItems
     repeats_key = "fail_slow_repeats"
     records = (SLOW_CASES, ITERATION_TIMES)
-    short_keys = frozenset({"part", "ratio", "iterations", "detector"})
+    short_keys = frozenset({"part", "ratio", "detector"})
     sentences: ClassVar[Mapping[str, Sequence[str]]] = {
         "fail-slow-diagnosed": ["the detector named {named}; slow: {slow}"]
     }

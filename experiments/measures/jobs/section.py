@@ -6,6 +6,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from railyard.experiments.measures.jobs.analysis import fault_rows, job_rows
+from railyard.experiments.measures.jobs.gantt_plot import gantt_plots
 from railyard.experiments.measures.jobs.records import JOB_LINKS, JobLink
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.format import NOTHING, percent, size
@@ -21,6 +22,7 @@ class JobsSection(Section):
 
     title = "Jobs"
     order = 42
+    template = "jobs.html.j2"
 
     def applies(self, analysis: Analysis) -> bool:
         """Return True for a run with jobs."""
@@ -48,6 +50,10 @@ class JobsSection(Section):
             shown = links[:MAX_LINKS]
             tables.append(Table(_link_columns(), shown, LINKS_TITLE, more=more, elsewhere="in job_links.csv"))
         return tables
+
+    def parts(self, analysis: Analysis) -> dict[str, Any]:
+        """Return the figure of each fabric: phases of jobs, and shared links."""
+        return {"plots": gantt_plots(analysis.run)}
 
     def show(self, analysis: Analysis, console: Console) -> None:
         """Print the tables, without that of links."""
