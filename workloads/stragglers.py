@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Annotated
 
 import numpy as np
@@ -25,7 +24,7 @@ class Stragglers(ConfigModel):
     as a part of its mean; drawn at random by the seed.
     """
 
-    slow: Mapping[str, Factor] = MappingProxyType({})
+    slow: Mapping[str, Factor] = Field(default_factory=dict)
     jitter: Jitter = 0.0
 
 

@@ -24,6 +24,7 @@ from railyard.workloads.placement.policy import (
 )
 from railyard.workloads.schedule import Schedule, check_gpus, check_total
 from railyard.workloads.spec import build
+from railyard.workloads.stragglers import factors_of, with_stragglers
 
 # jobs of the same size would else draw the same GPUs
 _SEED_STEP: Final = 1_000_003
@@ -87,7 +88,13 @@ def _schedule(job: JobSpec, field: str, gpus: tuple[int, ...], plan: Plan, seed:
     size = {"domains": grid.domains, "rails": grid.rails, "gpus_per_nic": None, "nics": None, "optical": None}
     own_fabric = plan.spec.model_copy(update=size)
     built = build(job.workload, own_fabric, plan.rail_bps, plan.hb_bps, field, seed)
-    return relabelled(built.schedule, gpus, plan.spec.gpus, plan.spec.rails)
+    schedule = built.schedule
+    if job.stragglers is not None:
+        # before the job gets its place: its own GPUs are meant
+        owner = f"{field.removesuffix('.workload')}.stragglers"
+        factors = factors_of(job.stragglers.slow, grid.domains, grid.rails, owner)
+        schedule = with_stragglers(schedule, factors, job.stragglers.jitter, seed)
+    return relabelled(schedule, gpus, plan.spec.gpus, plan.spec.rails)
 
 
 def _placed(jobs: Sequence[JobSpec], numbers: Sequence[int], fabric: FabricSpec, seed: int) -> list[tuple[int, ...]]:

@@ -15,6 +15,7 @@ from railyard.topologies.spec import FabricSpec
 from railyard.workloads.arrivals.definition import MAX_START_S, ArrivalProcess, parse_arrivals
 from railyard.workloads.placement.policy import PLACEMENT_POLICIES, JobGrid
 from railyard.workloads.spec import WORKLOADS, WorkloadSpec
+from railyard.workloads.stragglers import Stragglers
 
 MAX_JOBS: Final = 20
 RectangleNumbers = Annotated[
@@ -33,7 +34,7 @@ class JobSpec(OnFabrics):
     """A job of `domains` x `rails` GPUs that takes `iterations` of its workload, one after the other.
 
     `placement`: the policy that chooses its GPUs, or its GPUs themselves: a `rectangle`, or `gpus` in the order of its
-    ranks. `start`: after which it begins; left out, at once.
+    ranks. `start`: after which it begins; left out, at once. `stragglers`: GPUs of its own grid that compute slowly.
     """
 
     name: PlainName
@@ -45,6 +46,7 @@ class JobSpec(OnFabrics):
     gpus: Annotated[tuple[str, ...], Field(min_length=2, strict=False), AfterValidator(check_unique)] | None = None
     iterations: Annotated[int, Field(ge=1, le=1000)] = 3
     start: Annotated[Time, time_between(0.001, MAX_START_S)] | None = None
+    stragglers: Stragglers | None = None
 
     @field_validator("rectangle")
     @classmethod

@@ -91,3 +91,18 @@ def test_arrivals_need_jobs() -> None:
     with pytest.raises(BadInput) as refused:
         parse({"name": "x", "fabrics": [FABRIC], "workloads": workloads, "arrivals": {"kind": "fixed"}})
     assert refused.value.field == "arrivals"
+
+
+def test_stragglers_are_gpus_of_the_grid_of_their_job() -> None:
+    gpt = {"kind": "gpt", "duration": "1s", "compute": 0.5, "layers_per_stage": 1}
+    keys: dict[str, Any] = {"rectangle": {"domains": [2, 3], "rails": [0, 1, 2, 3]}, "workload": gpt}
+    plain, slow = (
+        planned({"name": "a", **keys, "stragglers": stragglers}).combined.jobs[0].schedule.columns
+        for stragglers in ({"jitter": 0.0}, {"slow": {"d0g1": 3.0}})
+    )
+    is_slow = plain.src == 9
+    assert (slow.seconds[is_slow] == 3 * plain.seconds[is_slow]).all()
+    assert (slow.seconds[~is_slow] == plain.seconds[~is_slow]).all()
+    assert plain.seconds[is_slow].sum() > 0
+    with pytest.raises(BadInput, match=r"^jobs\.0\.stragglers\.slow: 'd2g1'"):
+        planned({"name": "a", **keys, "stragglers": {"slow": {"d2g1": 3.0}}})
