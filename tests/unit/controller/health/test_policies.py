@@ -45,10 +45,12 @@ def test_policies_choose_on_idle_fabric_and_two_hot_rails() -> None:
         "ecmp": [("dr", 1), ("rd", 0)],
         **{name: [("dr", 1)] for name in BY_SCORES},
         "oracle": [("dr", 1)],
+        "base": [("dr", 1)],
     }
     assert {name: text(name, HOT) for name in BY_SCORES} == {
         "health": [("dr", 1)],
         "health-drd": [("drd", 3)],  # the lowest that will do
+        "health-clos": [("drd", 3)],
         "health-spray": [("drd", 3)],  # no rail that helps is within 10 points of m = 10
         "health-best": [("drd", 2)],  # 90 is as good as 100, and this pair's lot is 100
         "health-best-spray": [("drd", 2), ("drd", 3)],
