@@ -1,7 +1,7 @@
 """Links that pairs of GPUs cross on a fabric, and how jobs use them by the measured times of their transfers."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -25,10 +25,29 @@ MAX_SHARINGS: Final = 5_000
 
 
 def pairs_by_end(schedule: Schedule, plan: Plan) -> dict[End, list[Pair]]:
-    """Return the pairs that leave each end of a GPU's links, where there are several: what has to be served in turn."""
-    matrix = schedule.matrix
-    src, dst = np.array(list(matrix), dtype=np.int64).reshape(-1, 2).T
+    """Return the pairs that leave each end of a GPU's links where they have to be served in turn.
+
+    That is where several pairs leave, and where traffic that a GPU forwards leaves beside acknowledgements.
+    """
+    sending = set(schedule.matrix)
+    # a pair's acknowledgements take the path back
+    answering = {(dst, src) for src, dst in sending} - sending
+    sent = _crossing(sending, plan)
+    answered = _crossing(answering, plan)
+    names = {gpu.name for gpu in plan.gpus}
+    result: dict[End, list[Pair]] = {}
+    for end, pairs in sent.items():
+        is_forwarding = end.node in names and any(src.name != end.node for src, _ in pairs)
+        # behind a whole window of forwarded traffic, acknowledgements would hold up other flows
+        if len(pairs) > 1 or (is_forwarding and end in answered):
+            result[end] = list(pairs)
+    return result
+
+
+def _crossing(numbers: Collection[tuple[int, int]], plan: Plan) -> dict[End, dict[Pair, None]]:
+    """Return the pairs that leave each end. `numbers`: of the GPUs of each pair."""
     pairs: defaultdict[End, dict[Pair, None]] = defaultdict(dict)
+    src, dst = np.array(sorted(numbers), dtype=np.int64).reshape(-1, 2).T
     gpus = plan.gpus
     for way in ways(src, dst, plan.spec.rails, plan.spec):
         # a pair has no part of a way beyond the paths that it takes
@@ -37,8 +56,7 @@ def pairs_by_end(schedule: Schedule, plan: Plan) -> dict[End, list[Pair]]:
             pair = (gpus[int(src[number])], gpus[int(dst[number])])
             for end in _ends(pair, gpus[int(way.enter[number])], gpus[int(way.leave[number])], plan):
                 pairs[end][pair] = None
-    # a single pair has the link for itself, whatever the queue
-    return {end: list(crossing) for end, crossing in pairs.items() if len(crossing) > 1}
+    return pairs
 
 
 def _ends(pair: Pair, enter: Gpu, leave: Gpu, plan: Plan) -> Iterator[End]:

@@ -24,9 +24,21 @@ PLAN = nominal_plan(SPEC.gpu_fabrics[0])
 PLANNED = planned_jobs(SPEC, 0, PLAN)
 
 
-def test_only_links_of_several_pairs_have_queues() -> None:
+def test_links_with_forwarded_traffic_beside_other_have_queues() -> None:
     ends = pairs_by_end(PLANNED.combined.schedule, PLAN)
-    assert ends == {End("d0g1", "rail0"): [(Gpu(0, 0), Gpu(1, 1)), (Gpu(0, 1), Gpu(2, 1))]}
+    crossing = (Gpu(0, 0), Gpu(1, 1))
+    assert ends == {
+        End("d0g1", "rail0"): [crossing, (Gpu(0, 1), Gpu(2, 1))],
+    }
+
+
+def test_acknowledgements_do_not_wait_behind_forwarded_traffic() -> None:
+    # d3g1 answers d2g0 over the rail link of d3g0, as d3g1 sends to d0g0
+    gpus = ["d2g0", "d3g1", "d0g0"]
+    ring = {"name": "ring", "workload": SEND, "domains": 3, "rails": 1, "gpus": gpus}
+    spec = parse({"name": "x", "fabrics": [{"kind": "rail-only", "domains": 4, "rails": 2}], "jobs": [ring]})
+    ends = pairs_by_end(planned_jobs(spec, 0, PLAN).combined.schedule, PLAN)
+    assert ends[End("d3g0", "rail0")] == [(Gpu(3, 1), Gpu(0, 0))]
 
 
 def test_sharing_follows_the_measured_times() -> None:
