@@ -8,21 +8,31 @@ from pathlib import Path
 
 import pytest
 
-from railyard.experiments.measures.jobs.records import JOB_ITERATIONS, JOB_LINKS, JOB_RUNS, JOB_SLOWDOWN
+from railyard.experiments.measures.jobs.records import (
+    JOB_BURSTS,
+    JOB_ITERATIONS,
+    JOB_LINKS,
+    JOB_RUNS,
+    JOB_SHIFTS,
+    JOB_SLOWDOWN,
+)
+from railyard.experiments.measures.jobs.run import ALL_JOBS
 from tests.emulation.runs import run_experiment
 
 pytestmark = pytest.mark.sandbox
 
 SEND = {"kind": "collective", "collective": "all-reduce", "algorithm": "ring", "duration": "200ms"}
+TIMES = {"iterations": 6, "compute": "100ms"}
 EXPERIMENT = {
     "name": "shared-link",
     "attempts": 1,
     "fabrics": [{"kind": "rail-only", "domains": 3, "rails": 2, "rail_rate": "20Mbit", "hb_rate": "240Mbit"}],
     "jobs": [
-        {"name": "crossing", "workload": SEND, "domains": 2, "rails": 1, "gpus": ["d0g0", "d1g1"], "iterations": 6},
-        {"name": "straight", "workload": SEND, "domains": 2, "rails": 1, "gpus": ["d0g1", "d2g1"], "iterations": 6},
+        {"name": "crossing", "workload": SEND, "domains": 2, "rails": 1, "gpus": ["d0g0", "d1g1"], **TIMES},
+        {"name": "straight", "workload": SEND, "domains": 2, "rails": 1, "gpus": ["d0g1", "d2g1"], **TIMES},
     ],
     "job_faults": [{"kind": "link-slow", "target": "d1g1", "rate": 0.25, "at": "500ms", "repair": "500ms"}],
+    "interleaving": True,
 }
 SLOW = "link-slow d1g1"
 
@@ -32,13 +42,20 @@ def test_jobs_alone_and_together_deliver_every_byte(tmp_path: Path) -> None:
     rows = run.rows(JOB_RUNS)
     assert [(row.job, row.mode) for row in rows] == [
         ("crossing", "alone"), ("straight", "alone"), ("crossing", "together"), ("straight", "together"),
+        ("crossing", "interleaved"), ("straight", "interleaved"),
         ("crossing", SLOW), ("straight", SLOW),
     ]  # fmt: skip
     assert all(row.delivered_bytes == row.asked_bytes and not row.pairs_wrong for row in rows)
-    assert len(run.rows(JOB_ITERATIONS)) == 36
+    assert len(run.rows(JOB_ITERATIONS)) == 48
     shared = {(row.link, row.job) for row in run.rows(JOB_LINKS) if row.shared_s}
     assert {("d0g1 rail", "crossing"), ("d0g1 rail", "straight")} <= shared
-    slow_downs = {row.phase: row.value for row in run.measurements if row.metric == JOB_SLOWDOWN}
+    slow_downs = {}
+    for row in run.measurements:
+        if row.metric == JOB_SLOWDOWN and row.workload == ALL_JOBS:
+            slow_downs[row.phase] = row.value
     # in one queue, the forwarded job would take hardly longer than alone
     assert slow_downs["crossing"] > 1.3
     assert slow_downs["straight"] > 1.3
+    assert [row.shift_s > 0.05 for row in run.rows(JOB_SHIFTS)] == [False, True]
+    bursts = {(row.mode, row.job) for row in run.rows(JOB_BURSTS)}
+    assert bursts == {(mode, job) for mode in ("together", "interleaved") for job in ("crossing", "straight")}

@@ -8,8 +8,16 @@ from rich.console import Console
 from railyard.core.errors import BadInput
 from railyard.core.units import format_size, format_time
 from railyard.experiments.measures.definition import MEASURES, Counts, Measure, RunContext, SpecSection
-from railyard.experiments.measures.jobs.records import JOB_ITERATIONS, JOB_LINKS, JOB_RUNS, JOB_SLOWDOWN, LINK_SHARING
-from railyard.experiments.measures.jobs.spec import Arrivals, JobFaults, Jobs, JobSpec, faults_of
+from railyard.experiments.measures.jobs.records import (
+    JOB_BURSTS,
+    JOB_ITERATIONS,
+    JOB_LINKS,
+    JOB_RUNS,
+    JOB_SHIFTS,
+    JOB_SLOWDOWN,
+    LINK_SHARING,
+)
+from railyard.experiments.measures.jobs.spec import Arrivals, JobFaults, Jobs, JobSpec, faults_of, is_interleaved
 from railyard.experiments.options import plain_table
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.experiments.spec.fabric_checks import check_joined
@@ -40,17 +48,19 @@ class JobsMeasure(Measure[JobSpec]):
     dependent_keys: ClassVar[Mapping[str, str]] = {
         "arrivals": "has no effect without jobs",
         "job_faults": "has no effect without jobs",
+        "interleaving": "has no effect without jobs",
     }
-    records = (JOB_RUNS, JOB_ITERATIONS, JOB_LINKS, LINK_SHARING)
+    records = (JOB_RUNS, JOB_ITERATIONS, JOB_LINKS, LINK_SHARING, JOB_SHIFTS, JOB_BURSTS)
     hidden_sources = frozenset({"jobs"})
     fact_keys = ("jobs",)
 
     @property
     def spec_sections(self) -> tuple[SpecSection, ...]:
-        """Its jobs, when they begin, and faults meanwhile."""
+        """Its jobs, when they begin, faults meanwhile, and whether they are interleaved."""
         arrivals = SpecSection("arrivals", Arrivals, has_items=False, default=None)
         faults = SpecSection("job_faults", JobFaults, has_items=False)
-        return (SpecSection(self.key, self.Spec, self.repeats_key), arrivals, faults)
+        interleaving = SpecSection("interleaving", bool, has_items=False, default=False)
+        return (SpecSection(self.key, self.Spec, self.repeats_key), arrivals, faults, interleaving)
 
     def items(self, spec: ExperimentSpec) -> tuple[JobSpec, ...]:
         """Return the jobs."""
@@ -76,8 +86,12 @@ class JobsMeasure(Measure[JobSpec]):
         return steps
 
     def _replays(self, spec: ExperimentSpec, fabric: int) -> int:
-        """Return how many replays a fabric has: each job alone, all together, and that with each fault."""
-        return (len(self.items_on(spec, fabric)) + 1 + len(faults_of(spec))) * self.repeats(spec)
+        """Return how many replays a fabric has: each job alone, and those of all together."""
+        return (len(self.items_on(spec, fabric)) + self._replays_of_all(spec)) * self.repeats(spec)
+
+    def _replays_of_all(self, spec: ExperimentSpec) -> int:
+        """Return how many replays of all jobs a repeat has: together, with each fault, and interleaved."""
+        return 1 + len(faults_of(spec)) + is_interleaved(spec)
 
     def seconds(self, spec: ExperimentSpec) -> float:
         """Return about how long all replays take."""
@@ -91,10 +105,10 @@ class JobsMeasure(Measure[JobSpec]):
             alone_s = 0.0
             together_s = 0.0
             for job in jobs:
-                job_s = job.iterations * stated_duration_s(job.workload)
+                job_s = job.iterations * ((job.compute or 0.0) + stated_duration_s(job.workload))
                 alone_s += job_s
                 together_s = max(together_s, (job.start or 0.0) + job_s)
-            total_s += FABRIC_S + self.repeats(spec) * (alone_s + together_s * (1 + len(faults_of(spec))))
+            total_s += FABRIC_S + self.repeats(spec) * (alone_s + together_s * self._replays_of_all(spec))
             total_s += self._replays(spec, number) * INTERVAL_S
         return total_s
 
@@ -160,7 +174,8 @@ class JobsMeasure(Measure[JobSpec]):
         return placements_table(rows, axes)
 
     def sections(self) -> "Mapping[str, type[Section]]":
-        """Return its section of the report."""
+        """Return its sections of the report."""
+        from railyard.experiments.measures.jobs.bursts_section import InterleavingSection
         from railyard.experiments.measures.jobs.section import JobsSection
 
-        return {"jobs": JobsSection}
+        return {"jobs": JobsSection, "interleaving": InterleavingSection}

@@ -59,7 +59,8 @@ def planned_jobs(spec: ExperimentSpec, fabric: int, plan: Plan) -> PlannedJobs:
         # each iteration has a gate for each of the GPUs
         tasks += job.iterations * (len(schedule.tasks) + len(gpus))
         check_total(tasks, plan.spec.gpus, f"jobs.{number}.iterations", job.iterations)
-        placed_jobs.append(PlacedJob(job.name, schedule, gpus, job.iterations, start_s))
+        compute_s = job.compute or 0.0
+        placed_jobs.append(PlacedJob(job.name, schedule, gpus, job.iterations, start_s, compute_s))
     return PlannedJobs(tuple(jobs), tuple(numbers), combined(placed_jobs))
 
 

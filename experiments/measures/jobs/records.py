@@ -8,6 +8,7 @@ from railyard.results.measured import RecordKind
 
 ALONE: Final = "alone"
 TOGETHER: Final = "together"
+INTERLEAVED: Final = "interleaved"
 JOB_SLOWDOWN: Final = "job_slowdown"
 """The metric of a job: its mean iteration together with the others over its mean iteration alone."""
 
@@ -15,7 +16,7 @@ JOB_SLOWDOWN: Final = "job_slowdown"
 @dataclass(frozen=True, slots=True)
 class JobRun(Record):
     """A row of jobs.csv: all iterations of a job, alone on its GPUs (`mode` alone), together with the others
-    (together), or that with a fault (its kind and target).
+    (together), that with shifted starts (interleaved), or with a fault (its kind and target).
 
     `placed_by`: the policy that chose its GPUs. `gpus`: in the order of its ranks. `start_s`: after the replay began.
     `iteration_s`: the mean. `waiting_share`: of the job's time, on average over its GPUs, without a transfer or
@@ -77,7 +78,36 @@ class LinkSharing(Record):
     end_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class JobShift(Record):
+    """A row of job_shifts.csv: by how much later a job begins than before, and what that is predicted to change.
+
+    `slow_down_before`, `slow_down_after`: predicted. Compatibility: 1 if jobs never want more of a link than there is.
+    """
+
+    job: str
+    shift_s: float
+    slow_down_before: float
+    slow_down_after: float
+    compatibility_before: float
+    compatibility_after: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobBurst(Record):
+    """A row of job_bursts.csv: when a job uses the link that jobs share most, together or interleaved, s."""
+
+    mode: str
+    link: str
+    direction: str
+    job: str
+    start_s: float
+    end_s: float
+
+
 JOB_RUNS: Final = RecordKind("job_runs", JobRun, "jobs.csv", before="measurements", sweep_file="jobs.parquet")
 JOB_ITERATIONS: Final = RecordKind("job_iterations", JobIteration, "job_iterations.csv", before="measurements")
 JOB_LINKS: Final = RecordKind("job_links", JobLink, "job_links.csv", before="measurements")
 LINK_SHARING: Final = RecordKind("link_sharing", LinkSharing, "link_sharing.csv", before="measurements")
+JOB_SHIFTS: Final = RecordKind("job_shifts", JobShift, "job_shifts.csv", before="measurements")
+JOB_BURSTS: Final = RecordKind("job_bursts", JobBurst, "job_bursts.csv", before="measurements")

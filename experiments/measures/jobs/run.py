@@ -12,20 +12,24 @@ import numpy as np
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.definition import Measure, RunContext
 from railyard.experiments.measures.jobs.faults import predicted_with_fault, replay_with_fault
+from railyard.experiments.measures.jobs.interleaving import busiest_shared_port, job_bursts, job_shifts
 from railyard.experiments.measures.jobs.links import link_records, measured_uses, pairs_by_end
 from railyard.experiments.measures.jobs.planning import PlannedJobs, planned_jobs
 from railyard.experiments.measures.jobs.records import (
     ALONE,
+    INTERLEAVED,
+    JOB_BURSTS,
     JOB_ITERATIONS,
     JOB_LINKS,
     JOB_RUNS,
+    JOB_SHIFTS,
     JOB_SLOWDOWN,
     LINK_SHARING,
     TOGETHER,
     JobIteration,
     JobRun,
 )
-from railyard.experiments.measures.jobs.spec import JobSpec, faults_of
+from railyard.experiments.measures.jobs.spec import JobSpec, faults_of, is_interleaved
 from railyard.experiments.measures.workloads.replay import flows_of
 from railyard.experiments.run import observers
 from railyard.experiments.run.heartbeats import heartbeats_running
@@ -40,7 +44,10 @@ from railyard.experiments.run.session import (
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.results.runs.records import Event, Measurement, Run
 from railyard.results.theory.fluid.jobs import JobsPrediction, predict_jobs
+from railyard.results.theory.fluid.routes import Port
+from railyard.results.theory.fluid.shift import Interleaving, best_interleaving
 from railyard.results.theory.fluid.simulation import FluidRun
+from railyard.results.theory.fluid.usage import PortUse
 from railyard.topologies.build.fair_queues import fair_queues
 from railyard.topologies.plan import Plan
 from railyard.workloads.combined import CombinedSchedule
@@ -53,6 +60,7 @@ TIMEOUT_FACTOR: Final = 10
 TIMEOUT_MARGIN_S: Final = 30.0
 ALL_JOBS: Final = "all jobs"
 """The workload of intervals in which all jobs run together."""
+ALL_INTERLEAVED: Final = "all jobs interleaved"
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,27 @@ class JobsTurn:
     seed: int
 
 
+@dataclass(frozen=True)
+class Predictions:
+    """Simulations of the jobs of a fabric, and of their interleaving, if they have one."""
+
+    jobs: JobsPrediction
+    interleaving: Interleaving | None = None
+
+    @property
+    def by_mode(self) -> dict[str, tuple[str, JobsPrediction]]:
+        """The workload of intervals, and the simulation, of each mode in which all jobs run."""
+        modes = {TOGETHER: (ALL_JOBS, self.jobs)}
+        if self.interleaving is not None:
+            modes[INTERLEAVED] = (ALL_INTERLEAVED, self.interleaving.after)
+        return modes
+
+    @property
+    def shared_port(self) -> Port | None:
+        """The port over which interleaved jobs send most together."""
+        return busiest_shared_port(self.interleaving) if self.interleaving is not None else None
+
+
 def run_jobs(context: RunContext, measure: Measure[JobSpec]) -> None:
     """Build each fabric that has jobs, check its links, and run them as often as they are repeated."""
     spec = context.spec
@@ -76,7 +105,7 @@ def run_jobs(context: RunContext, measure: Measure[JobSpec]) -> None:
             continue
         label = spec.labels[number]
         planned = planned_jobs(spec, number, plan)
-        prediction = predict_jobs(planned.combined, rates_of(plan), plan.spec)
+        predictions = predicted_jobs(planned, plan, is_interleaved(spec))
         with surviving_interruptions(context.run, IntervalId(label)), ExitStack() as stack:
             with context.steps.step(f"{label}: building"):
                 session = stack.enter_context(built(label, plan, context.datapath, True, context.run))
@@ -85,12 +114,21 @@ def run_jobs(context: RunContext, measure: Measure[JobSpec]) -> None:
             stack.enter_context(fair_queues(plan, pairs_by_end(planned.combined.schedule, plan)))
             for repeat in range(measure.repeats(spec)):
                 repeated = repeat_suffix(repeat, measure.repeats(spec))
-                for turn in _turns(session, planned, prediction, repeat, spec.seed):
+                for turn in _turns(session, planned, predictions, repeat, spec.seed):
                     title = f"{label}: {turn.interval.workload}" + repeated
                     with context.steps.step(title), surviving_interruptions(context.run, turn.interval):
-                        measure_undisturbed(context.run, partial(_measure, turn, context.run))
-                run_faulted_jobs(context, session, planned, prediction, repeat)
-                _record_slow_downs(session, prediction, repeat, context.run)
+                        measure_undisturbed(context.run, partial(_measure, turn, predictions, context.run))
+                run_faulted_jobs(context, session, planned, predictions.jobs, repeat)
+                for mode in predictions.by_mode:
+                    _record_slow_downs(session, predictions, mode, repeat, context.run)
+
+
+def predicted_jobs(planned: PlannedJobs, plan: Plan, is_interleaved: bool) -> Predictions:
+    """Simulate the jobs of a fabric, and find their interleaving if they have one."""
+    if not is_interleaved:
+        return Predictions(predict_jobs(planned.combined, rates_of(plan), plan.spec))
+    interleaving = best_interleaving(planned.combined, rates_of(plan), plan.spec)
+    return Predictions(interleaving.before, interleaving)
 
 
 def rates_of(plan: Plan) -> Rates:
@@ -99,15 +137,16 @@ def rates_of(plan: Plan) -> Rates:
 
 
 def _turns(
-    session: FabricSession, planned: PlannedJobs, prediction: JobsPrediction, repeat: int, seed: int
+    session: FabricSession, planned: PlannedJobs, predictions: Predictions, repeat: int, seed: int
 ) -> Iterator[JobsTurn]:
-    """Yield each job alone, then all together."""
+    """Yield each job alone, then all together, then all interleaved."""
     jobs = planned.combined
     for number, job in enumerate(jobs.jobs):
         interval = session.interval(alone_name(job.name), repeat)
-        yield JobsTurn(session, planned, jobs.alone(number), ALONE, interval, prediction.alone[number], seed)
-    interval = session.interval(ALL_JOBS, repeat)
-    yield JobsTurn(session, planned, jobs, TOGETHER, interval, prediction.together, seed)
+        yield JobsTurn(session, planned, jobs.alone(number), ALONE, interval, predictions.jobs.alone[number], seed)
+    for mode, (workload, prediction) in predictions.by_mode.items():
+        interval = session.interval(workload, repeat)
+        yield JobsTurn(session, planned, prediction.combined, mode, interval, prediction.together, seed)
 
 
 def alone_name(job: str) -> str:
@@ -115,7 +154,7 @@ def alone_name(job: str) -> str:
     return f"{job} {ALONE}"
 
 
-def _measure(turn: JobsTurn, run: Run) -> None:
+def _measure(turn: JobsTurn, predictions: Predictions, run: Run) -> None:
     """Replay jobs once and add everything to the run."""
     session = turn.session
     schedule = turn.jobs.schedule
@@ -127,7 +166,12 @@ def _measure(turn: JobsTurn, run: Run) -> None:
         done = replay(schedule, session.windows, turn.seed, _limit_s(turn), **shown)
     ports = _port_bytes(session)
     counted = {gpu: size - ports_before[gpu] for gpu, size in ports.items()}
-    record(turn, turn.predicted, done, counted, run)
+    uses = record(turn, turn.predicted, done, counted, run)
+    shared_port = predictions.shared_port
+    if shared_port is not None and turn.mode != ALONE:
+        run.rows(JOB_BURSTS).extend(job_bursts(turn.interval, turn.mode, shared_port, uses, turn.jobs))
+    if turn.mode == INTERLEAVED and predictions.interleaving is not None:
+        run.rows(JOB_SHIFTS).extend(job_shifts(turn.interval, predictions.interleaving))
 
 
 def _limit_s(turn: JobsTurn) -> float:
@@ -185,8 +229,10 @@ def _port_bytes(session: FabricSession) -> dict[str, int]:
     return received
 
 
-def record(turn: JobsTurn, routed: FluidRun | None, done: Replay, counted: Mapping[str, int], run: Run) -> None:
-    """Record a replay of jobs: its flows, the times and bytes of each job, and its use of links.
+def record(
+    turn: JobsTurn, routed: FluidRun | None, done: Replay, counted: Mapping[str, int], run: Run
+) -> list[PortUse]:
+    """Record a replay of jobs: its flows, the times and bytes of each job, and its use of links, which is returned.
 
     `routed`: a simulation with the routes of its transfers. `counted`: bytes from each GPU at the rail switches.
     """
@@ -208,10 +254,13 @@ def record(turn: JobsTurn, routed: FluidRun | None, done: Replay, counted: Mappi
     for number in range(len(jobs.jobs)):
         _record_iterations(turn, number, measured[number], predicted[number], run)
         run.rows(JOB_RUNS).append(_job_run(turn, number, done, spans_s, counted, (measured[number], predicted[number])))
-    if routed is not None:
-        links, sharings = link_records(turn.interval, measured_uses(routed, spans_s, jobs), jobs)
-        run.rows(JOB_LINKS).extend(links)
-        run.rows(LINK_SHARING).extend(sharings)
+    if routed is None:
+        return []
+    uses = measured_uses(routed, spans_s, jobs)
+    links, sharings = link_records(turn.interval, uses, jobs)
+    run.rows(JOB_LINKS).extend(links)
+    run.rows(LINK_SHARING).extend(sharings)
+    return uses
 
 
 def _record_iterations(
@@ -279,7 +328,7 @@ def _waiting_share(jobs: CombinedSchedule, number: int, spans_s: Mapping[int, tu
     columns = jobs.schedule.columns
     busy: dict[int, list[tuple[float, float]]] = {}
     last_s = start_s = jobs.jobs[number].start_s
-    for task in np.flatnonzero((jobs.job_of_task == number) & ~jobs.is_gate).tolist():
+    for task in np.flatnonzero(jobs.job_of_task == number).tolist():
         if task not in spans_s:
             continue
         last_s = max(last_s, spans_s[task][1])
@@ -298,16 +347,17 @@ def _waiting_share(jobs: CombinedSchedule, number: int, spans_s: Mapping[int, tu
     return max(0.0, 1 - busy_s / total_s)
 
 
-def _record_slow_downs(session: FabricSession, prediction: JobsPrediction, repeat: int, run: Run) -> None:
-    """Record the slow-down of each job of a repeat, beside its prediction."""
-    together = session.interval(ALL_JOBS, repeat)
+def _record_slow_downs(session: FabricSession, predictions: Predictions, mode: str, repeat: int, run: Run) -> None:
+    """Record the slow-down of each job in a mode of a repeat, beside its prediction."""
+    workload, prediction = predictions.by_mode[mode]
+    together = session.interval(workload, repeat)
     means: dict[tuple[str, str], float] = {}
     for row in run.rows(JOB_RUNS):
         if row.repeat == repeat and row.fabric == session.label:
             means[row.job, row.mode] = row.iteration_s
     for times in prediction.times:
         alone_s = means.get((times.name, ALONE))
-        together_s = means.get((times.name, TOGETHER))
+        together_s = means.get((times.name, mode))
         # an interval that was interrupted has no times
         if alone_s and together_s and np.isfinite(together_s / alone_s):
             values = (together_s / alone_s, "ratio", times.slow_down, 1.0, 1.0)

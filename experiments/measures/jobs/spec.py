@@ -18,6 +18,7 @@ from railyard.workloads.spec import WORKLOADS, WorkloadSpec
 from railyard.workloads.stragglers import Stragglers
 
 MAX_JOBS: Final = 20
+MAX_COMPUTE_S: Final = 600.0
 RectangleNumbers = Annotated[
     tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1, strict=False), AfterValidator(check_unique)
 ]
@@ -34,7 +35,8 @@ class JobSpec(OnFabrics):
     """A job of `domains` x `rails` GPUs that takes `iterations` of its workload, one after the other.
 
     `placement`: the policy that chooses its GPUs, or its GPUs themselves: a `rectangle`, or `gpus` in the order of its
-    ranks. `start`: after which it begins; left out, at once. `stragglers`: GPUs of its own grid that compute slowly.
+    ranks. `start`: after which it begins; left out, at once. `compute`: for which each GPU computes at the beginning of
+    each iteration, before what the workload itself has. `stragglers`: GPUs of its own grid that compute slowly.
     """
 
     name: PlainName
@@ -46,6 +48,7 @@ class JobSpec(OnFabrics):
     gpus: Annotated[tuple[str, ...], Field(min_length=2, strict=False), AfterValidator(check_unique)] | None = None
     iterations: Annotated[int, Field(ge=1, le=1000)] = 3
     start: Annotated[Time, time_between(0.001, MAX_START_S)] | None = None
+    compute: Annotated[Time, time_between(0.001, MAX_COMPUTE_S)] | None = None
     stragglers: Stragglers | None = None
 
     @field_validator("rectangle")
@@ -142,3 +145,8 @@ def jobs_of(spec: ExperimentSpec) -> tuple[JobSpec, ...]:
 def arrivals_of(spec: ExperimentSpec) -> ArrivalProcess | None:
     """Return the section `arrivals` of an experiment; None without one, when each job begins at its own start."""
     return cast(ArrivalProcess | None, getattr(spec, "arrivals", None))
+
+
+def is_interleaved(spec: ExperimentSpec) -> bool:
+    """Return whether jobs of an experiment run once more with the shifts that slow them least."""
+    return bool(getattr(spec, "interleaving", False))

@@ -79,6 +79,7 @@ def best_interleaving(
     capacity = np.array([before.together.routes.rates[before.together.routes.number(port)] for port in ports])
     starts_s = [job.start_s for job in jobs.jobs]
     shifts_s = [0.0]
+    # only differences of shifts matter, so the first job keeps its start
     for number in range(1, len(demands)):
         placed = list(zip(demands[:number], np.add(starts_s[:number], shifts_s).tolist(), strict=True))
         scores = scores_of_shifts(placed, demands[number], starts_s[number], capacity)
@@ -114,6 +115,7 @@ def demand_of(run: FluidRun, prediction: JobsPrediction, number: int, ports: Seq
     seconds = prediction.times[number].alone_s
     period_s = seconds[-1]
     begin_s = sum(seconds[:-1])
+    # the first iteration may differ, as jobs fill their pipelines in it
     edges_s = begin_s + period_s * np.arange(POINTS + 1) / POINTS
     rows = [sent_in_parts(run, port, edges_s) for port in ports]
     return Demand(period_s, np.array(rows) * (POINTS / period_s))
