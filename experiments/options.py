@@ -161,6 +161,7 @@ TOPOLOGY: Final = "topology"  # the experiment that --topo runs where none is na
 NOTEBOOK_WIDTH: Final = 100  # columns of a cell's output that are visible without scrolling
 PROGRESS_AFTER_S: Final = 2.0
 PROGRESS_EVERY_S: Final = 5.0
+MAX_DIGITS: Final = 9  # of a whole number, far beyond any size that is taken
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -263,3 +264,12 @@ def plain_table(*columns: str, right: Collection[str] = (), title: str | None = 
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return table
+
+
+def count_or_zero(text: str) -> int:
+    """Return the whole number that a text is, or 0 for any other text."""
+    digits = text.strip()
+    # int() takes digits of all scripts, and fails on thousands of them
+    if digits.isascii() and digits.isdecimal() and len(digits) <= MAX_DIGITS:
+        return int(digits)
+    return 0

@@ -79,7 +79,7 @@ def counts(field: str, text: str, least: int, most: int) -> list[int]:
     """Return the whole numbers of a text such as `64,128`. BadInput names the field."""
     numbers: list[int] = []
     for word in text.split(","):
-        number = int(word) if word.strip().isdecimal() else 0
+        number = options.count_or_zero(word)
         if not least <= number <= most:
             allowed = f"must be whole numbers from {least:,} to {most:,}, with commas between several"
             raise BadInput(field, text, allowed)

@@ -17,7 +17,7 @@ from railyard.results.theory.step.hardware import Hardware, make_hardware
 from railyard.results.theory.step.space import OVERLAP_LETTERS, OVERLAPS, ZERO, Overlap, Space
 from railyard.results.theory.step.strategy import RECOMPUTE, Recipe
 from railyard.topologies.platforms import PLATFORMS, PRECISIONS, full_name
-from railyard.workloads.models.catalogue import load_transformer
+from railyard.workloads.models.catalogue import as_transformer, load_model
 from railyard.workloads.models.transformer import Transformer
 
 PURPOSE = "Compute and check, without packets"
@@ -130,6 +130,8 @@ def command(
     job = SearchJob(shape, recipe, clusters, space, PLATFORMS[platform].name)
     console = options.console()
     if explained:
+        if as_json:
+            raise BadInput("json", True, "can't be with --explain, which prints a table")
         explain(console, job, parse_dimensions(explained, "explain"))
         return 0
     weighed = job.weighed()
@@ -139,7 +141,7 @@ def command(
         indices = list(map(int, weighed.order()))
         kind = STRATEGY
     if as_json:
-        rows = [json_row(job, weighed, index) for index in indices[:top]]
+        rows = [json_row(job, weighed, index, trained_tokens) for index in indices[:top]]
         print(json.dumps(rows, indent=1))
         return 0
     ranking = f"the fastest of {_count(len(indices), *kind)}"
@@ -164,11 +166,18 @@ def _count(number: int, singular: str, plural: str) -> str:
 
 
 def load_shape(model: str, sequence: int | None, fused: bool) -> Transformer:
-    """Return the model, with attention as it is computed today (`fused`), and another length of sequences if given."""
+    """Return the model, with another length of sequences if given.
+
+    fused: whether attention is computed as today. A file that says `fused_attention: false` keeps that; a model of the
+        papers of 2022 has no such key, and would be trained with fused attention today
+    """
+    loaded = load_model(model)
+    if isinstance(loaded, Transformer):
+        fused = fused and loaded.fused_attention
     update: dict[str, object] = {"fused_attention": fused}
     if sequence:
         update["sequence"] = sequence
-    return load_transformer(model).model_copy(update=update)
+    return as_transformer(loaded, model).model_copy(update=update)
 
 
 def parse_clusters(platform: str, gpus: int, domain_gpus: int | None, precision: str | None) -> list[Hardware]:
@@ -249,13 +258,14 @@ def parse_dimensions(text: str, field: str) -> dict[str, int]:
     """Return dimensions such as t=8,p=16 by their letters. BadInput for another letter or number."""
     dimensions: dict[str, int] = {}
     for part in filter(None, text.split(",")):
-        letter, _, number = part.strip().partition("=")
+        letter, _, digits = part.strip().partition("=")
         if letter not in DIMENSIONS:
             names = ", ".join(f"{key} ({name.replace('_', ' ')})" for key, name in DIMENSIONS.items())
             raise BadInput(field, part, f"must be a dimension and a number, such as t=8; dimensions are {names}")
-        if not number.isdigit() or not 1 <= int(number) <= MAX_COUNT:
-            raise BadInput(field, part, f"must have a whole number of at least 1 after {letter}=")
+        number = options.count_or_zero(digits)
+        if not 1 <= number <= MAX_COUNT:
+            raise BadInput(field, part, f"must have a whole number from 1 to {MAX_COUNT:,} after {letter}=")
         if letter in dimensions:
             raise BadInput(field, part, f"is the second {letter}, after {letter}={dimensions[letter]}")
-        dimensions[letter] = int(number)
+        dimensions[letter] = number
     return dimensions

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from railyard.core.errors import BadInput, nearest_divisors, unknown_name_hint
+from railyard.experiments.options import count_or_zero
 from railyard.results.published.catalogue import Figure
 from railyard.results.published.predictions import moe_cost
 from railyard.results.published.predictions.moe_cost import EXPERT_GPUS, MODELS, PLATFORM_NAMES, System, cost_figure
@@ -59,7 +60,7 @@ def _group_sizes(text: str, experts: Sequence[int]) -> list[int]:
     """Return the sizes of expert-parallel groups. BadInput for one that divides the experts of no model."""
     sizes: list[int] = []
     for word in text.split(","):
-        size = int(word) if word.strip().isdecimal() else 0
+        size = count_or_zero(word)
         if not 1 <= size <= MOST_GPUS:
             raise BadInput("--ep", text, "must be whole numbers of GPUs, with commas between several, such as 8,64")
         if all(number % size for number in experts):

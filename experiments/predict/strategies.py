@@ -107,8 +107,8 @@ def _parts(times: StepTime) -> tuple[float, float, float]:
     return computing, float(times.total_s[0]) - computing - bubble, bubble
 
 
-def json_row(job: SearchJob, weighed: Weighed, index: int) -> dict[str, Any]:
-    """Return a strategy with its recipe, figures and times."""
+def json_row(job: SearchJob, weighed: Weighed, index: int, tokens: float | None = None) -> dict[str, Any]:
+    """Return a strategy with its recipe, figures and times, and the days that `tokens` take."""
     variant = weighed.variant(index)
     recipe = variant.recipe
     seconds = float(weighed.seconds[index])
@@ -120,6 +120,9 @@ def json_row(job: SearchJob, weighed: Weighed, index: int) -> dict[str, Any]:
     row |= {"overlap": list(variant.overlap), "gpu_bytes": int(weighed.gpu_bytes[index])}
     row |= {"step_s": seconds, "low_s": low_s, "high_s": high_s}
     row |= asdict(answer(job.model, recipe, variant.hardware, seconds))
+    if tokens:
+        for name, value in (("days", seconds), ("low_days", low_s), ("high_days", high_s)):
+            row[name] = days(job.model, recipe, tokens, value)
     for field in fields(times):
         row[field.name] = float(getattr(times, field.name)[0])
     row["outside_of_measured"] = job.outside(variant)
@@ -229,8 +232,9 @@ def _strategy_line(name: str, strategy: dict[str, int], variant: Variant) -> str
     words = " ".join(f"{letter}={strategy[dimension]}" for letter, dimension in DIMENSIONS.items())
     recipe = variant.recipe
     overlap = ", ".join(variant.overlap) or "nothing"
+    recompute = "no" if recipe.recompute == "none" else recipe.recompute
     return (
-        f"{name}: {words}, {variant.hardware.precision}, {recipe.recompute} recomputation, ZeRO {recipe.zero}, "
+        f"{name}: {words}, {variant.hardware.precision}, {recompute} recomputation, ZeRO {recipe.zero}, "
         f"beside computing: {overlap}"
     )
 

@@ -247,13 +247,19 @@ def load_model(name: str, field: str = "model") -> Model:
     if is_path(name):
         return _checked(read_yaml(Path(name), field), f"{field} {Path(name).name}")
     if name not in model_names():
-        raise BadInput(field, name, f"{unknown_name_hint(name, model_names())}, or the path of a .yaml file")
+        raise BadInput(
+            field, name, f"{unknown_name_hint(name, model_names())}, or the path of a .yaml file or config.json"
+        )
     return _of_the_catalogue(name)
 
 
 def load_transformer(name: str, field: str = "model") -> Transformer:
     """Return the shape of a model as `load_model` does, whichever kind of transformer it is. BadInput for another."""
-    model = load_model(name, field)
+    return as_transformer(load_model(name, field), name, field)
+
+
+def as_transformer(model: Model, name: str, field: str = "model") -> Transformer:
+    """Return the shape of a loaded model. BadInput for a list of layers, by the model's name."""
     if isinstance(model, Transformer):
         return model
     if isinstance(model, LayersModel):

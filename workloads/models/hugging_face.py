@@ -230,6 +230,7 @@ _KEYS: Final = {
     "qwen3_moe": _QWEN3_MOE,
 }
 """Keys of fields, for messages, by `model_type`; the others have Mixtral's."""
+_TRAINING_LENGTH: Final = "original_max_position_embeddings"
 
 
 def read_config(path: Path, field: str) -> Transformer:
@@ -252,6 +253,8 @@ def read_config(path: Path, field: str) -> Transformer:
     except ValidationError as error:
         problem = find_problems(error)[0]
         key = _KEYS.get(model_type, _MIXTRAL).get(problem.field, problem.field)
+        if problem.field == "sequence" and _training_length(config):
+            key = _TRAINING_LENGTH
         raise BadInput(f"{where}.{key}", problem.value, problem.allowed) from error
     return model.model_copy(update={"parameters": model.all_parameters})
 
@@ -261,7 +264,7 @@ def _training_length(config: Config) -> Values:
     scaling = config.get("rope_scaling") or config.get("rope_parameters")
     if not isinstance(scaling, dict):
         return {}
-    return _taken(scaling, {"sequence": "original_max_position_embeddings"})
+    return _taken(scaling, {"sequence": _TRAINING_LENGTH})
 
 
 def _read_json(path: Path, field: str) -> Config:

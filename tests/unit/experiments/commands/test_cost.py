@@ -79,6 +79,7 @@ IMPOSSIBLE = {
     "odd radix": ["--gpus", "1024", "--radix", "63"],
     "radix too small": ["--gpus", "1024", "--radix", "2"],
     "no number": ["--gpus", "1k"],
+    "thousands of digits": ["--gpus", 5000 * "9"],
     "nothing between commas": ["--gpus", "1024,,2048"],
     "nothing has a price": ["--gpus", "1024", "--port-usd", "0", "--transceiver-usd", "0"],
     "negative price": ["--gpus", "1024", "--port-usd", "-1"],

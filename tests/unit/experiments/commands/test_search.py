@@ -105,7 +105,8 @@ def test_explained_strategy_is_completed_by_the_fastest(capsys: pytest.CaptureFi
     assert "left out" not in out
     assert f"{digits(row['low_s'], 3)} to {digits(row['high_s'], 3)} s" in out
     layout = f"t=8 c=1 p=2 d=4 e=1 v={row['virtual_stages']} b={row['micro_batch']}"
-    assert f"{layout}, {row['precision']}, {row['recompute']}" in out
+    recompute = {"none": "no"}.get(row["recompute"], row["recompute"])
+    assert f"{layout}, {row['precision']}, {recompute} recomputation" in out
 
 
 def test_days_and_unmeasured_hardware_are_noted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,6 +114,24 @@ def test_days_and_unmeasured_hardware_are_noted(capsys: pytest.CaptureFixture[st
     out = capsys.readouterr().out
     assert "1 T tokens take" in out
     assert "outside of" in out
+
+
+def test_json_has_the_days_that_tokens_take(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*JOB, "--tokens", "1T", "--json", "--top", "1"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["days"] == pytest.approx(1e12 / (32 * 2048) * row["step_s"] / 86_400)
+    assert row["low_days"] < row["days"] < row["high_days"]
+
+
+def test_file_with_unfused_attention_stays_unfused(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    text = (Path(__file__).parents[4] / "docs/examples/models/modern.yaml").read_text()
+    for attention in ("true", "false"):
+        file.write_text(f"{text}fused_attention: {attention}\n")
+        assert load_shape(str(file), None, fused=True).fused_attention == (attention == "true")
+        assert not load_shape(str(file), None, fused=False).fused_attention
+    # the papers' models have no such key
+    assert load_shape("gpt-22b", None, fused=True).fused_attention
 
 
 def test_own_output_with_slow_nics_takes_longer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,6 +183,9 @@ IMPOSSIBLE = {
     "gradients of 3 bytes": [*JOB[1:], "--gradient-bytes", "3"],
     "unknown dimension": [*JOB[1:], "--fix", "q=8"],
     "dimension without a number": [*JOB[1:], "--fix", "t=all"],
+    "dimension with a raised number": [*JOB[1:], "--fix", "t=²"],
+    "dimension of thousands of digits": [*JOB[1:], "--fix", "t=" + 5000 * "9"],
+    "explanation as JSON": [*JOB[1:], "--explain", "t=8", "--json"],
     "fixed dimension that doesn't divide": [*JOB[1:], "--fix", "t=5,p=2"],
     "fixed dimensions that don't divide together": [*JOB[1:], "--fix", "t=8,d=16"],
     "dimension that is fixed twice": [*JOB[1:], "--fix", "t=8,t=4"],

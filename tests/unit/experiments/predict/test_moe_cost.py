@@ -61,6 +61,7 @@ def test_bad_options_are_one_line(capsys: pytest.CaptureFixture[str], data_regre
         "number format of another platform": [*MOE_COST, "--platform", "a100", "--precision", "fp8"],
         "group that doesn't divide the experts": [*MOE_COST, "--model", "deepseek-v3", "--ep", "48"],
         "group that is no number": [*MOE_COST, "--ep", "8,many"],
+        "group of thousands of digits": [*MOE_COST, "--ep", 5000 * "9"],
         "option of another prediction": [*MOE_COST, "--gpus", "64"],
         "override": [*MOE_COST, "-o", "domains=3"],
         "its option for a figure": ["predict", "fig8", "--ep", "64"],

@@ -224,6 +224,7 @@ BAD: Final[dict[str, object]] = {
     "near miss": changed("llama3-70b", model_type="lama"),
     "missing key": changed("llama3-70b", hidden_size=...),
     "word as size": changed("llama3-70b", hidden_size="8192"),
+    "word as length before extension": changed("llama3-70b", rope_scaling={"original_max_position_embeddings": "8k"}),
     "negative size": changed("llama3-70b", num_hidden_layers=-1),
     "many layers": changed("llama3-70b", num_hidden_layers=10**12),
     "heads that kv heads don't divide": changed("llama3-70b", num_key_value_heads=7),
