@@ -40,6 +40,7 @@ class Hardware:
     small_group: a ring of n GPUs in a domain gets 1/(1 + small_group/n) of that
     memory_share: share of the HBM's rate that all other kernels reach
     speed_spread: standard deviation of the speed of GPUs of a type, over the mean
+    domain_sizes: GPUs of each HB domain that a job of several domains on this platform may take
     """
 
     gpus: int
@@ -66,6 +67,7 @@ class Hardware:
     hb_latency_s: float
     rail_latency_s: float
     speed_spread: float
+    domain_sizes: tuple[int, ...]
 
     @property
     def waiting(self) -> float:
@@ -143,6 +145,7 @@ def make_hardware(platform: str, gpus: int, domain_gpus: int | None = None, prec
         hb_latency_s=_or_default(p.hb_latency_s, A100.hb_latency_s),
         rail_latency_s=_or_default(p.rail_latency_s, A100.rail_latency_s),
         speed_spread=shares["speed_spread"],
+        domain_sizes=(size,) if domain_gpus else tuple(range(_fewest_used(p.domain_gpus), p.domain_gpus + 1)),
     )
 
 

@@ -43,10 +43,10 @@ def check_fixed(model: Transformer, recipe: Recipe, hardware: Hardware, fixed: M
 
 
 def nearest_gpus(model: Transformer, recipe: Recipe, hardware: Hardware, fixed: Mapping[str, int]) -> list[int]:
-    """Return the next smaller and the next larger number of GPUs, in whole HB domains, that has a strategy."""
+    """Return the next smaller and the next larger number of GPUs, as many in each HB domain, that has a strategy."""
     # far from a power of two the next cluster that divides may be thousands of domains away, so steps don't find it
     sizes = _products(model, recipe, fixed)
-    whole = sizes[sizes % hardware.domain_gpus == 0]
+    whole = sizes[np.any(sizes[:, np.newaxis] % hardware.domain_sizes == 0, axis=1)]
     below = whole[whole < hardware.gpus][::-1]
     above = whole[whole > hardware.gpus]
     nearest: list[int] = []

@@ -179,6 +179,7 @@ IMPOSSIBLE = {
     "none with another overlap": [*JOB[1:], "--overlap", "none,data"],
     "overlap with an empty share": [*JOB[1:], "--overlap", "tensor="],
     "GPUs that use NVL72 unevenly": [*JOB[1:], "--gpus", "100", "--platform", "gb200"],
+    "GPUs of an NVL72 that nothing divides": ["llama3-8b", "--gpus", "72", "--platform", "gb300-nvl72"],
     "a million GPUs": ["llama3-70b", "--gpus", "1000000"],
     "gradients of 3 bytes": [*JOB[1:], "--gradient-bytes", "3"],
     "unknown dimension": [*JOB[1:], "--fix", "q=8"],
