@@ -22,6 +22,8 @@ NOISE: Final = data_file("results/theory/fluid/iteration_noise.csv")
 DETECTOR: Final = "greyhound"
 PARTS: Final[tuple[Part, ...]] = ("gpu", "rail", "hb")
 CASES: Final = 100
+FIRST_SEED: Final = 1000
+"""The detector was revised on the cases of seeds 0 to 99, whose score would be too good."""
 ITERATIONS: Final = 24
 FABRIC: Final = FabricSpec(kind="rail-only", domains=4, rails=4)
 RAIL_BPS: Final = 100_000_000
@@ -44,11 +46,11 @@ def noise() -> Amounts:
 
 
 def simulated(count: int, is_quiet: bool) -> list[Result]:
-    """Return so many seeded cases with their results: GPUs, rail links and HB links in turn; or quiet jobs."""
+    """Return cases of `count` seeds with their results: GPUs, rail links and HB links in turn; or quiet jobs."""
     plan = make_plan(FABRIC, RAIL_BPS)
     job = SimulatedJob(plan, build(DEFAULT_JOB, FABRIC, plan.rail_bps, plan.hb_bps).schedule)
     results: list[Result] = []
-    for seed in range(count):
+    for seed in range(FIRST_SEED, FIRST_SEED + count):
         # in turn, so that a prefix of the cases has all parts
         part: Part | None = None
         if not is_quiet:
@@ -73,6 +75,7 @@ def figure() -> Figure:
         notes=(
             "the job is a GPT-145.6B iteration on 4 x 4 GPUs, 24 times; a case slows it by 15% or more",
             "a case counts as named if the slow GPU or link is named, and nothing else",
+            f"seeds {FIRST_SEED} to {FIRST_SEED + CASES - 1}: the detector was revised on others, 0 to 99",
             "noise: results/theory/fluid/iteration_noise.csv; on packets: the experiment fail-slow",
         ),
         inches=(9.0, 4.5),
