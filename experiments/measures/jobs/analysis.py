@@ -3,10 +3,12 @@
 from collections import defaultdict
 from dataclasses import dataclass
 from statistics import median
+from typing import Final
 
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.jobs.records import (
     ALONE,
+    INTERLEAVED,
     JOB_LINKS,
     JOB_RUNS,
     JOB_SLOWDOWN,
@@ -15,7 +17,15 @@ from railyard.experiments.measures.jobs.records import (
 )
 from railyard.results.analysis.aggregate import grouped
 from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.analysis.targets import Outcome, Sample, Target, outcomes_by_fabric
 from railyard.results.runs.records import Measurement, Run, Verdict, worst_verdict
+
+DEVIATION: Final = Target(
+    quantity="slow-down of a job off its prediction",
+    unit="share",
+    source="our bar, for each job and repeat",
+    most=0.03,
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +77,7 @@ def fault_rows(analysis: Analysis) -> list[FaultRow]:
     rows: list[FaultRow] = []
     for (fabric, policy, _), runs in grouped(analysis.run.rows(JOB_RUNS), "fabric", "policy", "job").items():
         together = [run for run in runs if run.mode == TOGETHER]
-        faulted = [run for run in runs if run.mode not in (ALONE, TOGETHER)]
+        faulted = [run for run in runs if run.mode not in (ALONE, TOGETHER, INTERLEAVED)]
         for fault, fault_runs in grouped(faulted, "mode").items():
             if together:
                 label = analysis.labels.get((fabric, policy), fabric)
@@ -95,6 +105,16 @@ def _fault_row(analysis: Analysis, label: str, fault: str, together: list[JobRun
         ratio_predicted=ratio_predicted,
         verdict=worst_verdict(verdicts),
     )
+
+
+def target_outcomes(analysis: Analysis) -> list[Outcome]:
+    """Return for each fabric by how much slow-downs differ from their predictions: those of all jobs and repeats."""
+    samples: list[Sample] = []
+    for row in analysis.run.measurements:
+        # a median over repeats, or the mean of jobs, would hide the one that is off
+        if row.metric == JOB_SLOWDOWN and row.predicted:
+            samples.append(Sample(abs(row.value / row.predicted - 1), row.phase, row.interval))
+    return outcomes_by_fabric(DEVIATION, samples, analysis.judgement)
 
 
 def job_rows(analysis: Analysis) -> list[JobRow]:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 FABRIC_S = 4.0
 """Seconds to build a fabric, and to check its links."""
 
+    from railyard.results.analysis.targets import Outcome
 
 @MEASURES.register("jobs")
 class JobsMeasure(Measure[JobSpec]):
@@ -175,6 +176,12 @@ class JobsMeasure(Measure[JobSpec]):
 
     def sections(self) -> "Mapping[str, type[Section]]":
         """Return its sections of the report."""
+    def targets(self, analysis: "Analysis") -> "Iterable[Outcome]":
+        """Return the target of how far slow-downs may be off their predictions."""
+        from railyard.experiments.measures.jobs.analysis import target_outcomes
+
+        return target_outcomes(analysis)
+
         from railyard.experiments.measures.jobs.bursts_section import InterleavingSection
         from railyard.experiments.measures.jobs.section import JobsSection
 
