@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from railyard.core.errors import BadInput
-from railyard.experiments.measures.fail_slow.spec import FailSlowSpec, check_item
+from railyard.experiments.measures.fail_slow.spec import FailSlowSpec, check_item, place_of
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.topologies.fabric_kinds import FabricPlan
 from railyard.topologies.plan import Plan
@@ -30,6 +30,6 @@ def check_items(spec: ExperimentSpec, items: Sequence[FailSlowSpec], plans: Sequ
                 allowed = "needs a workload that computes: this one only sends"
                 raise BadInput(f"{field}.part", item.part, allowed)
             try:
-                item.case(plan, schedule, spec.seed, 0)
+                item.case(plan, schedule, spec.seed, 0, place_of(item, items))
             except ValueError as error:
                 raise BadInput(f"{field}.part", item.part, f"has no effect: {error}") from error

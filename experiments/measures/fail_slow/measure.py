@@ -7,7 +7,7 @@ from rich.console import Console
 
 from railyard.experiments.measures.definition import MEASURES, Measure, RunContext
 from railyard.experiments.measures.fail_slow.records import ITERATION_TIMES, SLOW_CASES
-from railyard.experiments.measures.fail_slow.spec import FailSlowItems, FailSlowSpec
+from railyard.experiments.measures.fail_slow.spec import FailSlowItems, FailSlowSpec, place_of
 from railyard.experiments.options import plain_table
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.fabric_checks import check_joined
@@ -78,7 +78,8 @@ class FailSlow(Measure[FailSlowSpec]):
         from railyard.experiments.run.items import run_items
 
         def measure(session: Any, item: FailSlowSpec, interval: Any, run: Any) -> None:
-            measure_case(item, session, interval, run, context.spec.seed)
+            place = place_of(item, self.items(context.spec))
+            measure_case(item, place, session, interval, run, context.spec.seed)
 
         run_items(context, self, measure)
 

@@ -138,11 +138,13 @@ def injected_after(
             raise CheckFailed(f"{active.name} was not injected: the iteration before it didn't end")
 
 
-def measure_case(item: FailSlowSpec, session: FabricSession, interval: IntervalId, run: Run, seed: int) -> None:
-    """Run a job in which something gets slow, ask the detector, and record both."""
+def measure_case(
+    item: FailSlowSpec, place: int, session: FabricSession, interval: IntervalId, run: Run, seed: int
+) -> None:
+    """Run a job in which something gets slow, ask the detector, and record both. `place`: as of the item's cases."""
     plan = session.plan
     schedule = build(item.workload, plan.spec, plan.rail_bps, plan.hb_bps, "fail_slow", seed).schedule
-    case = item.case(plan, schedule, seed, interval.repeat)
+    case = item.case(plan, schedule, seed, interval.repeat, place)
     player = SlowPlayer(session, case.culprit, seed)
     job = job_of(schedule, item.iterations, case, player.factors(schedule.gpus))
     phases = phases_of_iteration(job, case.iteration - 1)

@@ -1,6 +1,6 @@
 """Section `fail_slow` of an experiment's file: a job of which a GPU or a link gets slow, and its detector."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -37,10 +37,12 @@ class FailSlowSpec(OnFabrics):
     workload: WorkloadSpec = DEFAULT_JOB
     detector: Annotated[str, AfterValidator(DETECTORS.checked)] = "greyhound"
 
-    def case(self, plan: Plan, schedule: Schedule, seed: int, repeat: int) -> Case:
-        """Return what gets slow in a repeat, and when. `schedule`: of an iteration."""
-        # each part has cases of its own, also where a file has items of several
-        seeds = (seed, PARTS.index(self.part), repeat)
+    def case(self, plan: Plan, schedule: Schedule, seed: int, repeat: int, place: int = 0) -> Case:
+        """Return what gets slow in a repeat, and when.
+
+        `schedule`: of an iteration. `place`: of the item among those of its part, which have cases of their own.
+        """
+        seeds = (seed, PARTS.index(self.part) + len(PARTS) * place, repeat)
         if self.part == "none":
             return draw(None, plan, self.iterations, seeds)
         if self.target is None or self.ratio is None:
@@ -51,6 +53,16 @@ class FailSlowSpec(OnFabrics):
         assert drawn.culprit is not None
         culprit = Culprit(self.part, self.target or drawn.culprit.name, self.ratio or drawn.culprit.ratio)
         return Case(culprit, self.iteration or drawn.iteration)
+
+
+def place_of(item: FailSlowSpec, items: Sequence[FailSlowSpec]) -> int:
+    """Return how many items of the same part come before an item, which may equal some of them."""
+    place = 0
+    for earlier in items:
+        if earlier is item:
+            break
+        place += earlier.part == item.part
+    return place
 
 
 def fault_of(culprit: Culprit | None) -> Fault | None:

@@ -6,7 +6,7 @@ import pytest
 
 from railyard.core.errors import BadInput
 from railyard.experiments.measures.fail_slow.run import job_of, phases_of_iteration
-from railyard.experiments.measures.fail_slow.spec import FailSlowSpec, fault_of
+from railyard.experiments.measures.fail_slow.spec import FailSlowSpec, fault_of, place_of
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.experiments.spec.parsing import parse
 from railyard.failure.diagnosis.cases import Case
@@ -38,6 +38,14 @@ def test_case_follows_from_seed_and_repeat() -> None:
     cases = [item.case(PLAN, job(), seed=1, repeat=repeat) for repeat in range(4)]
     assert len({case.culprit for case in cases}) > 1
     assert cases[2] == item.case(PLAN, job(), seed=1, repeat=2)
+
+
+def test_equal_items_have_cases_of_their_own() -> None:
+    items = [FailSlowSpec(part="gpu"), *(FailSlowSpec(part="rail") for _ in range(4))]
+    places = [place_of(item, items) for item in items]
+    assert places == [0, 0, 1, 2, 3]
+    cases = [item.case(PLAN, job(), 1, 0, place) for item, place in zip(items[1:], places[1:], strict=True)]
+    assert len(set(cases)) == 4
 
 
 def test_values_of_the_file_take_the_place_of_drawn_ones() -> None:
