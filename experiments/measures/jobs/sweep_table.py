@@ -17,12 +17,16 @@ EQUAL: Final = 0.03
 
 def placements_table(jobs: pd.DataFrame, axes: Sequence[str]) -> Table | None:
     """Return a row for each combination of the other axes, with the placements from the best on; None without any."""
+    # without the axis, jobs with several placements are different jobs of one run
+    placements = [axis for axis in axes if axis.rpartition(".")[2] == _AXIS]
+    if not placements:
+        return None
     together = jobs[jobs["mode"] == TOGETHER]
-    keys = [*(axis for axis in axes if axis.rpartition(".")[2] != _AXIS), "fabric"]
+    keys = [*(axis for axis in axes if axis not in placements), "fabric"]
     rows: list[dict[str, Any]] = []
     for values, group in together.groupby(keys, sort=False, dropna=False):
         row: dict[str, Any] = dict(zip(keys, values, strict=True))
-        means = group.groupby("placed_by", sort=False)[["iteration_s", "iteration_predicted_s"]].mean()
+        means = group.groupby(placements[0], sort=False)[["iteration_s", "iteration_predicted_s"]].mean()
         if len(means) < 2:
             continue
         measured = means["iteration_s"].sort_values()

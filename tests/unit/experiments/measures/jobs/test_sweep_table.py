@@ -32,3 +32,16 @@ def test_a_single_placement_has_no_order() -> None:
 def test_times_that_are_nearly_equal_have_any_order() -> None:
     assert is_in_order([1.0, 0.98, 2.0])
     assert not is_in_order([1.0, 0.95, 2.0])
+
+
+def test_jobs_whose_placement_is_no_axis_are_not_ordered() -> None:
+    runs = frame({"packed": 1.0, "spread": 2.0, "random": 3.0}, 1)
+    assert placements_table(runs, ["seed"]) is None
+
+
+def test_jobs_with_given_gpus_count_for_each_placement() -> None:
+    runs = frame({"packed": 1.0, "spread": 2.0, "random": 3.0}, 1)
+    beside = runs.assign(placed_by="gpus")
+    table = placements_table(pd.concat([runs, beside], ignore_index=True), ["placement", "seed"])
+    assert table is not None
+    assert [row["measured"] for row in table.rows] == ["packed, spread, random"]
