@@ -17,7 +17,15 @@ from railyard.experiments.measures.jobs.records import (
     JOB_SLOWDOWN,
     LINK_SHARING,
 )
-from railyard.experiments.measures.jobs.spec import Arrivals, JobFaults, Jobs, JobSpec, faults_of, is_interleaved
+from railyard.experiments.measures.jobs.spec import (
+    Arrivals,
+    JobFaults,
+    Jobs,
+    JobSpec,
+    faults_of,
+    is_interleaved,
+    starts_of,
+)
 from railyard.experiments.options import plain_table
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.experiments.spec.fabric_checks import check_joined
@@ -28,6 +36,7 @@ if TYPE_CHECKING:
 
     from railyard.experiments.predict.output import Predicted
     from railyard.results.analysis.run_analysis import Analysis
+    from railyard.results.analysis.targets import Outcome
     from railyard.results.measured import Check, RecordKind
     from railyard.results.runs.records import Run
     from railyard.results.views.report import Section
@@ -36,7 +45,6 @@ if TYPE_CHECKING:
 FABRIC_S = 4.0
 """Seconds to build a fabric, and to check its links."""
 
-    from railyard.results.analysis.targets import Outcome
 
 @MEASURES.register("jobs")
 class JobsMeasure(Measure[JobSpec]):
@@ -105,10 +113,10 @@ class JobsMeasure(Measure[JobSpec]):
                 continue
             alone_s = 0.0
             together_s = 0.0
-            for job in jobs:
+            for job, start_s in zip(jobs, starts_of(spec, jobs), strict=True):
                 job_s = job.iterations * ((job.compute or 0.0) + stated_duration_s(job.workload))
                 alone_s += job_s
-                together_s = max(together_s, (job.start or 0.0) + job_s)
+                together_s = max(together_s, start_s + job_s)
             total_s += FABRIC_S + self.repeats(spec) * (alone_s + together_s * self._replays_of_all(spec))
             total_s += self._replays(spec, number) * INTERVAL_S
         return total_s
@@ -168,6 +176,12 @@ class JobsMeasure(Measure[JobSpec]):
 
         return checks(analysis.run)
 
+    def targets(self, analysis: "Analysis") -> "Iterable[Outcome]":
+        """Return the target of how far slow-downs may be off their predictions."""
+        from railyard.experiments.measures.jobs.analysis import target_outcomes
+
+        return target_outcomes(analysis)
+
     def sweep_table(self, kind: "RecordKind[Any]", rows: "pd.DataFrame", axes: Sequence[str]) -> "Table | None":
         """Return the order of placements, measured and predicted, in all runs of a sweep."""
         from railyard.experiments.measures.jobs.sweep_table import placements_table
@@ -176,12 +190,6 @@ class JobsMeasure(Measure[JobSpec]):
 
     def sections(self) -> "Mapping[str, type[Section]]":
         """Return its sections of the report."""
-    def targets(self, analysis: "Analysis") -> "Iterable[Outcome]":
-        """Return the target of how far slow-downs may be off their predictions."""
-        from railyard.experiments.measures.jobs.analysis import target_outcomes
-
-        return target_outcomes(analysis)
-
         from railyard.experiments.measures.jobs.bursts_section import InterleavingSection
         from railyard.experiments.measures.jobs.section import JobsSection
 

@@ -6,12 +6,11 @@ from random import Random
 from typing import Final
 
 from railyard.core.errors import BadInput, unknown_name_hint
-from railyard.experiments.measures.jobs.spec import JobSpec, arrivals_of, faults_of, jobs_of
+from railyard.experiments.measures.jobs.spec import JobSpec, faults_of, jobs_of, starts_of
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.arrivals.definition import checked_starts
 from railyard.workloads.combined import CombinedSchedule, PlacedJob, combined
 from railyard.workloads.placement.layout import relabelled
 from railyard.workloads.placement.policy import (
@@ -48,10 +47,7 @@ def planned_jobs(spec: ExperimentSpec, fabric: int, plan: Plan) -> PlannedJobs:
             numbers.append(number)
             jobs.append(job)
     placed = _placed(jobs, numbers, plan.spec, spec.seed)
-    process = arrivals_of(spec)
-    starts_s: Sequence[float] = [job.start or 0.0 for job in jobs]
-    if process is not None:
-        starts_s = checked_starts(process, starts_s, spec.seed)
+    starts_s = starts_of(spec, jobs)
     tasks = 0
     placed_jobs: list[PlacedJob] = []
     for number, job, gpus, start_s in zip(numbers, jobs, placed, starts_s, strict=True):

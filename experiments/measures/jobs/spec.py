@@ -1,6 +1,6 @@
 """Sections `jobs`, `arrivals` and `job_faults` of an experiment's file: jobs on one fabric, and faults meanwhile."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationInfo, field_validator
@@ -12,7 +12,7 @@ from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.topologies.addresses import MAX_DOMAINS, MAX_RAILS
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.arrivals.definition import MAX_START_S, ArrivalProcess, parse_arrivals
+from railyard.workloads.arrivals.definition import MAX_START_S, ArrivalProcess, checked_starts, parse_arrivals
 from railyard.workloads.placement.policy import PLACEMENT_POLICIES, JobGrid
 from railyard.workloads.spec import WORKLOADS, WorkloadSpec
 from railyard.workloads.stragglers import Stragglers
@@ -145,6 +145,15 @@ def jobs_of(spec: ExperimentSpec) -> tuple[JobSpec, ...]:
 def arrivals_of(spec: ExperimentSpec) -> ArrivalProcess | None:
     """Return the section `arrivals` of an experiment; None without one, when each job begins at its own start."""
     return cast(ArrivalProcess | None, getattr(spec, "arrivals", None))
+
+
+def starts_of(spec: ExperimentSpec, jobs: Sequence[JobSpec]) -> Sequence[float]:
+    """Return when jobs of one fabric begin, s. BadInput if the last one begins too late."""
+    starts_s = [job.start or 0.0 for job in jobs]
+    process = arrivals_of(spec)
+    if process is None:
+        return starts_s
+    return checked_starts(process, starts_s, spec.seed)
 
 
 def is_interleaved(spec: ExperimentSpec) -> bool:
