@@ -27,7 +27,8 @@ class PlacedJob:
 
     `schedule`: one iteration, on the fabric (placement.layout.relabelled). `gpus`: the GPU of each of its ranks, by
     number on the fabric. `start_s`: after which it begins. `compute_s`: for which each GPU computes at the beginning of
-    each iteration, before what the schedule has.
+    each iteration, before what the schedule has. `compute_factors`: times as long that the GPU of each rank computes
+    then; empty if all are alike.
     """
 
     name: str
@@ -36,6 +37,15 @@ class PlacedJob:
     iterations: int = 1
     start_s: float = 0.0
     compute_s: float = 0.0
+    compute_factors: tuple[float, ...] = ()
+
+    def compute_seconds(self, gpus: Numbers) -> Seconds:
+        """Return for how long each of these GPUs of the job computes at the beginning of an iteration, s."""
+        seconds = np.full(len(gpus), self.compute_s)
+        if self.compute_factors:
+            factors = dict(zip(self.gpus, self.compute_factors, strict=True))
+            seconds *= np.array([factors[gpu] for gpu in gpus.tolist()])
+        return seconds
 
 
 class Block(NamedTuple):
@@ -115,7 +125,9 @@ def combined(jobs: Sequence[PlacedJob], name: str = "jobs") -> CombinedSchedule:
         # iterations differ in their numbers alone, so the work per task is done once
         template = _Template.of(job.schedule)
         for iteration in range(job.iterations):
-            gate_s = job.compute_s + (job.start_s if iteration == 0 else 0.0)
+            gate_s = job.compute_seconds(template.gates)
+            if iteration == 0:
+                gate_s += job.start_s
             part = template.block(first, len(phases), iteration > 0, gate_s)
             parts.append(part)
             phases += _named_phases(job)
@@ -171,10 +183,10 @@ class _Template:
         tasks = _behind_gates(columns, ~follows_own, entry_gate, len(gates))
         return cls(gates, last + len(gates), last_end, tasks)
 
-    def block(self, first: int, first_phase: int, is_later: bool, gate_s: float) -> Columns:
+    def block(self, first: int, first_phase: int, is_later: bool, gate_s: Seconds) -> Columns:
         """Return the columns of an iteration whose first gate is task number `first`.
 
-        `is_later`: an iteration of the job comes before it, directly. `gate_s`: seconds of its gates.
+        `is_later`: an iteration of the job comes before it, directly. `gate_s`: seconds of each of its gates.
         """
         count = len(self.gates)
         size = count + len(self.tasks)
@@ -183,7 +195,7 @@ class _Template:
             src=self.gates,
             dst=self.gates,
             bytes=nothing,
-            seconds=np.full(count, gate_s),
+            seconds=gate_s,
             is_compute=np.ones(count, dtype=bool),
             phase=np.full(count, first_phase),
             stripe=nothing,

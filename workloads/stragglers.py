@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from railyard.core.config import ConfigModel
@@ -15,6 +16,7 @@ from railyard.workloads.schedule import Columns, Schedule
 
 Factor = Annotated[float, Field(ge=0.1, le=100)]
 Jitter = Annotated[float, Field(ge=0, le=1)]
+Factors = npt.NDArray[np.float64]
 
 
 class Stragglers(ConfigModel):
@@ -48,10 +50,13 @@ def with_stragglers(schedule: Schedule, factors: Sequence[float], jitter: float,
     """
     columns = schedule.columns
     seconds = columns.seconds * np.asarray(factors)[columns.src]
-    if jitter:
-        # log-normal, so that no computation takes a negative time
-        spread = math.sqrt(math.log1p(jitter**2))
-        drawn = np.random.default_rng(seed).lognormal(-(spread**2) / 2, spread, len(columns))
-        seconds = np.where(columns.is_compute, seconds * drawn, seconds)
+    seconds = np.where(columns.is_compute, seconds * jitter_factors(len(columns), jitter, seed), seconds)
     tasks: Columns = replace(columns, seconds=seconds)
     return replace(schedule, tasks=tasks)
+
+
+def jitter_factors(count: int, jitter: float, seed: int) -> Factors:
+    """Return how many times as long as its mean each of `count` computations takes; 1 without jitter."""
+    # log-normal, so that no computation takes a negative time
+    spread = math.sqrt(math.log1p(jitter**2))
+    return np.random.default_rng(seed).lognormal(-(spread**2) / 2, spread, count)

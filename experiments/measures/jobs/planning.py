@@ -1,7 +1,7 @@
 """Jobs of an experiment on one fabric, planned before anything is built: their GPUs, their start, their schedule."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
@@ -23,9 +23,9 @@ from railyard.workloads.placement.policy import (
 )
 from railyard.workloads.schedule import Schedule, check_gpus, check_total
 from railyard.workloads.spec import build
-from railyard.workloads.stragglers import factors_of, with_stragglers
+from railyard.workloads.stragglers import Stragglers, factors_of, jitter_factors, with_stragglers
 
-# jobs of the same size would else draw the same GPUs
+# jobs of the same size would else draw the same GPUs and the same jitter
 _SEED_STEP: Final = 1_000_003
 
 
@@ -55,8 +55,12 @@ def planned_jobs(spec: ExperimentSpec, fabric: int, plan: Plan) -> PlannedJobs:
         # each iteration has a gate for each of the GPUs
         tasks += job.iterations * (len(schedule.tasks) + len(gpus))
         check_total(tasks, plan.spec.gpus, f"jobs.{number}.iterations", job.iterations)
-        compute_s = job.compute or 0.0
-        placed_jobs.append(PlacedJob(job.name, schedule, gpus, job.iterations, start_s, compute_s))
+        placed_job = PlacedJob(job.name, schedule, gpus, job.iterations, start_s, job.compute or 0.0)
+        if job.stragglers is not None:
+            grid = job.grid(plan.spec)
+            seed = spec.seed + _SEED_STEP * number
+            placed_job = _with_stragglers(placed_job, job.stragglers, grid, seed, f"jobs.{number}.stragglers")
+        placed_jobs.append(placed_job)
     return PlannedJobs(tuple(jobs), tuple(numbers), combined(placed_jobs))
 
 
@@ -85,13 +89,23 @@ def _schedule(job: JobSpec, field: str, gpus: tuple[int, ...], plan: Plan, seed:
     size = {"domains": grid.domains, "rails": grid.rails, "gpus_per_nic": None, "nics": None, "optical": None}
     own_fabric = plan.spec.model_copy(update=size)
     built = build(job.workload, own_fabric, plan.rail_bps, plan.hb_bps, field, seed)
-    schedule = built.schedule
-    if job.stragglers is not None:
-        # before the job gets its place: its own GPUs are meant
-        owner = f"{field.removesuffix('.workload')}.stragglers"
-        factors = factors_of(job.stragglers.slow, grid.domains, grid.rails, owner)
-        schedule = with_stragglers(schedule, factors, job.stragglers.jitter, seed)
-    return relabelled(schedule, gpus, plan.spec.gpus, plan.spec.rails)
+    return relabelled(built.schedule, gpus, plan.spec.gpus, plan.spec.rails)
+
+
+def _with_stragglers(placed: PlacedJob, stragglers: Stragglers, grid: JobGrid, seed: int, field: str) -> PlacedJob:
+    """Return a job whose GPUs compute more slowly, or not always for the same time. BadInput if it never computes."""
+    factors = factors_of(stragglers.slow, grid.domains, grid.rails, field)
+    if not placed.compute_s and not placed.schedule.columns.is_compute.any():
+        needed = "has no effect: give the job `compute`, or a workload that computes"
+        raise BadInput(field, stragglers.model_dump(exclude_defaults=True), needed)
+    factors_on_fabric = [1.0] * placed.schedule.gpus
+    for gpu, factor in zip(placed.gpus, factors, strict=True):
+        factors_on_fabric[gpu] = factor
+    schedule = with_stragglers(placed.schedule, factors_on_fabric, stragglers.jitter, seed)
+    # by draws other than those of the schedule
+    drawn = jitter_factors(len(factors), stragglers.jitter, seed + 1)
+    compute_factors = tuple((drawn * factors).tolist())
+    return replace(placed, schedule=schedule, compute_factors=compute_factors)
 
 
 def _placed(jobs: Sequence[JobSpec], numbers: Sequence[int], fabric: FabricSpec, seed: int) -> list[tuple[int, ...]]:

@@ -67,9 +67,11 @@ class Jitter(NamedTuple):
     def applied(self, combined: CombinedSchedule) -> CombinedSchedule:
         """Return the same jobs with computing times that vary; their start times stay."""
         columns = combined.schedule.columns
-        # a gate also has the time until the start, which does not vary
-        compute_s = np.array([job.compute_s for job in combined.jobs])[combined.job_of_task]
-        varying_s = np.where(combined.is_gate, compute_s, columns.seconds)
+        varying_s = columns.seconds.copy()
+        for number, job in enumerate(combined.jobs):
+            # a gate also has the time until the start, which does not vary
+            is_gate = combined.is_gate & (combined.job_of_task == number)
+            varying_s[is_gate] = job.compute_seconds(columns.src[is_gate])
         drawn = self.share * np.random.default_rng(self.seed).standard_normal(len(columns))
         # no computing takes less than no time
         tasks = replace(columns, seconds=columns.seconds + np.maximum(-1.0, drawn) * varying_s)

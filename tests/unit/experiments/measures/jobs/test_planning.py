@@ -106,3 +106,23 @@ def test_stragglers_are_gpus_of_the_grid_of_their_job() -> None:
     assert plain.seconds[is_slow].sum() > 0
     with pytest.raises(BadInput, match=r"^jobs\.0\.stragglers\.slow: 'd2g1'"):
         planned({"name": "a", **keys, "stragglers": {"slow": {"d2g1": 3.0}}})
+
+
+def test_stragglers_compute_longer_before_their_workload_too() -> None:
+    keys: dict[str, Any] = {"compute": "100ms", "iterations": 2, **SQUARE}
+    slow = {"slow": {"d0g1": 3.0}}
+    jobs = planned(job("a", stragglers=slow, **keys), job("b", start="1s", **keys)).combined
+    seconds = jobs.schedule.columns.seconds[jobs.is_gate]
+    first = [0.1, 0.3, 0.1, 0.1]
+    assert seconds.tolist() == pytest.approx([*first, *first, *[1.1] * 4, *[0.1] * 4])
+
+
+def test_jitter_of_each_job_has_draws_of_its_own() -> None:
+    keys: dict[str, Any] = {"compute": "100ms", "iterations": 1, "stragglers": {"jitter": 0.1}, **SQUARE}
+    jobs = planned(job("a", **keys), job("b", **keys)).combined
+    assert len(set(jobs.schedule.columns.seconds[jobs.is_gate].tolist())) == 8
+
+
+def test_stragglers_of_a_job_that_only_sends_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"^jobs\.0\.stragglers: .* has no effect: give the job `compute`"):
+        planned(job("a", stragglers={"jitter": 0.1}, **SQUARE))
