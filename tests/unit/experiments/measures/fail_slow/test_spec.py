@@ -40,7 +40,7 @@ def test_case_follows_from_seed_and_repeat() -> None:
     assert cases[2] == item.case(PLAN, job(), seed=1, repeat=2)
 
 
-def test_equal_items_have_cases_of_their_own() -> None:
+def test_equal_items_have_different_cases() -> None:
     items = [FailSlowSpec(part="gpu"), *(FailSlowSpec(part="rail") for _ in range(4))]
     places = [place_of(item, items) for item in items]
     assert places == [0, 0, 1, 2, 3]

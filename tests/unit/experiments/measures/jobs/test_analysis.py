@@ -19,7 +19,7 @@ def test_interleaved_jobs_are_not_beside_a_fault() -> None:
     assert [(row.fault, row.ratio) for row in fault_rows(Analysis(run))] == [("link-slow d0g1", 1.5)]
 
 
-def test_target_is_missed_by_one_repeat_of_one_job() -> None:
+def test_a_single_repeat_of_a_job_misses_the_target() -> None:
     run = Run("test", {}, {}, "")
     for repeat, job, value in ((0, "a", 1.5), (1, "a", 1.6), (2, "a", 1.5), (0, "b", 1.5)):
         interval = IntervalId("rail-only", TOGETHER, repeat=repeat)

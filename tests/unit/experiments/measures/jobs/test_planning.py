@@ -117,7 +117,7 @@ def test_stragglers_compute_longer_before_their_workload_too() -> None:
     assert seconds.tolist() == pytest.approx([*first, *first, *[1.1] * 4, *[0.1] * 4])
 
 
-def test_jitter_of_each_job_has_draws_of_its_own() -> None:
+def test_jobs_have_different_jitter() -> None:
     keys: dict[str, Any] = {"compute": "100ms", "iterations": 1, "stragglers": {"jitter": 0.1}, **SQUARE}
     jobs = planned(job("a", **keys), job("b", **keys)).combined
     assert len(set(jobs.schedule.columns.seconds[jobs.is_gate].tolist())) == 8
