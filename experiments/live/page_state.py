@@ -36,7 +36,7 @@ class PageState:
         self._pages: dict[asyncio.Queue[bytes], Callable[[], None]] = {}
         self._samples: deque[bytes] = deque(maxlen=KEPT_SAMPLES)
         self._events: deque[bytes] = deque(maxlen=KEPT_EVENTS)
-        # steps and phases of workloads
+        # steps, phases of workloads, and jobs
         self._steps: deque[bytes] = deque(maxlen=KEPT_EVENTS)
         self._path_changes: deque[dict[str, Any]] = deque()
         self._publish("run", self.run)
@@ -80,7 +80,7 @@ class PageState:
         self._publish("health", {"ns": ns, **detail})
 
     def show_step(self, kind: str, ns: int, detail: dict[str, Any]) -> None:
-        """Show what the run does: `kind` is step or phase."""
+        """Show what the run does: `kind` is step, phase or jobs."""
         self._steps.append(self._publish(kind, {"ns": ns, **detail}))
 
     def show_event(self, ns: int, name: str, detail: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Server of the live page: a child process of the run that samples the fabric and sends it to browsers.
 
 Pages get server-sent events: `fabric` (structure), `sample`, `event`, `paths` (of pairs, when they changed), `step` and
-`phase` (what the run does), `health` (scores), and `run` (title, active faults, script).
+`phase`, `jobs` (what the run does), `health` (scores), and `run` (title, active faults, script).
 A new page gets what came before, apart from health scores, which come again soon. Requests of controls are passed to
 the run's process, which answers them.
 """
@@ -76,7 +76,7 @@ class PageServer:
                 self._state.show_fabric(None)
             case Show(what="health"):
                 self._state.show_health(message.ns, message.detail)
-            case Show(what="step" | "phase"):
+            case Show(what="step" | "phase" | "jobs"):
                 self._state.show_step(message.what, message.ns, message.detail)
             case Show():
                 self._state.show_event(message.ns, message.what, message.detail)

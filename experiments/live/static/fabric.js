@@ -6,6 +6,7 @@ const MAX_DRAWN = 128;
 const NAME_PX = 34; // space that a host's name needs, and its rank alone
 const RANK_PX = 17;
 const RATE_PX = 62; // space that a switch's rate needs
+const JOB_COLOURS = 8; // of page.css
 const BESIDE_PX = 9; // between a link and the policy's path beside it
 const SORTS = [["rail", "rail"], ["domain", "hb"], ["spine", "spine"]]; // of health scores, and the names of their nodes
 
@@ -65,6 +66,11 @@ function beside({ x1, y1, x2, y2 }) {
 /** Return the class of a link's utilisation in per mille: u0 idle, then a class for each quarter. */
 export function levelOf(perMille) {
   return perMille < 10 ? "u0" : `u${Math.min(4, Math.ceil(perMille / 250))}`;
+}
+
+/** Return the colour of a job, by its number. */
+export function jobColour(number) {
+  return `var(--s${number % JOB_COLOURS})`;
 }
 
 /** Return a rate with its unit, or that nothing flows. */
@@ -311,11 +317,12 @@ export class Drawing {
     });
   }
 
-  /** Show a sample, the active faults {kind, target, layer}, health scores, and a pair's path: links, and the policy's. */
-  update(sample, faults, health, path) {
-    this.last = [sample, faults, health, path];
+  /** Show a sample, the active faults {kind, target, layer}, health scores, a pair's path: links, and the policy's; jobs. */
+  update(sample, faults, health, path, jobs) {
+    this.last = [sample, faults, health, path, jobs];
     this.writeTip();
     if (!this.fabric || !sample) return;
+    this.colourJobs(jobs);
     const faulty = new Set(faults.map(({ target }) => target));
     const isFaulty = ({ layer, target }) => faults.some((fault) => fault.layer && fault.layer === layer && fault.target === target);
     const [up, to, from, queue] = sample.links;
@@ -351,6 +358,15 @@ export class Drawing {
         const text = this.nodes.get(`${prefix}${i}`)?.score;
         if (text) text.textContent = `health ${Math.round(score)}`;
       });
+    }
+  }
+
+  /** Give GPUs the colour of their job. */
+  colourJobs(jobs) {
+    for (const [name, { group }] of this.nodes) {
+      const number = jobs?.gpus[name];
+      group.classList.toggle("job", number !== undefined);
+      group.style.setProperty("--job", number === undefined ? "" : jobColour(number));
     }
   }
 

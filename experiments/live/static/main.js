@@ -1,7 +1,7 @@
 // The page: receives the state of a run by server-sent events, or reads a recorded run, and shows any time of it.
 
 import { Drawing } from "./fabric.js";
-import { describe, requestText, showActions, showActive, showBusy, showLinks, showTraffic, tipText } from "./panel.js";
+import { describe, requestText, showActions, showActive, showBusy, showJobs, showLinks, showTraffic, tipText } from "./panel.js";
 import { Strips, valuesOf } from "./strips.js";
 import { addSentences, isJump, sortOf, words } from "./words.js";
 
@@ -18,6 +18,7 @@ const page = {
   sections: [], // a fabric each: {fabric, valuesOf, samples, events, health, paths: of each pair}
   steps: [], // of the run
   phases: [], // of workloads
+  jobs: [], // that run from then on: {fabric, names, gpus, links}, numbers of jobs by GPU and link
   section: null, // that is shown
   selected: null,
   pair: "", // whose path is shown, if any
@@ -29,7 +30,7 @@ const page = {
   playing: null,
 };
 
-const drawing = new Drawing(byId("fabric"), select, byId("tip"), (element) => tipText(page.section.fabric, element, currentSample(), activeFaults()));
+const drawing = new Drawing(byId("fabric"), select, byId("tip"), (element) => tipText(page.section.fabric, element, currentSample(), activeFaults(), currentJobs()));
 const strips = new Strips(byId("strips"), (seconds) => showTime(page.beginNs + seconds * 1e9));
 
 function seconds(ns) {
@@ -45,7 +46,7 @@ function select(element) {
 function refreshPanel() {
   if (!page.section || !page.selected) return;
   const isNow = page.isUp && page.section === page.sections.at(-1);
-  describe(page.section.fabric, page.selected, currentSample(), activeFaults(), choose);
+  describe(page.section.fabric, page.selected, currentSample(), activeFaults(), choose, currentJobs());
   showLinks(page.section.fabric, page.selected, select);
   if (page.run.control && isNow) showActions(page.section.fabric, page.selected, page.run.active, isBusy, send);
 }
@@ -162,6 +163,12 @@ function currentSample() {
   return page.section ? current(page.section.samples) : undefined;
 }
 
+/** Return the jobs on the fabric that is shown, at the time that is shown; undefined without. */
+function currentJobs() {
+  const jobs = lastUntil(page.jobs);
+  return jobs?.fabric === page.section?.fabric.label ? jobs : undefined;
+}
+
 /** Return the faults that are active at the time that is shown, by the events until then. */
 function activeFaults() {
   const active = new Map();
@@ -213,7 +220,8 @@ function render() {
     isDue = false;
     const sample = currentSample();
     showStep();
-    drawing.update(sample, activeFaults(), page.section && current(page.section.health), showPath());
+    drawing.update(sample, activeFaults(), page.section && current(page.section.health), showPath(), currentJobs());
+    showJobs(currentJobs());
     const slider = byId("slider");
     const samples = page.section?.samples ?? [];
     if (samples.length) {
@@ -223,7 +231,7 @@ function render() {
       byId("now").textContent = `${Number(slider.value).toFixed(3)} s`;
       slider.setAttribute("aria-valuetext", byId("now").textContent);
     }
-    if (page.selected && page.section) describe(page.section.fabric, page.selected, sample, activeFaults(), choose);
+    if (page.selected && page.section) describe(page.section.fabric, page.selected, sample, activeFaults(), choose, currentJobs());
   });
 }
 
@@ -342,6 +350,9 @@ const handlers = {
   phase(phase) {
     addStep(page.phases, phase);
   },
+  jobs(jobs) {
+    addStep(page.jobs, jobs);
+  },
   event(event) {
     const section = page.sections.at(-1);
     if (!section || !page.isUp) return;
@@ -368,6 +379,7 @@ function connect() {
     page.sections = [];
     page.steps = [];
     page.phases = [];
+    page.jobs = [];
     showSection(null);
   };
   source.onerror = () => {

@@ -1,6 +1,6 @@
 // The panel: what is known of the selected element, and the faults that it can have.
 
-import { rateText } from "./fabric.js";
+import { jobColour, rateText } from "./fabric.js";
 
 const byId = (id) => document.getElementById(id);
 
@@ -25,8 +25,41 @@ function faultText({ kind, layer, since }, element) {
   return `✕ ${kind}${place} since ${since.toFixed(3)} s`;
 }
 
+/** List the jobs with their colours; hide the list without. */
+export function showJobs(jobs) {
+  const names = jobs?.names ?? [], list = byId("jobs");
+  list.hidden = !names.length;
+  if (list.dataset.names === names.join("\n")) return;
+  list.dataset.names = names.join("\n");
+  list.replaceChildren(...names.map((name, number) => {
+    const item = text("li", `job ${name}`), colour = document.createElement("i");
+    colour.className = "job";
+    colour.style.setProperty("--job", jobColour(number));
+    item.prepend(colour);
+    return item;
+  }));
+}
+
+/** Return the line about the job of a GPU, or those that use a link, in a list; empty without. */
+function jobLines(fabric, element, jobs) {
+  if (element.link === undefined) {
+    const number = jobs?.gpus[element.node];
+    return number === undefined ? [] : [`job ${jobs.names[number]}`];
+  }
+  const { a, target, layer } = fabric.links[element.link];
+  const names = (jobs?.links[`${layer === "uplink" ? a : target} ${layer}`] ?? []).map((number) => jobs.names[number]);
+  if (names.length < 2) return names.map((name) => `used by job ${name}`);
+  return [`shared by jobs ${names.join(", ")}`];
+}
+
 /** Return what is known of an element by a sample, without its faults; a line each. */
-function statement(fabric, element, sample, faults) {
+function statement(fabric, element, sample, faults, jobs) {
+  const [name, ...lines] = state(fabric, element, sample, faults);
+  return [name, ...jobLines(fabric, element, jobs), ...lines];
+}
+
+/** Return its name and its state; a line each. */
+function state(fabric, element, sample, faults) {
   if (element.link === undefined) {
     const links = fabric.links.map((link, i) => i).filter((i) => [fabric.links[i].a, fabric.links[i].b].includes(element.node));
     const up = links.filter((i) => sample?.links[0][i]).length;
@@ -47,18 +80,18 @@ function statement(fabric, element, sample, faults) {
 }
 
 /** Return the text of an element's tooltip. */
-export function tipText(fabric, element, sample, faults) {
+export function tipText(fabric, element, sample, faults, jobs) {
   const wrong = faultsAt(fabric, element, faults).map((fault) => faultText(fault, element));
-  const [name, ...others] = statement(fabric, element, sample, faults);
+  const [name, ...others] = statement(fabric, element, sample, faults, jobs);
   return [name, ...wrong, ...others].join("\n");
 }
 
 /** Write the element's name, faults and rates. `choose` gets src or dst, and the name of a GPU. */
-export function describe(fabric, element, sample, faults, choose) {
+export function describe(fabric, element, sample, faults, choose, jobs) {
   const isHost = fabric.hosts.some((host) => host.name === element.node && host.place);
   byId("ends").hidden = !isHost || !choose;
   for (const id of ["src", "dst"]) byId(`as-${id}`).onclick = () => choose(id, element.node);
-  byId("element").textContent = statement(fabric, element, sample, faults).join("\n");
+  byId("element").textContent = statement(fabric, element, sample, faults, jobs).join("\n");
   const wrong = faultsAt(fabric, element, faults).map((fault) => faultText(fault, element));
   byId("wrong").hidden = !wrong.length;
   if (byId("wrong").innerText !== wrong.join("\n")) byId("wrong").replaceChildren(...wrong.map((line) => text("li", line)));

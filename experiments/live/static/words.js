@@ -39,6 +39,7 @@ const SENTENCES = {
   "background-failed": ["the background that was started failed: {text}"],
   "policy-failed": ["the policy that was started failed: {text}"],
   "step": ["next step: {text}"],
+  "jobs": ["jobs run: {names}"],
   "phase": ["phases in progress: {names}", "no phase in progress"],
   "learned": ["controller has the interfaces of all GPUs"],
   "relearned": ["controller found no GPU in the place of {gpu}: {why}", "controller has the interfaces of the GPU that replaced {gpu}"],

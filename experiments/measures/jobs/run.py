@@ -29,6 +29,7 @@ from railyard.experiments.measures.jobs.records import (
     JobIteration,
     JobRun,
 )
+from railyard.experiments.measures.jobs.shown import show_jobs
 from railyard.experiments.measures.jobs.spec import JobSpec, faults_of, is_interleaved
 from railyard.experiments.measures.workloads.replay import flows_of
 from railyard.experiments.run import observers
@@ -160,6 +161,8 @@ def _measure(turn: JobsTurn, predictions: Predictions, run: Run) -> None:
     schedule = turn.jobs.schedule
     queue_s = longest_queue_s(schedule, session.plan, session.windows)
     shown = observers.replay_callbacks(schedule)
+    if turn.predicted is not None:
+        show_jobs(session.label, session.plan, turn.jobs, turn.predicted)
     # ports are counted since the switches were made
     ports_before = _port_bytes(session)
     with session.relaxed_tcp_timers(queue_s), session.watch().record_load(run, turn.interval):
@@ -209,6 +212,7 @@ def _measure_faulted(turn: JobsTurn, prediction: JobsPrediction, fault: FaultSpe
         session.watch().record_load(run, turn.interval, faulted=True),
     ):
         limit_s = _limit_s(turn) + fault.repair
+        show_jobs(session.label, session.plan, turn.jobs, prediction.together)
         done, (injected_ns, repaired_ns) = replay_with_fault(session, turn.jobs.schedule, fault, turn.seed, limit_s)
     session.record_fault(run, turn.interval, fault.fault, injected_ns, repaired_ns)
     session.await_detours_withdrawn()
