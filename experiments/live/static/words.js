@@ -40,6 +40,8 @@ const SENTENCES = {
   "policy-failed": ["the policy that was started failed: {text}"],
   "step": ["next step: {text}"],
   "jobs": ["jobs run: {names}"],
+  "jobs-started": ["jobs started"],
+  "jobs-finished": ["jobs finished"],
   "phase": ["phases in progress: {names}", "no phase in progress"],
   "learned": ["controller has the interfaces of all GPUs"],
   "relearned": ["controller found no GPU in the place of {gpu}: {why}", "controller has the interfaces of the GPU that replaced {gpu}"],
