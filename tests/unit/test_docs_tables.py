@@ -78,7 +78,7 @@ def test_figures_of_models_are_counted_from_their_shape() -> None:
             assert model.active_parameters / 1e9 == pytest.approx(float(active), abs=0.051)
             assert model.layers == int(layers)
             rows += 1
-    assert rows == 12
+    assert rows == 14
 
 
 def test_figures_of_platforms_equal_their_files() -> None:
