@@ -42,8 +42,9 @@ def command(
 ) -> int:
     """List what the papers claim, with what Railyard computes and measures of it, and whether they agree.
 
-    ✓ reproduced, ≠ differs, – not reproducible, with the reason, ? not measured yet. The commands that show a claim
-    are listed for one paper, or for one claim.
+    ✓ reproduced, ≠ differs, – not reproducible, with the reason, ? not measured yet. Where the measured column says
+    "not yet", the mark is of what is computed alone. The commands that show a claim are listed for one paper, or for
+    one claim.
 
     `claims --run` measures those that need packets, in one sweep of experiments; a run that is there is not run again.
     """

@@ -105,3 +105,13 @@ TRAINING_GAINS: Final[dict[tuple[str, str, int, str], tuple[float, bool]]] = {
     ("vgg-11 batch 32", "tcp+sharp", 8, "single"): (1.201, True),
 }
 """By training, rails, nodes and baseline: training speed over the baseline's, and if the text says `up to`."""
+
+
+def gain_tolerance(gain: float, most: float) -> float:
+    """Return by how much another gain may differ and still agree: `most`, and at most half of what is gained.
+
+    Twice the gain is another claim, also where it is small: 1.08 and 1.20 times don't agree.
+
+    gain: times; most: of it
+    """
+    return min(most, (gain - 1) / 2)

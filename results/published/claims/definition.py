@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from railyard.core.config import ConfigModel, parse_model, parse_yaml
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.installation import data_file
+from railyard.results.format import digits
 
 FOLDER: Final = data_file("results/published/claims")
 Bound = Literal["", "at least", "at most"]
@@ -35,6 +36,8 @@ class Measured(ConfigModel):
     `options`: overrides of the experiment, as `-o` takes them.
     `table`: file of the run's folder. `rows`: the values that rows have which count.
     `over`: values that other rows have instead; the quantity is then how often the median of `rows` fits in theirs.
+    `each`: a column, as `fabric`: rows of different values of it are different things, and the quantity is of the one
+    that agrees least. One median over all of them would hide it.
     `target`: the quantity of a target of the run, in place of rows.
     `headline`: a number of the headline in summary.json, in place of rows: `spine_condition.condition_agrees_pct`.
     `percent`: the value is a ratio, shown and compared as the percentage by which it is above 1.
@@ -46,6 +49,7 @@ class Measured(ConfigModel):
     table: Literal["results.csv", "recovery.csv"] = "results.csv"
     rows: dict[str, str] = Field(default_factory=dict)
     over: dict[str, str] = Field(default_factory=dict)
+    each: str = ""
     column: str = "value"
     target: str = ""
     headline: str = ""
@@ -73,13 +77,31 @@ class Measured(ConfigModel):
         """The command that measures it, without the program's name."""
         return f"run {self.run_name}"
 
+    @property
+    def limits(self) -> str:
+        """The values that agree, in words: `at least 1.840 times`, `6.800 to 9.800%`."""
+        if self.bound == "at least":
+            text = f"at least {digits(self.expected - self.within, 4)}"
+        elif self.bound == "at most":
+            text = f"at most {digits(self.expected + self.within, 4)}"
+        elif self.within:
+            text = f"{digits(self.expected - self.within, 4)} to {digits(self.expected + self.within, 4)}"
+        else:
+            text = digits(self.expected, 4)
+        space = "" if self.unit.startswith("%") else " "
+        return f"{text}{space}{self.unit}".strip()
+
     def agrees(self, value: float) -> bool:
         """Return whether a measured value agrees with the paper."""
+        return self.difference(value) <= self.within
+
+    def difference(self, value: float) -> float:
+        """Return how far a value is from the expected one; below 0 if it is on the right side of a bound."""
         if self.bound == "at least":
-            return value >= self.expected - self.within
+            return self.expected - value
         if self.bound == "at most":
-            return value <= self.expected + self.within
-        return abs(value - self.expected) <= self.within
+            return value - self.expected
+        return abs(value - self.expected)
 
 
 class PublishedClaim(ConfigModel):

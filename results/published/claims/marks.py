@@ -53,9 +53,12 @@ class JudgedClaim:
 
     @property
     def measured_text(self) -> str:
-        """The median and its spread, its verdict unless that is ok, date and commit; "" if it was not measured."""
-        if self.measurement is None or self.claim.measured is None:
+        """The median and its spread, its verdict unless that is ok, date and commit; "" if it isn't to be measured."""
+        if self.claim.measured is None:
             return ""
+        if self.measurement is None:
+            # a claim may be marked for what is computed of it alone, which must not read as if it had been measured
+            return "" if self.claim.not_reproducible else "not yet"
         measurement = self.measurement
         unit = self.claim.measured.unit
         text = _number(measurement.median, unit)
@@ -67,12 +70,15 @@ class JudgedClaim:
 
     @property
     def reason(self) -> str:
-        """The reason why it isn't reproducible, or the note on a difference; "" without one."""
+        """The reason why it isn't reproducible, or what is known of a difference; "" without one."""
         if self.claim.not_reproducible:
             return self.claim.not_reproducible
         # several numbers mostly differ for the same reason
-        notes = [number.note for number in self.numbers if not number.agrees and number.note]
-        return notes[0] if notes and self.mark == "differs" else ""
+        notes = [number.note for number in self.numbers if not number.agrees and number.note][:1]
+        measured = self.claim.measured
+        if measured and self.measurement and not measured.agrees(self.measurement.median):
+            notes.append(f"measured, to be {measured.limits}: {measured.why}")
+        return "; ".join(notes)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data."""

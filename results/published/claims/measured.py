@@ -106,6 +106,23 @@ def _of_headline(key: str, summary: Mapping[str, Any]) -> list[float]:
 
 
 def _of_rows(measured: Measured, table: Sequence[Mapping[str, str]]) -> list[float]:
+    """Return the values of the rows that count; with `each`, of the group of rows whose median agrees least.
+
+    None if one of the groups has no valid value: the rest says nothing of it.
+    """
+    if not measured.each:
+        return _of_group(measured, table)
+    names = {row.get(measured.each, "") for row in table if _is_meant(row, measured.rows)}
+    groups: list[list[float]] = []
+    for name in sorted(names):
+        rows = [row for row in table if row.get(measured.each, "") == name]
+        groups.append(_of_group(measured, rows))
+    if not groups or not all(groups):
+        return []
+    return max(groups, key=lambda values: measured.difference(median(values)))
+
+
+def _of_group(measured: Measured, table: Sequence[Mapping[str, str]]) -> list[float]:
     """Return the values of the rows that count; if they are set against others, how often they fit in those."""
     values = _valid(table, measured.rows, measured.column)
     if measured.over:
@@ -123,10 +140,14 @@ def _valid(table: Sequence[Mapping[str, str]], rows: Mapping[str, str], column: 
     values: list[float] = []
     for row in table:
         # a degraded row counts, and the run's verdict stands beside the value
-        is_meant = all(row.get(key) == value for key, value in rows.items())
-        if is_meant and row.get(column) and row.get("verdict") != INVALID:
+        if _is_meant(row, rows) and row.get(column) and row.get("verdict") != INVALID:
             values.append(float(row[column]))
     return values
+
+
+def _is_meant(row: Mapping[str, str], values: Mapping[str, str]) -> bool:
+    """Return whether a row has all these values."""
+    return all(row.get(key) == value for key, value in values.items())
 
 
 def read(file: Path = FILE) -> dict[str, Measurement]:

@@ -20,10 +20,11 @@ tolerances of what is computed are those of the figures of `predict` ([published
 
 | mark | means |
 |---|---|
-| ✓ | reproduced: what is computed and what is measured agree with the paper, within the stated tolerance |
+| ✓ | reproduced: what is computed and what is measured agree with the paper, within the stated tolerance; \
+where the measured column says "not yet", that is of what is computed alone |
 | ≠ | differs: one of them doesn't |
 | – | not reproducible, for the reason below the table |
-| ? | to be measured on packets, and not measured yet with this version |
+| ? | nothing of it is computed, and it is not yet measured on packets |
 """
 
 

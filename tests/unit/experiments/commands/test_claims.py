@@ -15,7 +15,7 @@ def test_a_paper_is_listed_with_commands_and_reasons(capsys: pytest.CaptureFixtu
     output = capsys.readouterr().out
     assert "Remote Rail Theorem" in output
     assert "remote-rail-theorem: predict health" in output
-    assert "– rail-only-latency: Hops" in output
+    assert "≠ condition-names-latency: the article takes" in output
 
 
 def test_a_mark_chooses_claims(capsys: pytest.CaptureFixture[str]) -> None:

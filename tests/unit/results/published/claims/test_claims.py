@@ -141,6 +141,29 @@ def test_rows_are_set_against_other_rows(tmp_path: Path) -> None:
     assert measure(entry(measured={**how, "expected": 2.0, "why": "noise"}), tmp_path).median == pytest.approx(2.0)
 
 
+def test_a_median_hides_no_group_of_rows(tmp_path: Path) -> None:
+    """Two of three repeats of one job are slow, so that the median of both jobs' rows isn't."""
+    slowdowns = {"even": (1.0, 1.0, 1.0), "odd": (1.0, 1.2, 1.2)}
+    rows: list[dict[str, object]] = []
+    for job, values in slowdowns.items():
+        rows += [{"metric": "job_slowdown", "phase": job, "value": value, "verdict": "ok"} for value in values]
+    how = {"experiment": "two-jobs", "rows": {"metric": "job_slowdown"}, "expected": 1, "within": 0.1, "why": "noise"}
+    folder = run_folder(tmp_path / "run", "ok", rows)
+    assert measured.measure(entry(measured=how), folder).median == 1
+    assert measured.measure(entry(measured={**how, "each": "phase"}), folder)[4:] == (3, 1.2, 1.0, 1.2)
+    rows += [{"metric": "job_slowdown", "phase": "third", "value": 1, "verdict": "invalid"}]
+    pd.DataFrame(rows).to_csv(folder / "results.csv", index=False)
+    with pytest.raises(BadInput, match="no valid value"):
+        measured.measure(entry(measured={**how, "each": "phase"}), folder)
+
+
+def test_a_measured_difference_has_its_reason() -> None:
+    claim = JudgedClaim("paper", entry(), (), MEASURED._replace(median=9.1))
+    assert claim.reason == "measured, to be 7.000 to 9.000: noise"
+    assert JudgedClaim("paper", entry(), (), MEASURED).reason == ""
+    assert JudgedClaim("paper", entry(), (), None).measured_text == "not yet"
+
+
 def test_a_target_is_measured(tmp_path: Path) -> None:
     how = {"experiment": "multirail-bench", "target": "gain", "expected": 1.8, "bound": "at least", "why": "noise"}
     claim = entry(measured=how)
