@@ -59,6 +59,10 @@ class JobsMeasure(Measure[JobSpec]):
         "job_faults": "has no effect without jobs",
         "interleaving": "has no effect without jobs",
     }
+    sentences: ClassVar[Mapping[str, Sequence[str]]] = {
+        "jobs-started": ["{workload} started"],
+        "jobs-finished": ["{workload} finished"],
+    }
     records = (JOB_RUNS, JOB_ITERATIONS, JOB_LINKS, LINK_SHARING, JOB_SHIFTS, JOB_BURSTS)
     hidden_sources = frozenset({"jobs"})
     fact_keys = ("jobs",)
@@ -68,7 +72,7 @@ class JobsMeasure(Measure[JobSpec]):
         """Its jobs, when they begin, faults meanwhile, and whether they are interleaved."""
         arrivals = SpecSection("arrivals", Arrivals, has_items=False, default=None)
         faults = SpecSection("job_faults", JobFaults, has_items=False)
-        interleaving = SpecSection("interleaving", bool, has_items=False, default=False)
+        interleaving = SpecSection("interleaving", bool | None, has_items=False, default=None)
         return (SpecSection(self.key, self.Spec, self.repeats_key), arrivals, faults, interleaving)
 
     def items(self, spec: ExperimentSpec) -> tuple[JobSpec, ...]:
