@@ -13,9 +13,9 @@ JOINING = frozenset(name for name, policy in FORWARDING_POLICIES.items() if poli
 POLICIES = {
     name: tuple(policy for policy in kind.policies if policy in JOINING)
     for name, kind in FABRIC_KINDS.items()
-    if kind.planes == 1 and kind.policies
+    if kind.planes == 1 and kind.policies and not kind.is_graph
 }
-"""Of the kinds whose GPUs have one rail link: policies that join all pairs."""
+"""Of the kinds whose GPUs have one rail link to a rail switch: policies that join all pairs."""
 CHOICES = [(kind, policy) for kind, policies in POLICIES.items() for policy in policies]
 
 

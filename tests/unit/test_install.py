@@ -80,7 +80,8 @@ def test_long_step_shows_its_progress(tmp_path: Path) -> None:
     script = f"""
     . {ROOT}/core/packages.sh
     prepare
-    sleep() {{ SECONDS=$((SECONDS + 15)); command sleep 0.02; }}
+    shown=0
+    sleep() {{ shown=$((shown + 15)); SECONDS=$((start + shown)); command sleep 0.02; }}
     step() {{ echo 'Downloading torch (190.1 MB)'; command sleep 0.5; }}
     quietly step
     """

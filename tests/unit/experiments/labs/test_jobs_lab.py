@@ -30,7 +30,7 @@ def right(setting: Setting, name: str) -> float:
 
 
 @pytest.mark.parametrize("student", STUDENTS)
-def test_shared_links_are_those_that_both_jobs_use(student: str) -> None:
+def test_shared_links_are_used_by_both_jobs(student: str) -> None:
     setting = Setting.of(LAB, student)
     prediction = predicted(setting, "together", 1)
     users: dict[str, set[int]] = {}

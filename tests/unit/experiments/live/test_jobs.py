@@ -60,7 +60,7 @@ def show_second(tab: Any, second: float) -> None:
     tab.get_by_text(f"{second:.3f} s", exact=True).first.wait_for()
 
 
-def test_links_name_the_jobs_whose_transfers_cross_them(messages: list[dict[str, Any]]) -> None:
+def test_links_name_jobs_of_their_transfers(messages: list[dict[str, Any]]) -> None:
     both = next(line["data"] for line in messages if line["kind"] == "jobs")
     assert both["names"] == ["even", "odd"]
     assert (both["gpus"]["d0g0"], both["gpus"]["d0g1"]) == (EVEN, ODD)
