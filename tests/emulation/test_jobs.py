@@ -54,8 +54,8 @@ def test_jobs_alone_and_together_deliver_every_byte(tmp_path: Path) -> None:
         if row.metric == JOB_SLOWDOWN and row.workload == ALL_JOBS:
             slow_downs[row.phase] = row.value
     # in one queue, the forwarded job would take hardly longer than alone
-    assert slow_downs["crossing"] > 1.3
-    assert slow_downs["straight"] > 1.3
+    assert slow_downs["crossing"] > 1.2
+    assert slow_downs["straight"] > 1.2
     assert [row.shift_s > 0.05 for row in run.rows(JOB_SHIFTS)] == [False, True]
     bursts = {(row.mode, row.job) for row in run.rows(JOB_BURSTS)}
     assert bursts == {(mode, job) for mode in ("together", "interleaved") for job in ("crossing", "straight")}
