@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 class AllreduceMeasure(Measure[Any]):
     """Allreduces over several rails, in sizes and in trainings, and faults of rails meanwhile."""
 
+    order = 25
     shared_items = MappingProxyType({"workloads": None, "faults": RailFaultSpec})
     fabric_spec = MultirailSpec
     records = (RAILS,)

@@ -26,6 +26,7 @@ VALIDATION_S = 8.0
 class FailSlow(Measure[FailSlowSpec]):
     """A GPU or a link gets slow under a running job, and a detector names it."""
 
+    order = 30
     key = "fail_slow"
     Spec = FailSlowItems
     repeats_key = "fail_slow_repeats"

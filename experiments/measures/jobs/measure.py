@@ -50,6 +50,7 @@ FABRIC_S = 4.0
 class JobsMeasure(Measure[JobSpec]):
     """Several jobs share a fabric: their placement, and how much they slow each other down."""
 
+    order = 35
     key = "jobs"
     Spec = Jobs
     repeats_key = "job_repeats"

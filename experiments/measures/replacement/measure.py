@@ -31,6 +31,7 @@ REPLACEMENT_S = 8.0
 class ReplacementMeasure(Measure[ReplacementSpec]):
     """GPUs and HB domains fail for good under a running job, and spares replace them."""
 
+    order = 40
     key = "replacements"
     Spec = Replacements
     repeats_key = "replacement_repeats"

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 class Training(Measure[TrainingSpec]):
     """Real programs train at the GPUs of a fabric, and faults interrupt them."""
 
+    order = 45
     key = "trainings"
     Spec = Trainings
     repeats_key = "training_repeats"
