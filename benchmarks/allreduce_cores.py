@@ -143,10 +143,10 @@ def table_of(rows: Sequence[Timed]) -> Table:
     by_place = {(row.rails, row.cores): row for row in rows}
     peak = max(row.median for row in rows if row.rails == 1)
     for cores in sorted({row.cores for row in rows}):
-        one = by_place[1, cores]
-        two = by_place[2, cores]
-        ratio = f"{two.median / one.median:.2f}"
-        table.add_row(f"{cores:g}", _text(one), _text(two), ratio, f"{two.median / (2 * peak):.0%}")
+        one_rail = by_place[1, cores]
+        two_rails = by_place[2, cores]
+        ratio = f"{two_rails.median / one_rail.median:.2f}"
+        table.add_row(f"{cores:g}", _text(one_rail), _text(two_rails), ratio, f"{two_rails.median / (2 * peak):.0%}")
     return table
 
 

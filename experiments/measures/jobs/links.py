@@ -114,7 +114,7 @@ def link_records(
     links: list[JobLink] = []
     for use in uses:
         key = (use.port, use.job)
-        others = sorted(partners[key] - {use.job})
+        sharing_jobs = sorted(partners[key] - {use.job})
         row = JobLink(
             interval=interval,
             link=port_name(use.port),
@@ -123,7 +123,7 @@ def link_records(
             bytes=round(use.bytes),
             busy_s=sum(end_s - start_s for start_s, end_s in use.intervals),
             shared_s=shared_s[key],
-            shared_with=", ".join(map(names.__getitem__, others)),
+            shared_with=", ".join(map(names.__getitem__, sharing_jobs)),
         )
         links.append(row)
     return links, sharings[:MAX_SHARINGS]

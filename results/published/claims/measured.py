@@ -194,9 +194,9 @@ def version(commit: object) -> str:
 
 def of_other_versions(measurements: Iterable[Measurement], current: str) -> str:
     """Return a line that names the measurements of other versions than the current one; "" if there are none."""
-    others = [
+    outdated = [
         f"{measurement.claim} ({measurement.version})" for measurement in measurements if measurement.version != current
     ]
-    if not others:
+    if not outdated:
         return ""
-    return f"measured by another version than {current}: {', '.join(others)}"
+    return f"measured by another version than {current}: {', '.join(outdated)}"

@@ -110,8 +110,8 @@ def errors_with_shapes_left_out(table: str) -> list[float]:
     for row in rows:
         if row["table"] == table:
             shape = (row.model.layers, row.model.hidden)
-            others = [other for other in rows if (other.model.layers, other.model.hidden) != shape]
-            errors.append(_seconds_with(row, gpu_constants(others)) / row.seconds - 1)
+            fitted_rows = [fitted for fitted in rows if (fitted.model.layers, fitted.model.hidden) != shape]
+            errors.append(_seconds_with(row, gpu_constants(fitted_rows)) / row.seconds - 1)
     return errors
 
 
