@@ -1,10 +1,12 @@
 """Findings on the fidelity of a run: each recorded quantity of an interval, set against its limit."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
+from railyard.core.host_load import STEP_S
 from railyard.core.records import IntervalId, Record
 from railyard.results.analysis.aggregate import grouped, unexplained
 from railyard.results.analysis.limits import (
@@ -46,6 +48,9 @@ from railyard.results.runs.records import (
     Run,
     Verdict,
 )
+
+SATURATED: Final = 0.98
+"""Share of all cores in a window of 100 ms from which nothing was left for more traffic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +178,7 @@ def time_findings(run: Run) -> Iterator[tuple[Measurement, list[Finding]]]:
     # times are of the fabric, where time may pass slower than by the clock
     lag_s = {load.interval: load.lag_p99_ms / 1e3 / load.dilation for load in run.loads}
     pause_s = {load.interval: load.pause_ms / 1e3 / load.dilation for load in run.loads}
+    saturated_s = _saturated_seconds(run)
     for row in run.measurements:
         if row.ratio is None or row.unit != "s":
             if row.not_compared:
@@ -191,8 +197,25 @@ def time_findings(run: Run) -> Iterator[tuple[Measurement, list[Finding]]]:
             if is_coarse:
                 # one pause may fall into a time as short as that, and the 99th percentile leaves it out
                 late_s = max(lag_s.get(row.interval, 0.0), pause_s.get(row.interval, 0.0))
-            deviations.append(_unexplained_finding(row, row.ratio, late_s, is_coarse))
+            finding = _unexplained_finding(row, row.ratio, late_s, is_coarse)
+            if row.ratio > 1 and row.interval in saturated_s:
+                finding = replace(finding, text=f"{finding.text}; {saturated_s[row.interval]}")
+            deviations.append(finding)
         yield row, deviations
+
+
+def _saturated_seconds(run: Run) -> dict[IntervalId, str]:
+    """Return for how long all cores were busy in each interval where they were, as text.
+
+    The mean over an interval doesn't show it: a step may compute, which is a pause here, for most of its time.
+    """
+    windows = Counter(sample.interval for sample in run.machine if sample.busy >= SATURATED)
+    texts: dict[IntervalId, str] = {}
+    for interval, number in windows.items():
+        # one window of 100 ms may be that of connecting
+        if number > 1:
+            texts[interval] = f"all cores were busy for {digits(2 * number * STEP_S, 2)} s of the interval"
+    return texts
 
 
 def _resolution_findings(row: Measurement, ratio: float, late_share: float) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from pytest_regressions.data_regression import DataRegressionFixture
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.allreduce.records import LostRails, allreduce_interval
 from railyard.results.analysis.fidelity import Judgement, judge
-from railyard.results.runs.records import ByteCheck, FabricRun, LinkCheck, Load, Measurement, Run, Verdict
+from railyard.results.runs.records import ByteCheck, FabricRun, LinkCheck, Load, MachineSample, Measurement, Run, Verdict
 from tests.unit.replaced import replaced
 from tests.unit.sample_runs import sample_run
 
@@ -166,6 +166,16 @@ def test_row_that_deviates_unexplained_is_not_ok(row: Measurement, verdict: Verd
     judgement = judged(CALM, EXACT, TRUE_LINK, row)
     assert (judgement.verdict, judgement.of_row(row)) == (verdict, own)
     assert ("unexplained" in " ".join(judgement.reasons)) == (verdict == "degraded")
+
+
+@pytest.mark.parametrize(("value", "says_so"), [(1.2, True), (0.8, False)])
+def test_slow_row_names_cores_that_were_busy(value: float, says_so: bool) -> None:
+    """The mean load of an interval doesn't show that its bursts had all cores."""
+    samples = [MachineSample(GPT, n * 10**8, 0.99 if n < 5 else 0.1, 0.0, 0.1) for n in range(20)]
+    run = Run("r", {}, {}, "now", loads=[CALM], bytes=[EXACT], links=[TRUE_LINK], machine=samples)
+    run.measurements.append(measured(value))
+    reasons = " ".join(judge(run).reasons)
+    assert ("all cores were busy for 0.50 s of the interval" in reasons) == says_so
 
 
 @pytest.mark.parametrize(
