@@ -8,6 +8,7 @@ import pandas as pd
 
 from railyard.experiments.measures.jobs.records import TOGETHER
 from railyard.results.runs.records import VERDICTS
+from railyard.results.views.sweep import SEED
 from railyard.results.views.table import Table, text
 
 _AXIS: Final = "placement"
@@ -16,13 +17,19 @@ EQUAL: Final = 0.03
 
 
 def placements_table(jobs: pd.DataFrame, axes: Sequence[str]) -> Table | None:
-    """Return a row for each combination of the other axes, with the placements from the best on; None without any."""
+    """Return a row for each seed and combination of the other axes, with the placements from the best on.
+
+    None without an axis of placements. `axes`: without the seed, since other tables take its mean.
+    """
     # without the axis, jobs with several placements are different jobs of one run
     placements = [axis for axis in axes if axis.rpartition(".")[2] == _AXIS]
     if not placements:
         return None
     together = jobs[jobs["mode"] == TOGETHER]
     keys = [*(axis for axis in axes if axis not in placements), "fabric"]
+    # random placements differ by seed, and so does the order
+    if SEED in jobs:
+        keys.insert(-1, SEED)
     rows: list[dict[str, Any]] = []
     for values, group in together.groupby(keys, sort=False, dropna=False):
         row: dict[str, Any] = dict(zip(keys, values, strict=True))
