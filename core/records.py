@@ -121,6 +121,10 @@ class Recovered(StrEnum):
         return cls.YES if has_recovered else cls.NO
 
 
+# the share of the goodput before a fault from which on it counts as back
+RESTORED: Final = 0.95
+
+
 @dataclass(frozen=True, slots=True)
 class Recovery(Record):
     """A row of recovery.csv: a fault, the time of each step of the recovery (ms), and the losses.
@@ -129,6 +133,7 @@ class Recovery(Record):
     never came, or nothing was measured. `goodput_ms` and `goodput_after_repair_ms` are 0 if goodput never fell, and
     `has_streams` is false where nothing streamed. `source_side_ms` is the first packet of pairs whose own end was hit,
     `far_side_ms` that of the others; `source_side_probed` and `far_side_probed` are the numbers of probed pairs.
+    `goodput_share`: the share of the goodput before the fault from which on it counts as back in `goodput_ms`.
     `above_max_flow`: streams that got more than the max-flow of the remaining fabric. `lost_bytes` and
     `connections_lost` are of the whole script. `probes_lost` counts 1 kHz probes without an answer,
     `probes_lost_after_repair` those that were sent after the repair. `recovered`: see failure/analysis/evaluate.py.
@@ -145,7 +150,7 @@ class Recovery(Record):
     source_side_ms: float | None
     far_side_ms: float | None
     goodput_ms: float | None
-    goodput_after_repair_ms: float | None  # from the repair to 95% of the goodput before the fault
+    goodput_after_repair_ms: float | None  # from the repair to RESTORED of the goodput before the fault
     primary_path_ms: float | None  # from the repair until its last detour is withdrawn; 0 if there was none to withdraw
     source_side_probed: int
     far_side_probed: int
@@ -156,6 +161,7 @@ class Recovery(Record):
     connections_lost: int
     recovered: Recovered
     has_streams: bool = True
+    goodput_share: float = RESTORED
 
     @property
     def is_probed(self) -> bool:

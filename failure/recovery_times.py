@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from railyard.core.records import IN_FLIGHT_NS, ProbeLog
+from railyard.core.records import IN_FLIGHT_NS, RESTORED, ProbeLog
 
 BIN_MS: Final = 20.0
 # goodput is averaged over so long: with three streams, a send more or less is then 3% of it
@@ -29,7 +29,6 @@ OBSERVE_S: Final = 5.0
 
 Failure scripts need no such limit: they evaluate a fault after its repair.
 """
-RESTORED: Final = 0.95
 # probes: losses closer than this belong to one outage
 SAME_OUTAGE: Final = 20
 NEVER: Final = 1 << 62

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from railyard.core.records import IN_FLIGHT_NS, IntervalId, ProbeLog, Recovered, Recovery
+from railyard.core.records import IN_FLIGHT_NS, RESTORED, IntervalId, ProbeLog, Recovered, Recovery
 from railyard.failure.faults import Fault
 from railyard.failure.faults.definition import ControllerEvent
 from railyard.failure.faults.support.impact import SILENCE_KEYS, dead_rails, rail_of
@@ -18,7 +18,6 @@ from railyard.failure.probes.traffic import TrafficLog
 from railyard.failure.recovery_times import (
     BIN_MS,
     LATE_NS,
-    RESTORED,
     Trace,
     first_packet_ms,
     goodput,
@@ -341,7 +340,9 @@ class _FaultObservations:
         """Return the record, with goodput around the fault. `total`: the goodput of all streams."""
         script = self.script
         recovery = self.recovery()
-        recovery = replace(recovery, recovered=recovered(recovery, self.late_losses(), self.remaining_share() < 1))
+        is_overloaded = recovery.goodput_share < RESTORED
+        outcome = recovered(recovery, self.late_losses(), is_overloaded)
+        recovery = replace(recovery, recovered=outcome)
         window = slice(max(0, script.bin_of(self.fault_ns - int(BEFORE_S * 1e9))), script.bin_of(self.after_ns))
         fault_ms = (self.fault_ns - script.begun_ns) / 1e6
         t_ms = tuple(number * BIN_MS - fault_ms for number in range(len(total))[window])
@@ -359,7 +360,8 @@ class _FaultObservations:
         decided_ms = self.next_step_ms("decided", detect_ms)
         reroute_ms = self.next_step_ms("rerouted", decided_ms)
         first_ms = self.first_packet_ms(self.probes)
-        goodput_ms = self.restored_ms(self.fault_ns, self.repair_ns, self.remaining_share())
+        goodput_share = self.goodput_share()
+        goodput_ms = self.restored_ms(self.fault_ns, self.repair_ns, goodput_share)
         # bins are coarse: goodput can't be back before the first packet; 0 says that it never fell
         if first_ms is not None and goodput_ms:
             goodput_ms = max(goodput_ms, first_ms)
@@ -388,6 +390,7 @@ class _FaultObservations:
             connections_lost=len(script.log.broken),
             recovered=Recovered.NOT_MEASURED,
             has_streams=self.has_streams,
+            goodput_share=goodput_share,
         )
 
     def above_max_flow(self, first_ms: float | None) -> int:
@@ -412,19 +415,19 @@ class _FaultObservations:
         limit_ns = self.script.next_action_ns(self.fault_ns)
         return first_packet_ms(self.script.log_of(pairs), self.fault_ns, self.repair_ns, limit_ns, self.is_intermittent)
 
-    def remaining_share(self) -> float:
-        """Return the share of the goodput of before that counts as all of it while the fault lasts.
+    def goodput_share(self) -> float:
+        """Return the share of the goodput of before from which on it counts as back while the fault lasts.
 
-        Below 1 only where the streams offer more than the fault leaves of each rail; half of the goodput then has to be
-        back where half of a rail is left.
+        Below RESTORED only where the streams offer more than the fault leaves of each rail: half of the goodput has to
+        be back where half of a rail is left.
         """
         fault = self.fault
         share = fault.definition.remaining_share(self.script.plan, fault.target, fault.parameters)
         if self.offered_share > share:
-            return share / RESTORED
-        return 1.0
+            return min(share, RESTORED)
+        return RESTORED
 
-    def restored_ms(self, since_ns: int, until_ns: int, share: float = 1.0) -> float | None:
+    def restored_ms(self, since_ns: int, until_ns: int, share: float = RESTORED) -> float | None:
         """Return when the affected goodput was back at a share of its mean before the first fault.
 
         The warm-up is no part of that mean.
@@ -435,7 +438,9 @@ class _FaultObservations:
         warm_up_end = script.bin_of(script.begun_ns + int(WARM_UP_S * 1e9))
         before = self.affected_trace[warm_up_end : script.bin_of(min(script.injected_ns))]
         before_bps = float(before.mean()) if len(before) else 0.0
-        return restored_ms(self.affected_trace, script.begun_ns, since_ns, until_ns, share * before_bps)
+        # the function compares with RESTORED of a rate
+        rate_bps = before_bps * (share / RESTORED)
+        return restored_ms(self.affected_trace, script.begun_ns, since_ns, until_ns, rate_bps)
 
     def primary_path_ms(self) -> float | None:
         """Return the time until the fault's detours are withdrawn: until no more are left than before the fault."""

@@ -59,6 +59,11 @@ class RecoveryRow:
         """True if no other GPU was cut off, such as by a crash of a GPU that forwards no other's traffic."""
         return all(repeat.is_unaffected for repeat in self.repeats)
 
+    @property
+    def goodput_share(self) -> float:
+        """The share of the goodput before the fault from which on it counts as back."""
+        return min(repeat.goodput_share for repeat in self.repeats)
+
     def unfallen(self, step: str) -> int:
         """Return in how many repeats goodput never fell: after the fault, or after the repair."""
         return self.values(step).count(0)

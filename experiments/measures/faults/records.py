@@ -11,7 +11,7 @@ RECOVERY_COLUMNS: Final = (
     "fabric", "policy", "reroute", "repeat", "goodput_after_repair_ms", "probes_lost", "connections_lost",
     "t_repair", "decided_ms", "source_side_ms", "far_side_ms", "probes_lost_after_repair", "script", "primary_path_ms",
     "source_side_probed", "far_side_probed", "above_max_flow", "workload", "part", "first_packet", "goodput",
-    "goodput_after_repair",
+    "goodput_after_repair", "goodput_share",
 )  # fmt: skip
 """Columns of recovery.csv."""
 

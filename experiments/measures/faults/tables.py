@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from railyard.core.records import IntervalId, Recovered, Recovery
+from railyard.core.records import RESTORED, IntervalId, Recovered, Recovery
 from railyard.experiments.measures.faults import analysis as stats
 from railyard.experiments.measures.faults import targets as goals
 from railyard.experiments.measures.faults.analysis import RecoveryRow, Side, verdict
@@ -27,6 +27,7 @@ from railyard.results.views.targets import MARKS
 
 _MS: Final = "\u00a0ms"
 _FIRST_PACKET: Final = "1st packet ms"
+_GOODPUT: Final = "goodput in ms, median / p95"
 CONTROLLER_STEPS: Final = (
     Column("detected", "detect_ms", fmt.milliseconds),
     Column("decided", "decided_ms", fmt.milliseconds),
@@ -159,9 +160,6 @@ def steps_table(rows: Sequence[RecoveryRow]) -> Table:
 
         return Column(title, cell, group="medians")
 
-    def goodput(title: str, step: str) -> Column:
-        return Column(title, lambda row: row_goodput_text(row, step), group="goodput in ms, median / p95")
-
     def recovered(row: RecoveryRow) -> str:
         states: set[Recovered] = set(row.values("recovered"))
         if len(states) == 1 and not states & {Recovered.YES, Recovered.NO}:
@@ -178,11 +176,30 @@ def steps_table(rows: Sequence[RecoveryRow]) -> Table:
         *(text("fault", "name"), text("fabric"), text("reroute")),
         Column("recovered", recovered),
         *(median("detected", "detect_ms"), median("decided", "decided_ms"), median("installed", "reroute_ms")),
-        *(goodput("back to 95%", "goodput_ms"), goodput("after repair", "goodput_after_repair_ms")),
+        *_goodput_back(rows),
+        Column("after repair", lambda row: row_goodput_text(row, "goodput_after_repair_ms"), group=_GOODPUT),
         Column("detours withdrawn", withdrawn, group="after repair, ms"),
         *_costs(lambda row, column: row.total(column), group="in all repeats"),
     )
     return Table(columns, rows, is_never_bad=lambda row: row.reroute == "on")
+
+
+def _goodput_back(rows: Sequence[RecoveryRow]) -> tuple[Column, ...]:
+    """Return the column of when goodput was back: at 95% of before, or at the share that a fault leaves of the rails.
+
+    Its heading has the share; where the rows differ in it, a column of its own has.
+    """
+    shares = sorted({row.goodput_share for row in rows}) or [RESTORED]
+
+    def time(row: RecoveryRow) -> str:
+        return row_goodput_text(row, "goodput_ms")
+
+    def share(row: RecoveryRow) -> str:
+        return fmt.percent(row.goodput_share, 0)
+
+    if len(shares) == 1:
+        return (Column(f"back to {fmt.percent(shares[0], 0)}", time, group=_GOODPUT),)
+    return Column("back to", share, group=_GOODPUT), Column("goodput back", time, group=_GOODPUT)
 
 
 def _costs(total: Callable[[Any, str], int], group: str = "") -> tuple[Column, ...]:

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.core.records import ProbeLog
+from railyard.core.records import RESTORED, ProbeLog
 from railyard.failure.recovery_times import (
     BIN_MS,
-    RESTORED,
     SAME_OUTAGE,
     STEADY_BINS,
     first_packet_ms,

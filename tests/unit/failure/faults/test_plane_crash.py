@@ -2,7 +2,7 @@
 
 import pytest
 
-from railyard.core.records import Recovered, Recovery
+from railyard.core.records import RESTORED, Recovered, Recovery
 from railyard.experiments.measures.faults.targets import goodput_targets
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.failure.analysis.evaluate import ScriptObservations, evaluate_all
@@ -73,11 +73,13 @@ def test_half_of_the_goodput_is_all_that_is_left() -> None:
     # streams that fit into one plane have to come back as they were
     assert goodput_ms(0.4, 0.6) is None
     assert goodput_ms(0.4, 1.0) == pytest.approx(60, abs=20)
+    assert recovery_of(0.4, 1.0).goodput_share == RESTORED
 
 
 def test_a_crash_affects_streams_even_if_half_goes_on() -> None:
     recovery = recovery_of(0.9, 0.6, pause_ms=0)
     assert recovery.goodput_ms == 0
+    assert recovery.goodput_share == 0.5
     assert recovery.recovered is Recovered.YES
 
 

@@ -67,6 +67,21 @@ def test_unprobed_fault_shows_its_goodput(
     assert (steps[3], steps[7]) == cells
 
 
+def test_heading_has_the_share_that_counts_as_back() -> None:
+    first, second, *_ = rows_of_faults(sample_run(2, 2, 1))
+    half = replace(first, repeats=tuple(replace(repeat, goodput_share=0.5) for repeat in first.repeats))
+    headings: list[list[str]] = []
+    for rows in ([first, second], [half], [half, second]):
+        columns = faults.steps_table(rows).columns
+        headings.append([column.title for column in columns if column.group.startswith("goodput")])
+    assert headings == [
+        ["back to 95%", "after repair"],
+        ["back to 50%", "after repair"],
+        ["back to", "goodput back", "after repair"],
+    ]
+    assert [cells[7] for cells in faults.steps_table([half, second]).cells] == ["50%", "95%"]
+
+
 def test_matrix_of_faults_fits_80_columns() -> None:
     run = sample_run(2, 2, 5)
     kinds = ("rail-switch-reboot", "link-flapping", "gpu-hang", "hb-port-down", "controller-crash", "server-crash")
