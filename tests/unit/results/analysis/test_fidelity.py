@@ -10,7 +10,16 @@ from pytest_regressions.data_regression import DataRegressionFixture
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.allreduce.records import LostRails, allreduce_interval
 from railyard.results.analysis.fidelity import Judgement, judge
-from railyard.results.runs.records import ByteCheck, FabricRun, LinkCheck, Load, MachineSample, Measurement, Run, Verdict
+from railyard.results.runs.records import (
+    ByteCheck,
+    FabricRun,
+    LinkCheck,
+    Load,
+    MachineSample,
+    Measurement,
+    Run,
+    Verdict,
+)
 from tests.unit.replaced import replaced
 from tests.unit.sample_runs import sample_run
 
