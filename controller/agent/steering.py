@@ -15,7 +15,7 @@ from pathlib import Path as File
 from socketserver import StreamRequestHandler
 from typing import Any, Final
 
-from railyard.controller.health.policy import BEST, BLOCKED, DELTA, HEALTH_POLICIES, Context, Scores, path_score
+from railyard.controller.health.policy import BEST, BLOCKED, DELTA, HEALTH_POLICIES, Context, Scores, fabric_score
 from railyard.controller.health.registry.unix_socket import UnixServer
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.forwarding import Path, PathKind, Shares
@@ -23,8 +23,8 @@ from railyard.topologies.plan import Plan
 from railyard.topologies.routing import Route, host_prefix, next_hops, on_planes
 from railyard.topologies.spec import FabricSpec
 
-# a point of 100, in the whole millionths of a path's score
-POINT: Final = BEST * BEST
+# a point of 100, in the whole hundred-millionths of a path's score
+POINT: Final = BEST**3
 # percent: a better path has to be four times as good
 MAX_MARGIN: Final = 300
 # after so many dwell times a change is no longer soon after the one before
@@ -50,6 +50,15 @@ class Damping:
 
 
 @dataclass(frozen=True, slots=True)
+class Steering:
+    """The policy of all agents, its context, and how changes are damped."""
+
+    policy: str
+    context: Context = field(default_factory=Context)
+    damping: Damping = field(default_factory=Damping)
+
+
+@dataclass(frozen=True, slots=True)
 class ActivePaths:
     """The current paths of a pair, since when (monotonic ns), and its number of flaps.
 
@@ -66,16 +75,17 @@ class ActivePaths:
 
 
 def damp(
-    active: ActivePaths | None, target: Shares, src: Gpu, dst: Gpu, scores: Scores, now_ns: int, damping: Damping
+    active: ActivePaths | None, target: Shares, src: Gpu, dst: Gpu, scores: Scores, now_ns: int, steering: Steering
 ) -> ActivePaths:
-    """Return the pair's paths from now on: `active` itself, or the policy's choice."""
+    """Return the pair's paths from now on: `active` itself, or `target`, the choice of the steering's policy."""
     # The papers don't damp changes. But a path that all pairs leave recovers and attracts them again, so that routes
     # would change as often as scores do.
     if active is None or not active.shares:
         return ActivePaths(target, now_ns)
+    damping = steering.damping
     if target in ((), active.shares) or now_ns < active.since_ns + active.dwell_ns(damping):
         return active
-    if damping.margin is not None and not _is_better(active.shares, target, src, dst, scores, damping):
+    if damping.margin is not None and not _is_better(active.shares, target, src, dst, scores, steering):
         return active
     is_soon = now_ns - active.since_ns < FLAP_WINDOW_DWELLS * active.dwell_ns(damping)
     flaps = 0
@@ -84,15 +94,17 @@ def damp(
     return ActivePaths(target, now_ns, flaps)
 
 
-def _is_better(old: Shares, new: Shares, src: Gpu, dst: Gpu, scores: Scores, damping: Damping) -> bool:
-    """Whether paths are better by margin and noise (of blocked paths, any other is), or no worse and of fewer hops.
+def _is_better(old: Shares, new: Shares, src: Gpu, dst: Gpu, scores: Scores, steering: Steering) -> bool:
+    """Return whether paths are better by margin and noise (than blocked ones, any is), or no worse and of fewer hops.
 
     Sets of paths are better if their best path is (spraying sets in) or their worst (a path of the set went bad).
     """
-    before = [path_score(share.path, src, dst, scores) for share in old]
-    after = [path_score(share.path, src, dst, scores) for share in new]
-    margin = damping.margin or 0
-    noise = damping.noise * POINT
+    # by all that a path crosses: on a fabric of two tiers r, dr, rd and drd cross spines as the direct path does
+    context = steering.context
+    before = [fabric_score(share.path, src, dst, scores, context) for share in old]
+    after = [fabric_score(share.path, src, dst, scores, context) for share in new]
+    margin = steering.damping.margin or 0
+    noise = steering.damping.noise * POINT
 
     def better(new_score: int, old_score: int) -> bool:
         return new_score * BEST > old_score * (BEST + margin) and (
@@ -113,15 +125,6 @@ SATISFIED_SHARE: Final = 0.7
 # rates are measured anew that often (topologies/measure/counters.py)
 RECHECK_NS: Final = 90_000_000
 Rates = Mapping[str, float | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Steering:
-    """The policy of all agents, its context, and how changes are damped."""
-
-    policy: str
-    context: Context = field(default_factory=Context)
-    damping: Damping = field(default_factory=Damping)
 
 
 def steering_on(
@@ -198,7 +201,7 @@ class Source:
             # nearly always the case, in what agents do most often: it must cost little
             if before is not None and before.shares == target:
                 continue
-            after = damp(before, target, self._gpu, dst, scores, now_ns, damping)
+            after = damp(before, target, self._gpu, dst, scores, now_ns, self.steering)
             if before and after is not before and self._policy.is_rate_aware:
                 rates = read_rates() if rates is None else rates
                 if is_satisfied(rates, dst, self._rail_bps):

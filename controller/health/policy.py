@@ -166,10 +166,11 @@ def path_score(path: Path, src: Gpu, dst: Gpu, scores: Scores) -> int:
             return rail * scores.spine * scores.rails[dst.rank]
 
 
-def clos_score(path: Path, src: Gpu, dst: Gpu, scores: Scores, context: Context) -> int:
-    """Return the product of the h-scores that a path crosses on a fabric of two tiers, in hundred-millionths.
+def fabric_score(path: Path, src: Gpu, dst: Gpu, scores: Scores, context: Context) -> int:
+    """Return the product of the h-scores that a path crosses on the context's fabric, in hundred-millionths.
 
-    The spine layer counts where the path goes from one leaf to another, which each of r, dr, rd and drd may do too.
+    On a fabric of two tiers r, dr, rd and drd cross the spine layer too where they go from one leaf to another. On
+    other fabrics this is `path_score` in another unit.
     """
     crossed = path_score(path, src, dst, scores)
     if path.kind == "spine":
@@ -195,8 +196,8 @@ def clos_path(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Path | No
         options.append(path_of("spine", src.rank))
     if not options:
         return None
-    best = max(options, key=lambda path: clos_score(path, src, dst, scores, context))
-    best_score = clos_score(best, src, dst, scores, context)
+    best = max(options, key=lambda path: fabric_score(path, src, dst, scores, context))
+    best_score = fabric_score(best, src, dst, scores, context)
     # of drd, without its rail's score
     remote = scores.domains[src.domain] * scores.domains[dst.domain] * BEST
     if context.crosses_spine(src, Gpu(dst.domain, src.rank)):

@@ -27,8 +27,8 @@ class Document(NamedTuple):
     scores: Scores
 
     @property
-    def age(self) -> tuple[int, int]:
-        """Sorts documents from old to new."""
+    def order(self) -> tuple[int, int]:
+        """Key that sorts documents from old to new."""
         return self.writer, self.scores.version
 
 
@@ -143,9 +143,9 @@ class Registry:
 
     def _on_document(self, document: Document) -> None:
         with self._callback_lock:
-            if self._last is not None and document.age < self._last.age:
+            if self._last is not None and document.order < self._last.order:
                 return
-            changed = self._last is None or document.age > self._last.age or self._reported_stale
+            changed = self._last is None or document.order > self._last.order or self._reported_stale
             self._last = document
             self._received_s = time.monotonic()
             self._reported_stale = False

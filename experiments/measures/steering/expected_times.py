@@ -144,7 +144,7 @@ def settled_paths(steering: Steering, src: Gpu, dst: Gpu, scores: Scores) -> Sha
     try:
         first = ActivePaths(choose(src, dst, idle(len(scores.domains), len(scores.rails)), context), 0)
         preferred = choose(src, dst, scores, context)
-        return damp(first, preferred, src, dst, scores, steering.damping.dwell_ns, steering.damping).shares
+        return damp(first, preferred, src, dst, scores, steering.damping.dwell_ns, steering).shares
     except Exception as error:
         raise RailyardError(f"policy {steering.policy} failed: {type(error).__name__}: {error}") from error
 

@@ -3,9 +3,10 @@
 Both paths are of one fabric with spines, or rail-only's is of a fabric without any that ran beside it.
 
 Source: Outshift health routing, part 2. From G1 = G(d1, g1) to G2 = G(d2, g2) the H of a path is the product of the
-scores of its links: H(d1) H(g2) for rail-only's path (dr), and H(g1) H(S) H(g2) over the spine layer S. "The greater
-the H, the lower the latency": rail-only's is lower if and only if H(g1) / H(d1) < 1 / H(S). Beside the product stands
-the prediction for a message of many frames: the path's slowest link, capacity x score. docs/results.md has the figures.
+scores of its links: H(d1) H(g2) for rail-only's path (dr), and H(g1) H(S) H(g2) over the spine layer S. "The lower
+the h-score, the greater the latency": rail-only's is lower if and only if H(g1) / H(d1) < 1 / H(S). Beside the product
+stands the prediction for a message of many frames: the path's slowest link, capacity x score. docs/results.md has the
+figures.
 """
 
 from collections import defaultdict

@@ -17,7 +17,7 @@ from railyard.controller.health.policy import (
     Scores,
     choose_path,
     clos_path,
-    clos_score,
+    fabric_score,
     first_routable,
     near_path,
     path_score,
@@ -221,7 +221,7 @@ def _wrong_on_clos(sets: Sequence[Scores]) -> tuple[int, int]:
     for scores in sets:
         with_spines = replace(scores, spine=SPINE)
         chosen = clos_path(SOURCE, DESTINATION, with_spines, context)
-        score_of = partial(clos_score, src=SOURCE, dst=DESTINATION, scores=with_spines, context=context)
+        score_of = partial(fabric_score, src=SOURCE, dst=DESTINATION, scores=with_spines, context=context)
         best_near = max(map(score_of, near))
         remote = [score_of(path_of("drd", rail)) for rail in range(len(scores.rails)) if rail > DESTINATION.rank]
         is_remote = chosen is not None and chosen.kind == "drd"

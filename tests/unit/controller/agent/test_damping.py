@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.controller.agent.steering import ActivePaths, Damping, damp
+from railyard.controller.agent.steering import ActivePaths, Damping, Steering, damp
 from railyard.controller.health.policy import HEALTH_POLICIES, Context, Scores
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path, Share, Shares
@@ -18,10 +18,14 @@ MS = 1_000_000
 AT_ONCE = Damping(margin=10, dwell_ns=0, noise=0)
 
 
+def steering(damping: Damping, context: Context | None = None) -> Steering:
+    return Steering("health", context or Context(), damping)
+
+
 def held_after(
     held: ActivePaths | None, wanted: Shares, scores: Scores, now_ns: int = 0, damping: Damping = AT_ONCE
 ) -> Shares:
-    return damp(held, wanted, SRC, DST, scores, now_ns, damping).shares
+    return damp(held, wanted, SRC, DST, scores, now_ns, steering(damping)).shares
 
 
 @pytest.mark.parametrize(
@@ -30,6 +34,18 @@ def held_after(
 )
 def test_a_path_must_be_better_by_more_than_the_margin(rails: tuple[int, ...], taken: bool) -> None:
     assert held_after(ActivePaths(DR, 0), RD, Scores(rails, (100, 100))) == (RD if taken else DR)
+
+
+def test_paths_of_two_tiers_are_compared_with_their_spines() -> None:
+    """On a Clos dr crosses the spines too: if a domain is half loaded, the direct path is twice as good."""
+    known = Scores((100, 100), (50, 100), spine=30)
+    direct = (Share(Path("spine", 0)),)
+    leaves = {Gpu(domain, rank): f"leaf{domain}" for domain in range(2) for rank in range(2)}
+    held = ActivePaths(DR, 0)
+    on_clos = steering(AT_ONCE, Context(spine=True, leaves=leaves))
+    assert damp(held, direct, SRC, DST, known, 0, on_clos).shares == direct
+    # on rail-optimized the direct path alone crosses them: 30, and 50 for dr
+    assert damp(held, direct, SRC, DST, known, 0, steering(AT_ONCE, Context(spine=True))).shares == DR
 
 
 def test_shorter_path_returns_as_soon_as_it_scores_as_well() -> None:
@@ -50,7 +66,7 @@ def test_a_spray_is_judged_by_its_best_and_by_its_worst_path() -> None:
 
 
 def test_the_first_choice_is_free_and_no_choice_changes_nothing() -> None:
-    known, slow = Scores((10, 0, 100), (100, 100)), Damping(dwell_ns=1000)
+    known, slow = Scores((10, 0, 100), (100, 100)), steering(Damping(dwell_ns=1000))
     assert damp(None, DR, SRC, DST, known, 7, slow) == ActivePaths(DR, 7)
     assert damp(ActivePaths((), 7), DRD, SRC, DST, known, 8, slow) == ActivePaths(DRD, 8)
     assert damp(ActivePaths(DR, 7), (), SRC, DST, known, 5000, slow) == ActivePaths(DR, 7)
@@ -83,7 +99,7 @@ def test_changes_stay_under_the_dwell_limit_whatever_scores_do(
         now += rng.randint(0, 100) * MS
         known = Scores(tuple(rng.choice([0, 10, 90, 100]) for _ in range(4)), (rng.randint(0, 100), 100))
         wanted = HEALTH_POLICIES[policy].choose(SRC, DST, known, Context(seed=turn))
-        new = damp(held, wanted, SRC, DST, known, now, damping)
+        new = damp(held, wanted, SRC, DST, known, now, steering(damping))
         if held is not None and held.shares and new.shares != held.shares:
             changes.append(now)
         held = new
@@ -93,11 +109,11 @@ def test_changes_stay_under_the_dwell_limit_whatever_scores_do(
 
 def test_dwell_time_grows_with_flaps_and_resets_after_calm() -> None:
     damping, known = Damping(0, 100 * MS, 0), {True: Scores((10, 90), (100, 100)), False: Scores((90, 10), (100, 100))}
-    held, changes = damp(None, DR, SRC, DST, known[False], 0, damping), []
+    held, changes = damp(None, DR, SRC, DST, known[False], 0, steering(damping)), []
     for now in range(0, 20_000, 10):
         turned = now < 10_000 and now // 150 % 2 == 1
         wanted = HEALTH_POLICIES["health"].choose(SRC, DST, known[turned], Context())
-        new = damp(held, wanted, SRC, DST, known[turned], now * MS, damping)
+        new = damp(held, wanted, SRC, DST, known[turned], now * MS, steering(damping))
         changes += [now] if new is not held else []
         held = new
     waits = [later - earlier for earlier, later in pairwise(changes)]
@@ -105,6 +121,6 @@ def test_dwell_time_grows_with_flaps_and_resets_after_calm() -> None:
     assert len(changes) < 15  # of 66 alternations
     assert held is not None
     other, scores = (RD, known[False]) if held.shares == DR else (DR, known[True])
-    calm = damp(held, other, SRC, DST, scores, 30_000 * MS, damping)
+    calm = damp(held, other, SRC, DST, scores, 30_000 * MS, steering(damping))
     assert calm is not held
     assert calm.dwell_ns(damping) == damping.dwell_ns

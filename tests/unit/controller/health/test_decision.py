@@ -16,7 +16,7 @@ from railyard.controller.health.policy import (
     Scores,
     choose_path,
     clos_path,
-    clos_score,
+    fabric_score,
     first_routable,
     idle,
     near_path,
@@ -231,7 +231,7 @@ def test_on_a_clos_best_fit_is_among_rails_above_near_paths(known: Scores) -> No
     for src, dst in cross(known):
         worths: dict[Path, int] = {}
         for path in open_paths(src, dst, known, "rail-optimized"):
-            worths[path] = clos_score(path, src, dst, known, context)
+            worths[path] = fabric_score(path, src, dst, known, context)
         near = max(worth for path, worth in worths.items() if path.kind != "drd")
         better = [worth for path, worth in worths.items() if path.kind == "drd" and worth > near]
         chosen = clos_path(src, dst, known, context)
@@ -248,8 +248,8 @@ def test_on_a_clos_the_spine_cancels_out_of_the_condition() -> None:
     loaded = Scores(rails=(100, 100), domains=(90, 80), spine=50)
     assert clos_path(SRC, DST, loaded, Context(spine=True)) == Path("dr", 1)
     assert clos_path(SRC, DST, loaded, clos_context(loaded)) == Path("spine", 0)
-    assert clos_score(Path("dr", 1), SRC, DST, loaded, clos_context(loaded)) == 90 * 100 * 100 * 50
-    assert clos_score(Path("spine", 0), SRC, DST, loaded, Context(spine=True)) == 100 * 100 * 100 * 50
+    assert fabric_score(Path("dr", 1), SRC, DST, loaded, clos_context(loaded)) == 90 * 100 * 100 * 50
+    assert fabric_score(Path("spine", 0), SRC, DST, loaded, Context(spine=True)) == 100 * 100 * 100 * 50
 
 
 def test_base_takes_the_path_of_its_fabric() -> None:
