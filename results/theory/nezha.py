@@ -11,6 +11,7 @@ MB: Final = 1024 * KB
 SMALL: Final = 128 * KB
 LARGE: Final = 512 * KB
 LARGEST: Final = 64 * MB
+LARGE_SIZES: Final = tuple(LARGE << power for power in range(8))
 
 TABLE_1: Final[dict[int, dict[str, float]]] = {
     1 * KB: {"single:sharp": 9e-6, "single:tcp": 982e-6, "equal": 987e-6, "99/1": 984e-6, "1/99": 991e-6,
@@ -37,6 +38,19 @@ GAINS: Final[dict[tuple[str, int, str], float]] = {
     ("tcp+glex", 4, "mrib"): 1.08,
 }
 """5.2.1 and 5.2.2: the most throughput over the better single rail, of large data, by rails, nodes and policy."""
+GAIN_SIZES: Final[dict[tuple[str, int, str], tuple[int, ...]]] = {
+    ("tcp+glex", 4, "mptcp"): (2 * MB,),
+    ("tcp+glex", 4, "mrib"): (32 * MB, 64 * MB),
+}
+"""5.2.2: the sizes of the gains that the text states for some sizes alone."""
+GAINS_OVER_POLICIES: Final[dict[tuple[str, int, str], float]] = {
+    ("tcp+sharp", 4, "mrib"): 1.41,
+    ("tcp+sharp", 4, "mptcp"): 1.80,
+    ("tcp+tcp", 8, "mptcp"): 1.74,
+}
+"""5.2.2 and the abstract: the most throughput of Nezha over another policy's, of large data."""
+STATIC_LATENCY_RATIO: Final = 1.09  # 4.3: of static shares, over shares that follow the load
+OVER_GLOO: Final = (1.7, 4.3)  # abstract: latency of Gloo over that of Nezha
 
 THRESHOLDS: Final[dict[tuple[str, int], int]] = {("tcp+tcp", 4): 256 * KB, ("tcp+tcp", 8): 128 * KB}
 """5.2.1: up to this size Nezha uses one rail."""
@@ -46,8 +60,16 @@ CONVERGENCE_OPERATIONS: Final = 100  # 4.3: operations within which the coeffici
 TAU: Final = 5  # 2.3.1: the ratio of efficiencies above which nothing is split
 EXISTING_SHARE_PCT: Final = 41.2  # 1: of the rails' bandwidth that existing systems reach
 EXISTING_SHARE_SPREAD_PCT: Final = 9.7
+GPT2_MEMORY_PCT: Final = 35  # 2.1.1: of a V100's memory that the gradients of GPT-2 take
+SHARP_GAIN: Final = (1.8, 3.2)  # 2.2.2: throughput of SHARP for tensors of medium size, over that without it
+RATES_AT_32_KB: Final[dict[str, float]] = {"sharp": 0.73e9, "tcp": 0.06e9}
+"""2.3.1: bytes per second of an allreduce of 32 KB on one rail."""
+GLEX_FASTER_FROM: Final = (64 * KB, 256 * KB)
+"""2.3.1: GLEX has the most throughput from the first size on, SHARP the least latency below the second."""
+NIC_RATE: Final = 900_000 * KB  # 4.4, Fig. 8: bytes per second of each NIC, two TCP rails
+ONE_PERCENT_S: Final = (1024e-6, 8192e-6)  # 5.3.2: of TCP with 1% of the data of AlexNet's allreduces
 SLICING_EXTRA_PCT: Final = (18.0, 27.0)  # 4.3: latency that slices add
-RATES_BESIDE_ANOTHER: Final[dict[tuple[str, int], float]] = {
+LONGER_BESIDE_ANOTHER_PCT: Final[dict[tuple[str, int], float]] = {
     ("glex", 4): 17.5,
     ("sharp", 4): 15.6,
     ("tcp", 4): 9.7,
@@ -75,9 +97,11 @@ FIG_16: Final[dict[tuple[str, int, int], tuple[float, float, float, float, float
 """Fig. 16: samples/s by model, batch and nodes, of `FIG_16_COLUMNS`."""
 FIG_16_COLUMNS: Final = ((1, 1), (1, 2), (1, 3), (2, 1), (2, 2))
 """GPUs and NICs of a node."""
+SECOND_NIC_GAIN: Final = 1.3  # 5.3.3: with two GPUs a node, over one NIC ("over 30%")
+THIRD_NIC_GAIN: Final = 1.1  # 5.3.3: on 6 nodes with one GPU, over two NICs ("around 10%")
 
 GPT_GAIN_128: Final = 2.38  # 5.3.4, Fig. 18: with two rails, ring, 128 nodes
-GPT_GAIN_ABSTRACT: Final = 2.36  # abstract, of the same or of Fig. 19
+GPT_GAIN_ABSTRACT: Final = 2.36  # abstract and introduction, on 128 nodes; the paper doesn't say in which figure
 GPT_BATCHES: Final[dict[int, int]] = {16: 128, 32: 512, 64: 512, 128: 512}
 """Table 3: global batch by nodes. All have TP 2 and PP 8, so DP is an eighth of the nodes."""
 GPT_PIPELINE: Final = 8

@@ -4,6 +4,7 @@ An entry says what the paper claims and where, and how Railyard obtains it: comp
 `Claim` objects have the numbers and tolerances; measured on packets, by an experiment; or not at all, for a reason.
 """
 
+import shlex
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
@@ -70,7 +71,8 @@ class Measured(ConfigModel):
     @property
     def run_name(self) -> str:
         """The experiment with its overrides, which names the run: claims of one run have the same."""
-        return " ".join([self.experiment, *(f"-o {option}" for option in self.options)])
+        # as a shell takes it: an option may have spaces and brackets
+        return " ".join([self.experiment, *(f"-o {shlex.quote(option)}" for option in self.options)])
 
     @property
     def command(self) -> str:

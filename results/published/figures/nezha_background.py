@@ -7,6 +7,7 @@ from railyard.results.published.catalogue import Cell, Claim, Figure
 from railyard.results.theory.nezha import (
     EXISTING_SHARE_PCT,
     EXISTING_SHARE_SPREAD_PCT,
+    GPT2_MEMORY_PCT,
     MB,
     SLICING_EXTRA_PCT,
     TABLE_1,
@@ -24,6 +25,8 @@ GPT3_HIDDEN: Final = 12_288
 GPT3_SEQUENCE: Final = 2_048
 GPT3_ALLREDUCES: Final = 12
 LLAMA3_70B_LAYERS: Final = 80
+# of a V100, which was sold with half of it too
+V100_MEMORY_GB: Final = 32
 # FP16 on tensor cores without sparsity and the NIC of a server's GPU, by the data sheets
 V100_FLOPS: Final = 125e12
 H100_FLOPS: Final = 989e12
@@ -52,12 +55,14 @@ def _volumes() -> list[Claim]:
     ring_gb = 2 * (GPT2_GPUS - 1) / GPT2_GPUS * gradient_gb
     activation_mb = GPT3_SEQUENCE * GPT3_HIDDEN * FP16_BYTES / 1e6
     layer_mb = GPT3_ALLREDUCES * activation_mb
-    note = "of 12 allreduces together; the text says each, which would take 12 sequences at a time"
+    memory_pct = 100 * ring_gb / V100_MEMORY_GB
+    note = f"one sequence in FP16; its {GPT3_ALLREDUCES} allreduces of a layer together have {layer_mb:.0f} MB"
     # an allreduce is a ReduceScatter and an AllGather; ZeRO-3 has one AllGather more
     zero_ratio = 3 / 2
     return [
         Claim("GPT-2, 16 GPUs: bytes of a GPU in a ring (Eq. 1)", 11.25, ring_gb, "GB", 0.005),
-        Claim("GPT-3: 12 allreduces of a layer, one sequence", 603, layer_mb, "MB", 1.5, note=note),
+        Claim("GPT-2, 16 GPUs: these bytes, of a V100's memory", GPT2_MEMORY_PCT, memory_pct, "%", 0.5),
+        Claim("GPT-3: an allreduce of a layer", 603, activation_mb, "MB", 1.5, note=note),
         Claim("LLaMA-3 70B: allreduces of a forward pass", 160, 2 * LLAMA3_70B_LAYERS, "allreduces"),
         Claim("ZeRO: volume over that of an allreduce", 1.5, zero_ratio, "times"),
     ]

@@ -97,6 +97,11 @@ def paper_rail(kind: str) -> Rail:
     return Rail(kind, kind, definition.rate_bps / 8, definition.setup_s, definition.cpu_s_per_byte)
 
 
+def paper_rails(mix: str) -> list[Rail]:
+    """Return the rails of a mix such as `tcp+sharp` at full rate, with the names that a fabric gives: tcp0, sharp1."""
+    return [replace(paper_rail(kind), name=f"{kind}{number}") for number, kind in enumerate(mix.split("+"))]
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Line of one rail's times: `setup_s + size * s_per_byte`."""
