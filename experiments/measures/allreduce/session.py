@@ -85,10 +85,11 @@ class AllreduceSession(Session):
     def interval(self, workload: str, policy: str, repeat: int = 0, title: str = "") -> Iterator[IntervalId]:
         """Record the load and a step of progress while entered, and a policy that can't run, by `title` if given."""
         interval = IntervalId(self.label, workload, policy, repeat=repeat)
+        # what is skipped has no load: shares of the few milliseconds until then would say that other programs were busy
         with (
             self.steps.step(f"{self.label}: {title or f'{workload}, {policy}'}"),
-            self.watch().record_load(self.run, interval),
             self.recording_skips(title or policy),
+            self.watch().record_load(self.run, interval),
         ):
             yield interval
 

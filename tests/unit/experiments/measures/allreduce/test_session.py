@@ -1,15 +1,24 @@
 """Lost rails in a size sweep: what is repeated, recorded, waited for and kept."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
+from railyard.core.errors import MissingRequirement
+from railyard.core.records import IntervalId
 from railyard.experiments.measures.allreduce import engines, session
 from railyard.experiments.measures.allreduce.records import AllreduceResults, LostRails, allreduce_interval
 from railyard.experiments.measures.faults.records import RECOVERIES
+from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.runner import run_experiment
+from railyard.experiments.run.session import Watch
 from railyard.results.analysis.fidelity import judge, repeats
+from railyard.results.runs.records import Load, Run
+from railyard.topologies.measure.counters import Counters
+from railyard.topologies.multirail.net import MultirailNet
 from railyard.workloads.allreduce.engine.jobs import RankReport
 from tests.unit.multirail_runs import (
     ALONE,
@@ -190,3 +199,27 @@ def test_complete_points_are_kept_when_the_run_ends(runs: Runs, monkeypatch: pyt
         run_experiment(spec_of(repeats=1, sizes=["2KiB", "8MiB"]), NOWHERE, None)
     (run,) = runs.saved
     assert {(p.policy, p.size) for p in AllreduceResults.of(run).points} == {("nezha", 2048), ("gloo", 2048)}
+
+
+class LoadedWatch(Watch):
+    """A watch of a machine that is fully busy."""
+
+    @contextmanager
+    def record_load(self, run: Run, interval_id: IntervalId, faulted: bool = False) -> Iterator[Watch]:
+        yield self
+        run.loads.append(Load(interval_id, 1.0, 1.0, 0.0, 0, 0, 0))
+
+
+def test_policy_that_is_skipped_has_no_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load of the few milliseconds until then would make the whole run invalid."""
+    run = Run("r", {}, {}, "now")
+    net = cast(MultirailNet, None)
+    watch = LoadedWatch(net, Counters(0, 0, 0), 1.0)
+    monkeypatch.setattr(session.AllreduceSession, "watch", lambda _: watch)
+    stage = session.AllreduceSession("pair", net, run, Steps(None, 2, run), 0, 1, 1)
+    with stage.interval("step", "gloo"):
+        raise MissingRequirement("this machine lacks PyTorch", "install it")
+    with stage.interval("step", "nezha"):
+        pass
+    assert [load.interval.policy for load in run.loads] == ["nezha"]
+    assert [skipped.policy for skipped in AllreduceResults.of(run).skipped] == ["gloo"]
