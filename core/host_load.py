@@ -198,7 +198,6 @@ class LoadMeter:
         self._thread = threading.Thread(target=self._watch, daemon=True)
         # A collection of all objects holds the threads of this process for 20 to 35 ms, which would look like a pause
         # of the machine. Frozen objects are left out of collections.
-        gc.collect()
         gc.freeze()
         # takes a while, which is neither idle nor ours
         self._own0 = _own_seconds()
