@@ -210,6 +210,10 @@ class LoadedWatch(Watch):
         run.loads.append(Load(interval_id, 1.0, 1.0, 0.0, 0, 0, 0))
 
 
+def lack_pytorch() -> None:
+    raise MissingRequirement("this machine lacks PyTorch", "install it")
+
+
 def test_policy_that_is_skipped_has_no_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """A load of the few milliseconds until then would make the whole run invalid."""
     run = Run("r", {}, {}, "now")
@@ -218,7 +222,7 @@ def test_policy_that_is_skipped_has_no_load(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(session.AllreduceSession, "watch", lambda _: watch)
     stage = session.AllreduceSession("pair", net, run, Steps(None, 2, run), 0, 1, 1)
     with stage.interval("step", "gloo"):
-        raise MissingRequirement("this machine lacks PyTorch", "install it")
+        lack_pytorch()
     with stage.interval("step", "nezha"):
         pass
     assert [load.interval.policy for load in run.loads] == ["nezha"]
