@@ -258,7 +258,7 @@ def _plain_records(analysis: Analysis, kind: RecordKind[Any]) -> list[Plain]:
     rows: list[Plain] = []
     for record in analysis.run.rows(kind):
         plain = kind.to_plain(record) if kind.to_plain else to_plain(record)
-        plain["verdict"] = analysis.judgement.intervals.get(record.interval, "ok")
+        plain["verdict"] = analysis.judgement.of_interval(record.interval)
         rows.append(plain)
     return rows
 

@@ -86,7 +86,7 @@ def _rows(run: Run, judgement: Judgement) -> Iterator[tuple[RowKey, float, Verdi
         for compared in measure.compared_values(run):
             key = RowKey(replace(compared.interval, repeat=0), compared.phase, compared.metric, compared.unit)
             value = inf if compared.value is None else compared.value
-            yield key, value, judgement.intervals.get(compared.interval, "ok")
+            yield key, value, judgement.of_interval(compared.interval)
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,10 @@ class Judgement:
         """Return the verdict of a measurement: of its interval, and of its own deviation from its prediction."""
         return _verdict_of_row(row, self.rows, self.intervals)
 
+    def of_interval(self, interval: IntervalId) -> Verdict:
+        """Return the verdict of an interval: ok for one without findings."""
+        return self.intervals.get(interval, "ok")
+
 
 RowKey = tuple[IntervalId, str, str]
 """Interval, phase and metric of a measurement."""

@@ -209,7 +209,7 @@ def outcomes_of(target: Target, samples: PlacedSamples, judgement: Judgement) ->
     outcomes: list[Outcome] = []
     for (fabric, part), in_place in places.items():
         judged = tuple(sample for sample in in_place if sample.interval not in judgement.disturbed)
-        verdict = worst_verdict(judgement.intervals.get(sample.interval, "ok") for sample in judged)
+        verdict = worst_verdict(judgement.of_interval(sample.interval) for sample in judged)
         outcomes.append(Outcome(target, fabric, part, judged, len(in_place) - len(judged), verdict))
     return outcomes or [Outcome(target)]
 

@@ -83,7 +83,7 @@ def _scores_table(scores: list[tuple[str, str, Score]]) -> Table:
 
 def _cases_table(analysis: Analysis, rows: list[SlowCase]) -> Table:
     def verdict(row: SlowCase) -> str:
-        return analysis.judgement.intervals.get(row.interval, "ok")
+        return analysis.judgement.of_interval(row.interval)
 
     columns = (
         text("fabric", key="fabric"),

@@ -266,7 +266,7 @@ def script_runs(run: Run) -> tuple[ScriptRow, ...]:
 
 def verdict(recoveries: Iterable[Recovery], judgement: Judgement) -> Verdict:
     """Return the worst verdict of the intervals in which these faults were injected."""
-    verdicts = [judgement.intervals.get(recovery.interval, "ok") for recovery in recoveries]
+    verdicts = [judgement.of_interval(recovery.interval) for recovery in recoveries]
     return worst_verdict(verdicts)
 
 

@@ -94,7 +94,7 @@ def _fault_row(analysis: Analysis, label: str, fault: str, together: list[JobRun
         ratio_predicted = faulted[0].iteration_predicted_s / together[0].iteration_predicted_s
     verdicts: list[Verdict] = []
     for run in (*together, *faulted):
-        verdicts.append(analysis.judgement.intervals.get(run.interval, "ok"))
+        verdicts.append(analysis.judgement.of_interval(run.interval))
     return FaultRow(
         fabric=label,
         job=faulted[0].job,
@@ -137,7 +137,7 @@ def _row(analysis: Analysis, label: str, job: str, alone: list[JobRun], together
     slow_downs = _slow_downs(analysis.run, job, intervals)
     verdicts: list[Verdict] = []
     for run in (*alone, *together):
-        verdicts.append(analysis.judgement.intervals.get(run.interval, "ok"))
+        verdicts.append(analysis.judgement.of_interval(run.interval))
     shared_bytes = 0
     for link in analysis.run.rows(JOB_LINKS):
         if link.job == job and link.interval == together[0].interval and link.shared_s > 0:

@@ -92,7 +92,7 @@ def replacement_rows(run: Run, judgement: Judgement) -> tuple[ReplacementRow, ..
         verdicts: list[Verdict] = []
         for repeat, part in product(repeats, INTERVAL_PARTS):
             interval = replace(repeat.interval, part=part)
-            verdicts.append(judgement.intervals.get(interval, "ok"))
+            verdicts.append(judgement.of_interval(interval))
         row = ReplacementRow(
             case=case,
             method=method,

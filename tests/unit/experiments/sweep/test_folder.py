@@ -219,7 +219,7 @@ def test_report_has_missing_runs_and_each_verdict(tmp_path: Path, sweep: Sweep, 
     assert page.count('href="runs/') == 1
     assert "<td>domains=3, seed=2</td><td>missing</td>" in page
     run = run_folder.load(tmp_path / "runs" / sweep.cells[0].name)
-    verdicts = [judge(run).intervals.get(recovery.interval, "ok") for recovery in run.rows(RECOVERIES)]
+    verdicts = [judge(run).of_interval(recovery.interval) for recovery in run.rows(RECOVERIES)]
     assert pd.read_parquet(tmp_path / "recoveries.parquet").verdict.tolist() == verdicts
     assert shown[1].columns[-1].title == "verdict"
 
