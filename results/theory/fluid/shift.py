@@ -27,6 +27,7 @@ POINTS: Final = 72
 """Parts of an iteration: a shift is a whole number of them (5 degrees, as in the paper)."""
 TRIED: Final = 6  # of the most compatible shifts, those that are simulated
 MOST_TURNS: Final = 8  # of a job on the unified circle
+MOST_PASSES: Final = 8  # over all jobs, in which each is shifted anew beside the others
 EQUAL_SCORES: Final = 1e-6
 # slow-downs that differ by less are equal: then the more compatible shift is better, or the one farther from collisions
 EQUAL_SLOW_DOWNS: Final = 1e-3
@@ -66,10 +67,7 @@ def interleaved(jobs: CombinedSchedule, shifts_s: Sequence[float]) -> CombinedSc
 def best_interleaving(
     jobs: CombinedSchedule, rates: Rates, fabric: FabricSpec, conditions: Conditions | None = None
 ) -> Interleaving:
-    """Find the shift of each job after the first that slows the jobs least. `rates`, `conditions`: as of `simulate`.
-
-    Jobs get their shifts one after the other, each by the demands of those before it.
-    """
+    """Find the shift of each job after the first that slows the jobs least. `rates`, `conditions`: as of `simulate`."""
     before = predict_jobs(jobs, rates, fabric, conditions)
     ports = shared_ports(before)
     nothing = tuple(0.0 for _ in jobs.jobs)
@@ -78,25 +76,57 @@ def best_interleaving(
     demands = [demand_of(run, before, number, ports) for number, run in enumerate(before.alone)]
     capacity = np.array([before.together.routes.rates[before.together.routes.number(port)] for port in ports])
     starts_s = [job.start_s for job in jobs.jobs]
-    shifts_s = [0.0]
-    # only differences of shifts matter, so the first job keeps its start
+    shifts_s = compatible_shifts(demands, starts_s, capacity)
     for number in range(1, len(demands)):
-        placed = list(zip(demands[:number], np.add(starts_s[:number], shifts_s).tolist(), strict=True))
-        scores = scores_of_shifts(placed, demands[number], starts_s[number], capacity)
-        step_s = demands[number].period_s / POINTS
-        candidates = [float(place * step_s) for place in _by_compatibility(scores)[:TRIED]]
-        later = [0.0] * (len(demands) - number - 1)
-        trials = []
+        neighbours = [neighbour for neighbour in range(len(demands)) if neighbour != number]
+        candidates = _ranked_shifts(demands, starts_s, shifts_s, number, neighbours, capacity)[:TRIED]
+        trials: list[float] = []
         for shift_s in candidates:
-            shifted = interleaved(jobs, [*shifts_s, shift_s, *later])
+            tried_s = [*shifts_s[:number], shift_s, *shifts_s[number + 1 :]]
+            shifted = interleaved(jobs, tried_s)
             trials.append(_worst(predict_jobs(shifted, rates, fabric, conditions)))
         least = min(trials)
         best = next(place for place, worst in enumerate(trials) if worst <= least + EQUAL_SLOW_DOWNS)
-        shifts_s.append(candidates[best])
+        shifts_s[number] = candidates[best]
     after = predict_jobs(interleaved(jobs, shifts_s), rates, fabric, conditions)
     scores_before = compatibility(list(zip(demands, starts_s, strict=True)), capacity)
     scores_after = compatibility(list(zip(demands, np.add(starts_s, shifts_s).tolist(), strict=True)), capacity)
     return Interleaving(tuple(shifts_s), (scores_before, scores_after), before, after)
+
+
+def compatible_shifts(demands: Sequence[Demand], starts_s: Sequence[float], capacity: Amounts) -> list[float]:
+    """Return shifts, s, with which jobs are compatible by their demands alone. The first job keeps its start.
+
+    `starts_s`: of each job without a shift. `capacity`: of each port.
+    """
+    # only differences of shifts matter, so the first job has none
+    shifts_s = [0.0] * len(demands)
+    for number in range(1, len(demands)):
+        shifts_s[number] = _ranked_shifts(demands, starts_s, shifts_s, number, range(number), capacity)[0]
+    # a job in the middle between others may leave no room for the next one, until it moves too
+    for _ in range(MOST_PASSES):
+        previous_s = list(shifts_s)
+        for number in range(1, len(demands)):
+            neighbours = [neighbour for neighbour in range(len(demands)) if neighbour != number]
+            shifts_s[number] = _ranked_shifts(demands, starts_s, shifts_s, number, neighbours, capacity)[0]
+        if shifts_s == previous_s:
+            break
+    return shifts_s
+
+
+def _ranked_shifts(
+    demands: Sequence[Demand],
+    starts_s: Sequence[float],
+    shifts_s: Sequence[float],
+    number: int,
+    neighbours: Sequence[int],
+    capacity: Amounts,
+) -> list[float]:
+    """Return all shifts of a job, by its number, beside those of its neighbours: the most compatible first, s."""
+    placed = [(demands[neighbour], starts_s[neighbour] + shifts_s[neighbour]) for neighbour in neighbours]
+    scores = scores_of_shifts(placed, demands[number], starts_s[number], capacity)
+    step_s = demands[number].period_s / POINTS
+    return [place * step_s for place in _by_compatibility(scores)]
 
 
 def shared_ports(prediction: JobsPrediction) -> list[Port]:

@@ -76,3 +76,15 @@ def test_bursts_of_jobs_alternate_on_the_shared_port() -> None:
         section.show(Analysis(run), console)
     assert "crossing" in capture.get()
     assert len(section.summary(Analysis(run))["interleaving"]) == 2
+
+
+def test_three_jobs_are_interleaved() -> None:
+    """All three reach rank 1 of another domain over the rail link of d0g1."""
+    pairs = (("d0g0", "d1g1"), ("d0g1", "d2g1"), ("d0g2", "d3g1"))
+    jobs = [{**job(src, src, dst), "compute": "4s"} for src, dst in pairs]
+    spec = parse({"name": "x", "fabrics": [FABRIC | {"domains": 4, "rails": 3}], "jobs": jobs, "interleaving": True})
+    plan = nominal_plan(spec.gpu_fabrics[0])
+    by_mode = predicted_jobs(planned_jobs(spec, 0, plan), plan, True).by_mode
+    worst = {mode: max(times.slow_down for times in jobs.times) for mode, (_, jobs) in by_mode.items()}
+    assert worst[TOGETHER] > 1.2
+    assert worst[INTERLEAVED] == pytest.approx(1)
