@@ -82,10 +82,10 @@ def _plan_of(spec: ExperimentSpec, label: str, rail_bps: int) -> FabricPlan:
 
 
 def _steps(run: Run) -> Iterator[tuple[str, Message]]:
-    """Yield what the run did, from when on: workloads, and faults."""
+    """Yield what the run did, from when on: workloads, jobs, and faults."""
     for event in run.events:
         detail = event.detail
-        if (event.source, event.what) == ("workload", "started"):
+        if event.what == "started" and event.source in ("workload", "jobs"):
             names = [detail.get("fabric"), detail.get("workload"), detail.get("scene")]
             yield "step", {"ns": event.monotonic_ns, "text": ": ".join(filter(None, names))}
         elif event.source == "fault" and event.what != "repair":

@@ -1,6 +1,6 @@
 """Several jobs on one fabric: each alone on its GPUs, then all together."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import Console
@@ -186,6 +186,12 @@ class JobsMeasure(Measure[JobSpec]):
         from railyard.experiments.measures.jobs.analysis import target_outcomes
 
         return target_outcomes(analysis)
+
+    def page_messages(self, run: "Run", fabric_label: str) -> "Iterator[tuple[str, dict[str, Any]]]":
+        """Yield which jobs ran on a fabric from when on."""
+        from railyard.experiments.measures.jobs.shown import page_messages
+
+        return page_messages(run, fabric_label)
 
     def sweep_table(self, kind: "RecordKind[Any]", rows: "pd.DataFrame", axes: Sequence[str]) -> "Table | None":
         """Return the order of placements, measured and predicted, in all runs of a sweep."""

@@ -1,10 +1,15 @@
-"""Events by which observers of a run, such as the live page, learn the GPUs of each job and the links that it uses."""
+"""The GPUs of each job and the links that it uses, for the live page: of a run under way, and of one that has ended."""
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from railyard.core.records import IntervalId
+from railyard.experiments.measures.jobs.records import JOB_LINKS, JOB_RUNS, JobLink, JobRun
 from railyard.experiments.run import observers
+from railyard.results.analysis.aggregate import grouped
+from railyard.results.runs.records import Run
 from railyard.results.theory.fluid.simulation import FluidRun
 from railyard.topologies.plan import Plan
 from railyard.workloads.combined import CombinedSchedule
@@ -31,3 +36,30 @@ def jobs_on_fabric(plan: Plan, jobs: CombinedSchedule, routed: FluidRun) -> dict
         for name in sorted({f"{port.node} {port.side}" for port in crossed}):
             links.setdefault(name, []).append(number)
     return {"names": [job.name for job in jobs.jobs], "gpus": gpus, "links": links}
+
+
+def page_messages(run: Run, fabric_label: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield which jobs ran on a fabric from when on, by the records of a run."""
+    jobs = grouped(run.rows(JOB_RUNS), "interval")
+    links = grouped(run.rows(JOB_LINKS), "interval")
+    for event in run.events:
+        if (event.source, event.what) != ("jobs", "started"):
+            continue
+        interval = IntervalId.of(event.detail)
+        if interval.fabric == fabric_label and interval in jobs:
+            recorded = _recorded_jobs(jobs[interval], links.get(interval, ()))
+            yield "jobs", {"ns": event.monotonic_ns, "fabric": fabric_label, **recorded}
+
+
+def _recorded_jobs(jobs: Sequence[JobRun], links: Sequence[JobLink]) -> dict[str, Any]:
+    """Return the same as `jobs_on_fabric`, by the rows of an interval."""
+    names = [job.job for job in jobs]
+    gpus: dict[str, int] = {}
+    for number, job in enumerate(jobs):
+        gpus |= dict.fromkeys(job.gpus.split(), number)
+    numbers_by_link: dict[str, set[int]] = {}
+    for link in links:
+        # a row may be of one of several uplinks or planes, which are one link here
+        node, side, *_ = link.link.split()
+        numbers_by_link.setdefault(f"{node} {side}", set()).add(names.index(link.job))
+    return {"names": names, "gpus": gpus, "links": {link: sorted(users) for link, users in numbers_by_link.items()}}

@@ -14,6 +14,7 @@ from railyard.core.records import IntervalId
 from railyard.experiments.commands import report
 from railyard.experiments.live import derived, recorded
 from railyard.experiments.measures.faults.records import GOODPUT, RECOVERIES
+from railyard.experiments.measures.jobs.records import JOB_RUNS, JobRun
 from railyard.results import run_folder
 from railyard.results.runs.records import Event, Flow, GoodputTrace, Run
 from railyard.topologies.build.shaping import payload_fraction
@@ -163,3 +164,15 @@ def test_without_its_specification_there_is_a_reason_and_no_page() -> None:
     run.spec["workloads"] = [{"kind": "of a plugin"}]
     with pytest.raises(BadInput, match=r"workloads\.0\.kind"):
         derived.record_of(run)
+
+
+def test_jobs_are_steps_and_have_their_gpus() -> None:
+    run = run_of(("d0g0", "d1g0", 1.0, 2.0))
+    interval = IntervalId("rail-only", "all jobs", "dr")
+    run.events.append(Event(5 * SECOND, "jobs", "started", interval.as_dict()))
+    times = (0.0, 3, 1.0, 1.0, 0.1)
+    run.rows(JOB_RUNS).append(JobRun(interval, "a", "together", "gpus", "d0g0 d1g0", *times, 100, 100, 0, 100))
+    found = shown(run)
+    assert found["step"][-1] == {"ns": 5 * SECOND, "text": "rail-only: all jobs"}
+    (jobs,) = found["jobs"]
+    assert (jobs["ns"], jobs["names"], jobs["gpus"]) == (5 * SECOND, ["a"], {"d0g0": 0, "d1g0": 0})
