@@ -1,14 +1,20 @@
-"""One run with five example plugins: two kinds of workload, an algorithm, a measure and a section of the report.
+"""One run with seven example plugins: workloads, an algorithm, measure, section, placement policy and arrival process.
 
 rail-only, and rail-optimized with a spine: 3 domains of 2 GPUs, rails of 7 Mbit/s, HB domains of 28 Mbit/s
 """
 
 import pytest
 
+from railyard.experiments.measures.jobs.records import JOB_RUNS, TOGETHER
 from railyard.results.runs.records import Measurement
 from tests.emulation.runs import Stored, run_experiment
+from tests.unit.traces import TRACES
 
-PLUGINS = ("broadcast.py", "ring_attention.py", "rail_first.py", "latency.py", "link_errors.py")
+PLUGINS = (
+    "broadcast.py", "ring_attention.py", "rail_first.py", "latency.py", "link_errors.py", "high_rails.py", "waves.py",
+)  # fmt: skip
+SEND = {"kind": "collective", "collective": "all-reduce", "algorithm": "ring", "duration": "100ms"}
+TRACE = {"kind": "trace", "path": str(TRACES / "ring"), "duration": "100ms"}
 SIDES = {"domains": 3, "rails": 2, "rail_rate": "7Mbit", "hb_rate": "28Mbit"}
 SPEC = {
     "name": "plugins",
@@ -23,6 +29,11 @@ SPEC = {
     ],
     "latencies": [{"count": 10}],
     "latency_repeats": 2,
+    "jobs": [
+        {"name": "sending", "on": [0], "workload": SEND, "domains": 2, "rails": 1, "placement": "high-rails"},
+        {"name": "traced", "on": [0], "workload": TRACE, "domains": 2, "rails": 2, "placement": "packed"},
+    ],
+    "arrivals": {"kind": "waves", "size": 1, "every": "300ms"},
 }
 PAYLOAD = 0.99268  # of a frame of 9,000 bytes
 PHASES = ["domain", "rail", "across rails"]
@@ -103,3 +114,17 @@ def test_live_page_shows_the_events_of_a_plugin(stored: Stored) -> None:
     answered = [event["detail"]["dst"] for event in events if event["what"] == "latency-answered"]
     assert answered == ["d0g1", "d1g0", "d1g1"] * 4
     assert "latency-answered" in messages[0]["data"]["sentences"]
+
+
+def test_jobs_have_the_gpus_and_starts_of_plugins(stored: Stored) -> None:
+    """The second job is a recorded one, on the GPUs that the first leaves."""
+    rows = stored.run.rows(JOB_RUNS)
+    together = [(row.job, row.gpus, row.start_s) for row in rows if row.mode == TOGETHER]
+    assert together == [("sending", "d0g1 d1g1", 0.0), ("traced", "d0g0 d1g0 d2g0 d2g1", 0.3)]
+    assert all(row.delivered_bytes == row.asked_bytes > 0 for row in rows)
+
+
+def test_live_page_shows_the_jobs_of_each_replay(stored: Stored) -> None:
+    shown = [message["data"] for message in stored.lines("live.jsonl") if message["kind"] == "jobs"]
+    assert [jobs["names"] for jobs in shown] == [["sending"], ["traced"], ["sending", "traced"]]
+    assert shown[-1]["gpus"] == {"d0g1": 0, "d1g1": 0, "d0g0": 1, "d1g0": 1, "d2g0": 1, "d2g1": 1}

@@ -13,9 +13,14 @@ MAX_START_S: Final = 600.0
 
 
 class ArrivalProcess(ConfigModel):
-    """Base of arrival processes: a kind has the keys that a user writes."""
+    """Base of arrival processes: a kind has the keys that a user writes.
+
+    `pace_key`: the key that decides how late the last job begins. `remedy`: what lets it begin sooner.
+    """
 
     required: ClassVar[tuple[str, ...]] = ("start_times(starts_s, seed, field)",)
+    pace_key: ClassVar[str] = "kind"
+    remedy: ClassVar[str] = "earlier times, or fewer jobs"
 
     kind: str
 
@@ -49,6 +54,8 @@ def checked_starts(
     times_s = process.start_times(starts_s, seed, field)
     last_s = max(times_s, default=0.0)
     if last_s > MAX_START_S:
-        allowed = f"lets the last of {len(times_s)} jobs begin after {format_time(last_s)}"
-        raise BadInput(field, process.kind, f"{allowed}: {format_time(MAX_START_S)} or less are allowed")
+        key = process.pace_key
+        too_late = f"lets the last of {len(times_s)} jobs begin after {format_time(last_s)}"
+        allowed = f"{format_time(MAX_START_S)} or less are allowed: give {process.remedy}"
+        raise BadInput(f"{field}.{key}", getattr(process, key), f"{too_late}, and {allowed}")
     return times_s

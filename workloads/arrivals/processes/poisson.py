@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import accumulate
 from random import Random
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -14,7 +14,11 @@ from railyard.workloads.arrivals.definition import ARRIVALS, ArrivalProcess
 class Poisson(ArrivalProcess):
     """A job begins `rate` times a second on average; the first one at once, and each after the start that it states."""
 
-    rate: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)]
+    pace_key: ClassVar[str] = "rate"
+    remedy: ClassVar[str] = "a larger rate, or fewer jobs"
+
+    # less than one job in 1000 s is later than a start may be
+    rate: Annotated[float, Field(ge=0.001, allow_inf_nan=False, strict=False)]
 
     def start_times(self, starts_s: Sequence[float], seed: int, field: str) -> tuple[float, ...]:
         """Return drawn times, in the order of the jobs."""

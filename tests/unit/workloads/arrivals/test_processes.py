@@ -1,12 +1,13 @@
 """Arrival processes: when jobs begin, and processes that never end."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean
 
 import pytest
 
 from railyard.core.errors import BadInput
-from railyard.workloads.arrivals.definition import checked_starts, parse_arrivals
+from railyard.workloads.arrivals.definition import ArrivalProcess, checked_starts, parse_arrivals
 
 
 def starts(data: dict[str, object], count: int = 3, seed: int = 1, start_s: float = 0.0) -> tuple[float, ...]:
@@ -32,17 +33,30 @@ def test_traces_begin_with_their_first_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "field"),
+    ("data", "field", "words"),
     [
-        ({"kind": "poisson", "rate": 0}, "arrivals.rate"),
-        ({"kind": "poisson", "rate": float("inf")}, "arrivals.rate"),
-        ({"kind": "poisson", "rate": 1e-6}, "arrivals"),
-        ({"kind": "poisson"}, "arrivals.rate"),
-        ({"kind": "trace", "times": [1.0]}, "arrivals.times"),
-        ({"kind": "uniform"}, "arrivals.kind"),
+        ({"kind": "poisson", "rate": 0}, "arrivals.rate", "0.001 or more"),
+        ({"kind": "poisson", "rate": float("inf")}, "arrivals.rate", "a number"),
+        ({"kind": "poisson", "rate": 0.001}, "arrivals.rate", "a larger rate"),
+        ({"kind": "poisson"}, "arrivals.rate", "needed"),
+        ({"kind": "trace", "times": [1.0]}, "arrivals.times", "1 times for 3 jobs"),
+        ({"kind": "trace", "times": [0, 1, 700]}, "arrivals.factor", "after 700s, and 600s"),
+        ({"kind": "uniform"}, "arrivals.kind", "poisson"),
     ],
 )
-def test_wrong_processes_are_refused_by_field(data: dict[str, object], field: str) -> None:
+def test_wrong_processes_are_refused_by_field(data: dict[str, object], field: str, words: str) -> None:
     with pytest.raises(BadInput) as refused:
         starts(data)
     assert refused.value.field == field
+    assert words in str(refused.value)
+
+
+def test_process_without_a_pace_names_its_kind() -> None:
+    class Late(ArrivalProcess):
+        kind: str = "late"
+
+        def start_times(self, starts_s: Sequence[float], seed: int, field: str) -> tuple[float, ...]:
+            return (1e3,)
+
+    with pytest.raises(BadInput, match=r"^arrivals\.kind: 'late' .* after 1000s"):
+        checked_starts(Late(), [0.0], 1)
