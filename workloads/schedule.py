@@ -196,7 +196,8 @@ class Schedule:
     """The tasks of `gpus` GPUs (`rails` to a domain), in an order in which every task comes after what it waits for.
 
     `stated`: predictions of the workload's own, by phase name, and for the whole under WHOLE, on the links that it was
-    built for; the others follow from the bytes of its transfers.
+    built for; the others follow from the bytes of its transfers. `is_uneven`: its GPUs don't compute alike, which no
+    formula counts.
     """
 
     name: str
@@ -206,6 +207,7 @@ class Schedule:
     tasks: Sequence[Task]
     iteration: Iteration | None = None
     stated: Mapping[str, Stated] = field(default_factory=dict, hash=False)
+    is_uneven: bool = False
 
     @cached_property
     def transfers(self) -> tuple[tuple[int, Transfer], ...]:

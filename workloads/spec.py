@@ -23,6 +23,7 @@ from railyard.topologies.platforms import PLATFORMS, Platform
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.models.catalogue import model_title
 from railyard.workloads.schedule import Columns, Rates, Scale, Schedule, TooManyTasks, payload_rates, real_rates
+from railyard.workloads.stragglers import Stragglers, check_computes, uneven
 from railyard.workloads.tasks import Task
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -79,7 +80,10 @@ class Built(NamedTuple):
 
 
 class Workload(ConfigModel):
-    """Base of every kind of workload. A kind has the keys that a user writes, and `build`; the rest has defaults."""
+    """Base of every kind of workload. A kind has the keys that a user writes, and `build`; the rest has defaults.
+
+    `stragglers`: GPUs that compute slowly, and jitter of computing; None if all compute as the workload says.
+    """
 
     required: ClassVar[tuple[str, ...]] = ("build(setting)",)  # the methods that a kind must define
     is_iteration: ClassVar[bool] = True
@@ -90,6 +94,14 @@ class Workload(ConfigModel):
 
     kind: str
     name: PlainName | None = None
+    stragglers: Stragglers | None = None
+
+    @field_validator("stragglers")
+    @classmethod
+    def _check_fabric_spec(cls, stragglers: Stragglers | None) -> Stragglers | None:
+        if stragglers is not None and cls.fabric_spec is not FabricSpec:
+            raise ValueError("is for fabrics of GPUs")
+        return stragglers
 
     def build(self, setting: Setting) -> Built:
         """Return the schedule and its scale. BadInput names fields below `setting.field`.
@@ -244,8 +256,8 @@ def build(
 ) -> Built:
     """Build a workload on a fabric with these link rates (bit/s). BadInput names fields below `field`.
 
-    The seed decides what a kind draws at random, such as the pairs of shuffled `transfers` and the popular experts of
-    a `moe`, and nothing else.
+    The seed decides what is drawn at random, such as the pairs of shuffled `transfers`, the popular experts of a `moe`
+    and the jitter of stragglers, and nothing else.
     """
     # the last few are kept: a workload is built to be checked, and again to be predicted or run
     key = (type(spec), repr(spec), repr(fabric), rail_bps, hb_bps, seed)
@@ -258,6 +270,10 @@ def build(
     except TooManyTasks as error:
         name, value = _largest_count(spec.model_dump(exclude_none=True), field)
         raise BadInput(name, value, f"{error}; a smaller number, or fewer domains or rails, helps") from error
+    if spec.stragglers is not None:
+        stragglers_field = f"{field}.stragglers"
+        check_computes(built.schedule, spec.stragglers, stragglers_field, "this workload only sends")
+        built = built._replace(schedule=uneven(built.schedule, spec.stragglers, stragglers_field, seed))
     # a file of the user's or a plugin may change until the next call
     if inputs_read.number != inputs_before or type(spec).__module__.partition(".")[0] != "railyard":
         return built

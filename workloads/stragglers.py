@@ -22,8 +22,8 @@ Factors = npt.NDArray[np.float64]
 class Stragglers(ConfigModel):
     """Factors and jitter of computations.
 
-    `slow`: by GPU of the job (d0g1), times as long as the job says. `jitter`: standard deviation of each computation,
-    as a part of its mean; drawn at random by the seed.
+    `slow`: by GPU of the workload's own grid (d0g1), times as long as the workload says. `jitter`: standard deviation
+    of each computation, as a part of its mean; drawn at random by the seed.
     """
 
     slow: Mapping[str, Factor] = Field(default_factory=dict)
@@ -31,7 +31,7 @@ class Stragglers(ConfigModel):
 
 
 def factors_of(slow: Mapping[str, float], domains: int, rails: int, field: str) -> list[float]:
-    """Return the factor of each GPU by number. BadInput, with the field's name, for a GPU that the job hasn't."""
+    """Return the factor of each GPU by number. BadInput, with the field's name, for a GPU that isn't in the grid."""
     numbers: dict[str, int] = {}
     for number in range(domains * rails):
         numbers[Gpu(*divmod(number, rails)).name] = number
@@ -41,6 +41,18 @@ def factors_of(slow: Mapping[str, float], domains: int, rails: int, field: str) 
             raise BadInput(f"{field}.slow", name, unknown_name_hint(name, tuple(numbers)))
         factors[numbers[name]] = factor
     return factors
+
+
+def uneven(schedule: Schedule, stragglers: Stragglers, field: str, seed: int) -> Schedule:
+    """Return the schedule of a workload with its stragglers. BadInput, with the field's name, for unknown GPUs."""
+    factors = factors_of(stragglers.slow, schedule.gpus // schedule.rails, schedule.rails, field)
+    return replace(with_stragglers(schedule, factors, stragglers.jitter, seed), is_uneven=True)
+
+
+def check_computes(schedule: Schedule, stragglers: Stragglers, field: str, hint: str) -> None:
+    """Raise BadInput for stragglers of a workload that only sends. `hint`: the end of the message."""
+    if not schedule.columns.seconds.any():
+        raise BadInput(field, stragglers.model_dump(exclude_defaults=True), f"has no effect: {hint}")
 
 
 def with_stragglers(schedule: Schedule, factors: Sequence[float], jitter: float, seed: int) -> Schedule:

@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf, isclose, isfinite
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from railyard.results.theory import equations
 from railyard.results.theory.bottleneck import bottleneck_s, is_multipath
 from railyard.results.theory.ecmp import Spread, has_choice, is_hashed
+from railyard.results.theory.path_seconds import PathSeconds
 from railyard.results.theory.stated import phase_pairs, stated
 from railyard.topologies.nics import RailOfRank, most_per_nic
 from railyard.topologies.prediction import WHOLE, NotCompared, Stated, StatedTime
@@ -316,14 +317,6 @@ def share_uplinks(schedule: Schedule, fabric: FabricSpec) -> dict[str, str]:
         other_phases[name] = ", ".join(other for other in names if other != name)
     other_phases[WHOLE] = ", ".join(names)
     return other_phases
-
-
-class PathSeconds(NamedTuple):
-    """Seconds of one message by its path: within an HB domain, along a rail, or to another domain and rail."""
-
-    hb: float
-    rail: float
-    cross_rail: float
 
 
 def idle_credit(schedule: Schedule, credit: PathSeconds, nics: RailOfRank = ()) -> dict[str, float]:

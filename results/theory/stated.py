@@ -1,7 +1,8 @@
 """Predictions that workloads, algorithms and policies state themselves, and the times to which no bound applies.
 
 The bound of the busiest link counts bytes alone. So a phase that computes between its transfers is not compared with
-it, unless its definition states what it takes.
+it, unless its definition states what it takes. Where GPUs don't compute alike, phases begin apart, and the whole is
+simulated with max-min fair shares of links.
 """
 
 from collections.abc import Iterator
@@ -12,9 +13,10 @@ import numpy as np
 
 from railyard.results.theory.bottleneck import is_multipath
 from railyard.results.theory.ecmp import has_choice
+from railyard.results.theory.fluid.simulation import simulate
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import FORWARDING_POLICIES, ForwardingPolicy
-from railyard.topologies.prediction import WHOLE, NotCompared, Stated
+from railyard.topologies.prediction import WHOLE, NotCompared, Stated, StatedTime
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Numbers, Sizes
 from railyard.workloads.matrix.traffic_matrix import rail_of_gpus, ways
@@ -25,6 +27,8 @@ POINT_TO_POINT: Final = "point-to-point"
 COMPUTES: Final = "computes between its transfers, which no bound of bytes counts"
 HASHED: Final = "takes paths that a hash chooses, on which other transfers may be"
 SEVERAL_STEPS: Final = "has several steps, of which no formula gives the whole"
+UNEVEN: Final = "begins at different times, since GPUs don't compute alike"
+SIMULATED: Final = "max-min fair shares"
 
 
 def stated(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> dict[str, Stated]:
@@ -33,6 +37,8 @@ def stated(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> dict[str, St
     A phase that waits for ever has no time. The workload's own word comes first, then the collective algorithm's, then
     the forwarding policy's.
     """
+    if schedule.is_uneven:
+        return _of_uneven(schedule, rates, fabric)
     by_phase: dict[str, Stated] = {}
     computing = _computing_phases(schedule)
     waiting = waiting_phases(schedule, fabric)
@@ -54,6 +60,28 @@ def stated(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> dict[str, St
     if whole is not None:
         by_phase[WHOLE] = whole
     return by_phase
+
+
+def _of_uneven(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> dict[str, Stated]:
+    """Return the predictions of a schedule whose GPUs don't compute alike: a time of the whole, and none of phases."""
+    waiting = waiting_phases(schedule, fabric)
+    by_phase: dict[str, Stated] = {}
+    for phase in dict.fromkeys(schedule.phases):
+        by_phase[phase.name] = NotCompared(waiting.get(phase.name, UNEVEN))
+    if waiting:
+        by_phase[WHOLE] = NotCompared(next(iter(waiting.values())))
+    else:
+        by_phase[WHOLE] = _simulated(schedule, rates, fabric)
+    return by_phase
+
+
+@lru_cache(maxsize=8)  # repeats have the same schedule
+def _simulated(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> StatedTime:
+    """Return what a schedule takes with max-min fair shares of links: a lower bound where a hash chooses paths."""
+    planes = fabric.definition.carrying(fabric.definition.all_planes)
+    src, dst = np.array(list(schedule.matrix), dtype=np.int64).reshape(-1, 2).T
+    is_spread = len(planes) > 1 or fabric.definition.is_graph or _are_hashed(src, dst, schedule.rails, fabric)
+    return StatedTime(simulate(schedule, rates, fabric).seconds, SIMULATED, is_exact=not is_spread)
 
 
 def _of_definitions(phase: Phase, schedule: Schedule, rates: Rates, fabric: FabricSpec) -> Stated | None:

@@ -56,7 +56,7 @@ def _named_pairs(names: Sequence[tuple[str, str]], fabric: FabricSpec, field: st
     for i, pair in enumerate(names):
         for n, name in enumerate(pair):
             if name not in numbers:
-                allowed = f"is no GPU of this fabric: allowed are d0g0 to {list(numbers)[-1]}"
+                allowed = f"must be one of the GPUs d0g0 to {list(numbers)[-1]}"
                 raise BadInput(f"{field}.pairs.{i}.{n}", name, allowed)
         src, dst = (numbers[name] for name in pair)
         if src // fabric.rails == dst // fabric.rails:
@@ -68,7 +68,7 @@ def _named_pairs(names: Sequence[tuple[str, str]], fabric: FabricSpec, field: st
 def _check_numbers(field: str, numbers: Sequence[int], count: int) -> None:
     for n, number in enumerate(numbers):
         if number >= count:
-            raise BadInput(f"{field}.{n}", number, f"must be {count - 1} or less on this fabric")
+            raise BadInput(f"{field}.{n}", number, f"must be {count - 1} or less")
 
 
 def derangement(items: Sequence[int], rng: random.Random) -> tuple[int, ...]:

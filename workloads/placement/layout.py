@@ -68,7 +68,7 @@ def check_parallelism(p: Parallelism, domains: int, rails: int, field: str = "pa
             allowed = f"must divide data = {p.data}: {nearest_divisors(p.expert, p.data)}"
         raise BadInput(f"{field}.expert", p.expert, allowed)
     if p.gpus != domains * rails:
-        allowed = f"tensor * pipeline * data is the fabric's {domains} x {rails} = {domains * rails} GPUs"
+        allowed = f"tensor * pipeline * data is domains * rails = {domains} * {rails} = {domains * rails} GPUs"
         product = f"{p.tensor} * {p.pipeline} * {p.data} = {p.gpus}"
         raise BadInput(f"{field}.data", p.data, f"must be such that {allowed}, not {product}")
     if p.global_batch % (p.data * p.micro_batch):

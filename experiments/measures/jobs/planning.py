@@ -1,7 +1,7 @@
 """Jobs of an experiment on one fabric, planned before anything is built: their GPUs, their start, their schedule."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Final
 
@@ -23,9 +23,9 @@ from railyard.workloads.placement.policy import (
 )
 from railyard.workloads.schedule import Schedule, check_gpus, check_total
 from railyard.workloads.spec import build
-from railyard.workloads.stragglers import Stragglers, factors_of, jitter_factors, with_stragglers
+from railyard.workloads.stragglers import check_computes, factors_of, jitter_factors, uneven
 
-# jobs of the same size would else draw the same GPUs and the same jitter
+# jobs of the same size would else draw the same GPUs, traffic and jitter
 _SEED_STEP: Final = 1_000_003
 
 
@@ -51,16 +51,14 @@ def planned_jobs(spec: ExperimentSpec, fabric: int, plan: Plan) -> PlannedJobs:
     tasks = 0
     placed_jobs: list[PlacedJob] = []
     for number, job, gpus, start_s in zip(numbers, jobs, placed, starts_s, strict=True):
-        schedule = _schedule(job, f"jobs.{number}.workload", gpus, plan, spec.seed)
+        field = f"jobs.{number}"
+        seed = _job_seed(spec.seed, number)
+        schedule = _schedule(job, f"{field}.workload", gpus, plan, seed)
         # each iteration has a gate for each of the GPUs
         tasks += job.iterations * (len(schedule.tasks) + len(gpus))
-        check_total(tasks, plan.spec.gpus, f"jobs.{number}.iterations", job.iterations)
-        placed_job = PlacedJob(job.name, schedule, gpus, job.iterations, start_s, job.compute or 0.0)
-        if job.stragglers is not None:
-            grid = job.grid(plan.spec)
-            seed = spec.seed + _SEED_STEP * number
-            placed_job = _with_stragglers(placed_job, job.stragglers, grid, seed, f"jobs.{number}.stragglers")
-        placed_jobs.append(placed_job)
+        check_total(tasks, plan.spec.gpus, f"{field}.iterations", job.iterations)
+        factors = _compute_factors(job, plan.spec, seed)
+        placed_jobs.append(PlacedJob(job.name, schedule, gpus, job.iterations, start_s, job.compute or 0.0, factors))
     return PlannedJobs(tuple(jobs), tuple(numbers), combined(placed_jobs))
 
 
@@ -82,30 +80,43 @@ def _check_faults(spec: ExperimentSpec, plan: Plan) -> None:
             raise BadInput(f"job_faults.{number}.target", fault.target, problem)
 
 
+def _job_seed(seed: int, number: int) -> int:
+    """Return the seed of a job, by its number in the experiment."""
+    return seed + _SEED_STEP * number
+
+
 def _schedule(job: JobSpec, field: str, gpus: tuple[int, ...], plan: Plan, seed: int) -> Schedule:
     """Return an iteration of a job, built for its own grid, on its GPUs of the fabric."""
     grid = job.grid(plan.spec)
     # the job knows nothing of the rest of the fabric, and not which of its GPUs share NICs
     size = {"domains": grid.domains, "rails": grid.rails, "gpus_per_nic": None, "nics": None, "optical": None}
     own_fabric = plan.spec.model_copy(update=size)
-    built = build(job.workload, own_fabric, plan.rail_bps, plan.hb_bps, field, seed)
-    return relabelled(built.schedule, gpus, plan.spec.gpus, plan.spec.rails)
+    # a workload that only sends may have stragglers where its job computes before it
+    even_workload = job.workload.model_copy(update={"stragglers": None})
+    schedule = build(even_workload, own_fabric, plan.rail_bps, plan.hb_bps, field, seed).schedule
+    stragglers = job.workload.stragglers
+    if stragglers is not None:
+        stragglers_field = f"{field}.stragglers"
+        if not job.compute:
+            hint = "give the job `compute`, or a workload that computes"
+            check_computes(schedule, stragglers, stragglers_field, hint)
+        schedule = uneven(schedule, stragglers, stragglers_field, seed)
+    return relabelled(schedule, gpus, plan.spec.gpus, plan.spec.rails)
 
 
-def _with_stragglers(placed: PlacedJob, stragglers: Stragglers, grid: JobGrid, seed: int, field: str) -> PlacedJob:
-    """Return a job whose GPUs compute more slowly, or not always for the same time. BadInput if it never computes."""
-    factors = factors_of(stragglers.slow, grid.domains, grid.rails, field)
-    if not placed.compute_s and not placed.schedule.columns.is_compute.any():
-        needed = "has no effect: give the job `compute`, or a workload that computes"
-        raise BadInput(field, stragglers.model_dump(exclude_defaults=True), needed)
-    factors_on_fabric = [1.0] * placed.schedule.gpus
-    for gpu, factor in zip(placed.gpus, factors, strict=True):
-        factors_on_fabric[gpu] = factor
-    schedule = with_stragglers(placed.schedule, factors_on_fabric, stragglers.jitter, seed)
+def _compute_factors(job: JobSpec, fabric: FabricSpec, seed: int) -> tuple[float, ...]:
+    """Return times as long that the GPU of each rank computes before its workload; empty if all are alike.
+
+    The names of its stragglers have been checked.
+    """
+    stragglers = job.workload.stragglers
+    if stragglers is None:
+        return ()
+    grid = job.grid(fabric)
+    factors = factors_of(stragglers.slow, grid.domains, grid.rails, "stragglers")
     # by draws other than those of the schedule
     drawn = jitter_factors(len(factors), stragglers.jitter, seed + 1)
-    compute_factors = tuple((drawn * factors).tolist())
-    return replace(placed, schedule=schedule, compute_factors=compute_factors)
+    return tuple((drawn * factors).tolist())
 
 
 def _placed(jobs: Sequence[JobSpec], numbers: Sequence[int], fabric: FabricSpec, seed: int) -> list[tuple[int, ...]]:
@@ -120,7 +131,7 @@ def _placed(jobs: Sequence[JobSpec], numbers: Sequence[int], fabric: FabricSpec,
             owners |= dict.fromkeys(gpus_of[job.name], job.name)
     for number, job in zip(numbers, jobs, strict=True):
         if not job.is_explicit:
-            gpus_of[job.name] = _chosen_gpus(job, f"jobs.{number}", fabric, owners, seed + _SEED_STEP * number)
+            gpus_of[job.name] = _chosen_gpus(job, f"jobs.{number}", fabric, owners, _job_seed(seed, number))
             owners |= dict.fromkeys(gpus_of[job.name], job.name)
     return [gpus_of[job.name] for job in jobs]
 

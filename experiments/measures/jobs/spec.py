@@ -15,7 +15,6 @@ from railyard.topologies.spec import FabricSpec
 from railyard.workloads.arrivals.definition import MAX_START_S, ArrivalProcess, checked_starts, parse_arrivals
 from railyard.workloads.placement.policy import PLACEMENT_POLICIES, JobGrid
 from railyard.workloads.spec import WORKLOADS, WorkloadSpec
-from railyard.workloads.stragglers import Stragglers
 
 MAX_JOBS: Final = 20
 MAX_COMPUTE_S: Final = 600.0
@@ -36,7 +35,7 @@ class JobSpec(OnFabrics):
 
     `placement`: the policy that chooses its GPUs, or its GPUs themselves: a `rectangle`, or `gpus` in the order of its
     ranks. `start`: after which it begins; left out, at once. `compute`: for which each GPU computes at the beginning of
-    each iteration, before what the workload itself has. `stragglers`: GPUs of its own grid that compute slowly.
+    each iteration, before what the workload itself has: `stragglers` of the workload are slow there too.
     """
 
     name: PlainName
@@ -49,7 +48,6 @@ class JobSpec(OnFabrics):
     iterations: Annotated[int, Field(ge=1, le=1000)] = 3
     start: Annotated[Time, time_between(0.001, MAX_START_S)] | None = None
     compute: Annotated[Time, time_between(0.001, MAX_COMPUTE_S)] | None = None
-    stragglers: Stragglers | None = None
 
     @field_validator("rectangle")
     @classmethod

@@ -148,7 +148,7 @@ def _after_s(way: Way, schedule: Schedule, rates: Rates, fabric: FabricSpec) -> 
     """
     iteration = schedule.iteration
     thinned = (fabric.oversubscription or 1) > 1
-    if iteration is None or (thinned and way in ("direct", "any-gpu")):
+    if iteration is None or schedule.is_uneven or (thinned and way in ("direct", "any-gpu")):
         return None
     if way != "any-gpu":
         return predict_iteration(iteration, rates, fabric)

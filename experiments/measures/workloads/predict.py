@@ -19,7 +19,8 @@ from railyard.results import format as fmt
 from railyard.results.analysis.aggregate import Spread
 from railyard.results.plots import style, sweep
 from railyard.results.theory.ecmp import has_choice
-from railyard.results.theory.predict import PathSeconds, equation, full_step_s, hash_choices, latency, predict_schedule
+from railyard.results.theory.path_seconds import PathSeconds
+from railyard.results.theory.predict import equation, full_step_s, hash_choices, latency, predict_schedule
 from railyard.results.theory.stated import stated
 from railyard.results.views.computing import computing_lines
 from railyard.topologies.prediction import WHOLE, NotCompared, StatedTime
@@ -90,7 +91,7 @@ def _equations(
         if schedule.iteration.bubble_has_collectives and schedule.iteration.stages > 1:
             whole = "Eq. 6, all-to-alls in the bubble too"
         return {WHOLE: whole, **equations}
-    if is_whole_stated and len(equations) > 1:
+    if is_whole_stated and (len(equations) > 1 or schedule.is_uneven):
         return {WHOLE: "", **equations}
     return equations
 

@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 
 from railyard.results.theory.ecmp import has_choice
 from railyard.results.theory.formula_text import formula_texts
+from railyard.results.theory.path_seconds import PathSeconds
 from railyard.results.theory.predict import (
-    PathSeconds,
     explained_ratios,
     idle_credit,
     latency,

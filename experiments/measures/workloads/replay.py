@@ -28,8 +28,8 @@ from railyard.results.runs.records import (
     Run,
 )
 from railyard.results.theory.ecmp import imbalance, uplink_imbalance
+from railyard.results.theory.path_seconds import PathSeconds
 from railyard.results.theory.predict import (
-    PathSeconds,
     phase_times,
     predict_schedule,
     project_to_full_size,
@@ -248,8 +248,8 @@ def _times(workload: Workload, done: Replay) -> dict[str, float]:
     schedule = workload.schedule
     if len(done.delivered) != len(schedule.transfers):
         return {}
-    # Eq. 6 counts computing; a prediction of plain traffic counts bytes alone
-    has_computing = workload.iteration or schedule.iteration is not None
+    # Eq. 6 and the simulation of stragglers count computing; a prediction of plain traffic counts bytes alone
+    has_computing = workload.iteration or schedule.iteration is not None or schedule.is_uneven
     whole_s = done.seconds if has_computing else done.transfer_seconds
     times = {WHOLE: whole_s}
     if workload.iteration or len(schedule.phases) > 1:

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from railyard.core.errors import BadInput
+from railyard.topologies.spec import FabricSpec
 from railyard.workloads.schedule import Phase, Program, Schedule
-from railyard.workloads.stragglers import factors_of, with_stragglers
+from railyard.workloads.spec import build, parse_workload
+from railyard.workloads.stragglers import Stragglers, factors_of, uneven, with_stragglers
 
 
 def computing(count: int = 1) -> Schedule:
@@ -20,10 +22,10 @@ def computing(count: int = 1) -> Schedule:
 
 
 def test_slow_gpu_computes_longer() -> None:
-    factors = factors_of({"d1g0": 1.5}, 2, 2, "stragglers")
-    slow = with_stragglers(computing(), factors, 0.0, seed=0)
+    slow = uneven(computing(), Stragglers(slow={"d1g0": 1.5}), "stragglers", seed=0)
     assert slow.columns.seconds.tolist() == [1, 1, 1.5, 1, 0]
     assert slow.matrix == computing().matrix
+    assert slow.is_uneven
 
 
 def test_jitter_has_its_spread_and_no_mean() -> None:
@@ -42,3 +44,41 @@ def test_seed_decides_jitter() -> None:
 def test_gpu_that_the_job_has_not_is_refused() -> None:
     with pytest.raises(BadInput, match="slow: 'd2g0' is not known: did you mean 'd1g0'"):
         factors_of({"d2g0": 2}, 2, 2, "stragglers")
+
+
+def built(**keys: object) -> Schedule:
+    data = {"kind": "gpt", "duration": "1s", "compute": 0.5, "layers_per_stage": 1, **keys}
+    return build(parse_workload(data), FabricSpec(kind="rail-only"), 100_000_000, 1_200_000_000, seed=5).schedule
+
+
+def test_workload_of_any_measure_has_its_stragglers() -> None:
+    even = built().columns
+    slow = built(stragglers={"slow": {"d2g1": 3.0}}).columns
+    is_slow = even.src == 9
+    assert (slow.seconds[is_slow] == 3 * even.seconds[is_slow]).all()
+    assert (slow.seconds[~is_slow] == even.seconds[~is_slow]).all()
+    assert even.seconds[is_slow].sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"slow": {"d4g0": 2.0}}, r"^workload\.stragglers\.slow: 'd4g0' is not known"),
+        ({"slow": {"d0g0": 0.0}}, r"^workload\.stragglers\.slow\.d0g0: 0\.0 must be 0\.1 or more"),
+        ({"jitter": 2.0}, r"^workload\.stragglers\.jitter: 2\.0 must be 1"),
+    ],
+)
+def test_wrong_stragglers_of_a_workload_are_refused(data: dict[str, object], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        built(stragglers=data)
+
+
+def test_stragglers_of_a_workload_that_only_sends_are_refused() -> None:
+    data = {"kind": "collective", "collective": "all-gather", "stragglers": {"jitter": 0.1}}
+    with pytest.raises(BadInput, match=r"^workload\.stragglers: .* has no effect"):
+        build(parse_workload(data), FabricSpec(kind="rail-only"), 100_000_000, 1_200_000_000)
+
+
+def test_workloads_of_multi_rail_nodes_have_no_stragglers() -> None:
+    with pytest.raises(BadInput, match=r"^workload\.stragglers: .* is for fabrics of GPUs"):
+        parse_workload({"kind": "ddp", "stragglers": {"jitter": 0.1}})

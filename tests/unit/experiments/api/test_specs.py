@@ -75,7 +75,8 @@ def test_constructor_takes_the_keys_of_the_yaml() -> None:
     workload = ry.AllToAll(bytes="8MB", algorithm="direct")
     expected = {"kind": "collective", "collective": "all-to-all", "bytes": 8_000_000, "algorithm": "direct"}
     assert expected.items() <= dict(workload).items()
-    assert list(signature(ry.AllToAll).parameters) == ["name", "bytes", "duration", "algorithm", "gpus", "in_flight"]
+    keys = ["name", "stragglers", "bytes", "duration", "algorithm", "gpus", "in_flight"]
+    assert list(signature(ry.AllToAll).parameters) == keys
 
 
 def test_type_checkers_know_every_workload() -> None:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railyard.results.theory.path_seconds import PathSeconds
 from railyard.results.theory.predict import (
-    PathSeconds,
     explained_ratios,
     full_step_s,
     idle_credit,

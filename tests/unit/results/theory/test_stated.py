@@ -1,5 +1,6 @@
 """Predictions that definitions state themselves, and times that are not compared with any."""
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 from railyard.core import plugins
 from railyard.results.theory.bottleneck import bottleneck_s
 from railyard.results.theory.predict import BOTTLENECK, equation, explained_ratios, hash_choices, predict_schedule
-from railyard.results.theory.stated import COMPUTES, HASHED, SEVERAL_STEPS, stated
+from railyard.results.theory.stated import COMPUTES, HASHED, SEVERAL_STEPS, SIMULATED, UNEVEN, stated
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, ForwardingPolicy, Share, Shares, path_of
 from railyard.topologies.forwarding import Path as FabricPath
@@ -21,6 +22,7 @@ from railyard.workloads.collectives.algorithm import Sizes
 from railyard.workloads.jobs.transfers import transfers_schedule
 from railyard.workloads.schedule import Iteration, Phase, Program, Rates, Schedule
 from railyard.workloads.spec import WORKLOADS, build, parse_workload
+from railyard.workloads.stragglers import Stragglers, uneven
 
 RATES = Rates(hb=100.0, rail=1.0)
 EXAMPLE = Path(__file__).parents[4] / "docs/examples/ring_attention.py"
@@ -168,3 +170,21 @@ def test_a_whole_of_several_steps_has_no_formula() -> None:
     schedule = program.schedule("s")
     assert stated(schedule, RATES, fabric) == {WHOLE: NotCompared(SEVERAL_STEPS)}
     assert predict_schedule(schedule, RATES, fabric) == {"first": 10.0, "second": 20.0}
+
+
+@pytest.mark.parametrize(("kind", "dst", "most"), [("rail-only", 2, 1.0), ("rail-optimized", 3, math.inf)])
+def test_uneven_computing_is_predicted_by_simulation(kind: str, dst: int, most: float) -> None:
+    """d0g0 computes for 2 s, twice as long as planned, and then sends for 10 s; a hash may choose a busier spine."""
+    fabric = FabricSpec(kind=kind, domains=2, rails=2)
+    program = Program(2, 2)
+    number = program.phase(Phase("mine", "own", "", 2, 2, 1))
+    program.compute(0, 1.0, number)
+    program.send(0, dst, 10, number, program.last(0))
+    slow = uneven(program.schedule("s"), Stragglers(slow={"d0g0": 2.0}), "stragglers", 0)
+    predictions = stated(slow, RATES, fabric)
+    assert predictions["mine"] == NotCompared(UNEVEN)
+    whole = predictions[WHOLE]
+    assert isinstance(whole, StatedTime)
+    assert (whole.equation, whole.is_exact) == (SIMULATED, most == 1)
+    assert predict_schedule(slow, RATES, fabric) == {WHOLE: pytest.approx(12.0)}
+    assert explained_ratios(slow, RATES, fabric)[WHOLE] == (1.0, most)

@@ -242,6 +242,7 @@ HYBRID: Final = yaml_of("nemotron3-super")
 WINDOWED: Final = yaml_of("gpt-oss-120b")
 H100: Final[Plain] = PLATFORMS["h100"].model_dump()
 
+SLOW: Final[Plain] = {"slow": {"d0g0": 4.0}}
 GPT_SPEC: Final[Plain] = {"kind": "gpt", "bytes": "1MB"}
 EXPERTS: Final[Plain] = {"tensor": 1, "pipeline": 1, "data": 16, "micro_batch": 1, "global_batch": 64, "expert": 4}
 DEEPSEEK_SPEC: Final[Plain] = {"kind": "moe", "model": "deepseek-v3", "bytes": "1MB", "real": {**EXPERTS, "expert": 16}}
@@ -285,6 +286,7 @@ ROWS: Final = (
     # the same D stands for more layers, so what goes from stage to stage is less beside it
     Row(GptSpec, "layers_per_stage", 20, "less", predicted_s, GPT_SPEC),
     Row(GptSpec, "pairs_per_pass", 2, "more", predicted_s, GPT_SPEC),
+    Row(GptSpec, "stragglers", SLOW, "more", predicted_s, GPT_SPEC),
     Row(MoeSpec, "bytes", "2MB", "more", predicted_s, MOE_SPEC),
     Row(MoeSpec, "duration", "4s", "more", predicted_s, wished(MOE_SPEC)),
     Row(MoeSpec, "efficiency", 0.9, "less", predicted_s, MOE_SPEC),
@@ -304,6 +306,7 @@ ROWS: Final = (
     Row(MoeSpec, "parallelism", EXPERTS, "differs", predicted_s, MOE_SPEC),
     Row(MoeSpec, "real", {**EXPERTS, "micro_batch": 4}, "differs", published_s, MOE_SPEC),
     Row(MoeSpec, "sequence", 8192, "more", published_s, DEEPSEEK_SPEC),
+    Row(MoeSpec, "stragglers", SLOW, "more", predicted_s, MOE_SPEC),
     Row(TransfersSpec, "bytes", "2MB", "more", predicted_s, TRANSFERS),
     Row(TransfersSpec, "duration", "4s", "more", predicted_s, wished(TRANSFERS)),
     Row(TransfersSpec, "domains", [1], "differs", tasks, TRANSFERS),
@@ -312,16 +315,19 @@ ROWS: Final = (
     Row(TransfersSpec, "pairs", [["d0g1", "d2g2"]], "differs", tasks, PAIRED),
     Row(TransfersSpec, "stripes", 4, "differs", tasks, TRANSFERS),
     Row(TransfersSpec, "rounds", 3, "more", predicted_s, TRANSFERS),
+    Row(TransfersSpec, "stragglers", SLOW, "refused", tasks, TRANSFERS),
     Row(DataParallelSpec, "bytes", "2MB", "more", predicted_s, BUCKETS),
     Row(DataParallelSpec, "duration", "4s", "more", predicted_s, wished(BUCKETS)),
     Row(DataParallelSpec, "model", "alexnet", "differs", predicted_s, BUCKETS),
     Row(DataParallelSpec, "bucket", "1GB", "less", phases, BUCKETS),
+    Row(DataParallelSpec, "stragglers", SLOW, "refused", tasks, BUCKETS),
     Row(CollectiveSpec, "bytes", "2MB", "more", predicted_s, GATHER),
     Row(CollectiveSpec, "duration", "4s", "more", predicted_s, wished(GATHER)),
     Row(CollectiveSpec, "collective", "all-reduce", "more", predicted_s, GATHER),
     Row(CollectiveSpec, "algorithm", "direct", "less", predicted_s, EXCHANGE),
     Row(CollectiveSpec, "in_flight", 1, "differs", tasks, EXCHANGE),
     Row(CollectiveSpec, "gpus", ["d0g0", "d1g0"], "differs", tasks, GATHER),
+    Row(CollectiveSpec, "stragglers", SLOW, "refused", tasks, GATHER),
     Row(TraceSpec, "path", str(TRACES / "pipeline"), "differs", tasks, TRACE),
     Row(TraceSpec, "format", "chakra", "refused", tasks, TRACE),
     Row(TraceSpec, "groups", {"0": [0, 2]}, "refused", grouped, {**TRACE, "groups": GROUPS}),
@@ -330,6 +336,7 @@ ROWS: Final = (
     Row(TraceSpec, "duration", "4s", "more", predicted_s, wished(TRACE)),
     Row(TraceSpec, "compute", 0.5, "less", predicted_s, TRACE),
     Row(TraceSpec, "efficiency", 1.0, "less", predicted_s, TRACE),
+    Row(TraceSpec, "stragglers", SLOW, "more", predicted_s, TRACE),
     Row(FabricSpec, "kind", "rail-optimized", "less", exchange_s, RAIL_ONLY),
     Row(FabricSpec, "domains", 8, "more", exchange_s, RAIL_ONLY),
     Row(FabricSpec, "rails", 8, "more", exchange_s, RAIL_ONLY),

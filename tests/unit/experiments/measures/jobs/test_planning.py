@@ -8,6 +8,7 @@ from railyard.core.errors import BadInput
 from railyard.experiments.measures.jobs.planning import PlannedJobs, planned_jobs
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.experiments.spec.parsing import parse
+from tests.unit.traces import TRACES
 
 FABRIC = {"kind": "rail-only", "domains": 4, "rails": 4}
 RING = {"kind": "collective", "collective": "all-reduce", "algorithm": "ring", "bytes": "100KB"}
@@ -78,7 +79,8 @@ def test_jobs_without_a_place_are_refused(jobs: list[dict[str, Any]], field: str
 
 
 @pytest.mark.parametrize(
-    ("arrivals", "field"), [({"kind": "poisson", "rate": 1e-9}, "arrivals"), ({"kind": "poisson"}, "arrivals.rate")]
+    ("arrivals", "field"),
+    [({"kind": "poisson", "rate": 1e-9}, "arrivals.rate"), ({"kind": "trace", "times": [0, 700]}, "arrivals.factor")],
 )
 def test_arrivals_without_end_are_refused(arrivals: dict[str, Any], field: str) -> None:
     with pytest.raises(BadInput) as refused:
@@ -95,34 +97,60 @@ def test_arrivals_need_jobs() -> None:
 
 def test_stragglers_are_gpus_of_the_grid_of_their_job() -> None:
     gpt = {"kind": "gpt", "duration": "1s", "compute": 0.5, "layers_per_stage": 1}
-    keys: dict[str, Any] = {"rectangle": {"domains": [2, 3], "rails": [0, 1, 2, 3]}, "workload": gpt}
+    rectangle = {"domains": [2, 3], "rails": [0, 1, 2, 3]}
     plain, slow = (
-        planned({"name": "a", **keys, "stragglers": stragglers}).combined.jobs[0].schedule.columns
-        for stragglers in ({"jitter": 0.0}, {"slow": {"d0g1": 3.0}})
+        planned({"name": "a", "rectangle": rectangle, "workload": workload}).combined.jobs[0].schedule.columns
+        for workload in (gpt, {**gpt, "stragglers": {"slow": {"d0g1": 3.0}}})
     )
     is_slow = plain.src == 9
     assert (slow.seconds[is_slow] == 3 * plain.seconds[is_slow]).all()
     assert (slow.seconds[~is_slow] == plain.seconds[~is_slow]).all()
     assert plain.seconds[is_slow].sum() > 0
-    with pytest.raises(BadInput, match=r"^jobs\.0\.stragglers\.slow: 'd2g1'"):
-        planned({"name": "a", **keys, "stragglers": {"slow": {"d2g1": 3.0}}})
+    unknown = {**gpt, "stragglers": {"slow": {"d2g1": 3.0}}}
+    with pytest.raises(BadInput, match=r"^jobs\.0\.workload\.stragglers\.slow: 'd2g1'"):
+        planned({"name": "a", "rectangle": rectangle, "workload": unknown})
 
 
 def test_stragglers_compute_longer_before_their_workload_too() -> None:
     keys: dict[str, Any] = {"compute": "100ms", "iterations": 2, **SQUARE}
-    slow = {"slow": {"d0g1": 3.0}}
-    jobs = planned(job("a", stragglers=slow, **keys), job("b", start="1s", **keys)).combined
+    slow_ring = {**RING, "stragglers": {"slow": {"d0g1": 3.0}}}
+    jobs = planned({"name": "a", "workload": slow_ring, **keys}, job("b", start="1s", **keys)).combined
     seconds = jobs.schedule.columns.seconds[jobs.is_gate]
     first = [0.1, 0.3, 0.1, 0.1]
     assert seconds.tolist() == pytest.approx([*first, *first, *[1.1] * 4, *[0.1] * 4])
 
 
 def test_jobs_have_different_jitter() -> None:
-    keys: dict[str, Any] = {"compute": "100ms", "iterations": 1, "stragglers": {"jitter": 0.1}, **SQUARE}
-    jobs = planned(job("a", **keys), job("b", **keys)).combined
+    varying_ring = {**RING, "stragglers": {"jitter": 0.1}}
+    keys: dict[str, Any] = {"workload": varying_ring, "compute": "100ms", "iterations": 1, **SQUARE}
+    jobs = planned({"name": "a", **keys}, {"name": "b", **keys}).combined
     assert len(set(jobs.schedule.columns.seconds[jobs.is_gate].tolist())) == 8
 
 
+def test_random_workloads_of_jobs_differ() -> None:
+    """Each GPU sends to another rank of the next domain, drawn by the seed of its job."""
+    shuffled = {"kind": "transfers", "to": "shuffled", "bytes": "100KB"}
+    rails = [0, 1, 2, 3]
+    first, second = planned(
+        {"name": "a", "workload": shuffled, "rectangle": {"domains": [0, 1], "rails": rails}},
+        {"name": "b", "workload": shuffled, "rectangle": {"domains": [2, 3], "rails": rails}},
+    ).combined.jobs
+    pairs_of_second = {(src - 8, dst - 8) for src, dst in second.schedule.matrix}
+    assert set(first.schedule.matrix) != pairs_of_second
+
+
 def test_stragglers_of_a_job_that_only_sends_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"^jobs\.0\.stragglers: .* has no effect: give the job `compute`"):
-        planned(job("a", stragglers={"jitter": 0.1}, **SQUARE))
+    varying_ring = {**RING, "stragglers": {"jitter": 0.1}}
+    with pytest.raises(BadInput, match=r"^jobs\.0\.workload\.stragglers: .* has no effect: give"):
+        planned({"name": "a", "workload": varying_ring, **SQUARE})
+
+
+def test_recorded_trace_is_the_workload_of_a_job() -> None:
+    """Each of its four ranks sends to the next, on the GPUs of the job."""
+    trace = {"kind": "trace", "path": str(TRACES / "ring"), "duration": "1s"}
+    job_with_trace = {"name": "recorded", "workload": trace, **SQUARE}
+    recorded, _ = planned(job_with_trace, job("beside", placement="spread", **SQUARE)).combined.jobs
+    following = (*recorded.gpus[1:], recorded.gpus[0])
+    assert set(recorded.schedule.matrix) == set(zip(recorded.gpus, following, strict=True))
+    with pytest.raises(BadInput, match=r"^jobs\.0\.workload\.path: .* has 4 ranks"):
+        planned({**job_with_trace, "domains": 1})

@@ -1,6 +1,7 @@
 """Records of a replay: times beside predictions, flows, and bytes counted three ways."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from railyard.experiments.measures.workloads.replay import run_workload
 from railyard.experiments.measures.workloads.turn import Turn, Workload
 from railyard.experiments.run.machines import Machines
 from railyard.results.analysis.fidelity import judge
-from railyard.results.runs.records import Run
+from railyard.results.runs.records import Measurement, Run
 from railyard.results.theory.predict import predict_schedule
+from railyard.results.theory.stated import SIMULATED
 from railyard.topologies.plan import Plan
 from railyard.workloads.matrix.waiting import waiting_transfers
 from railyard.workloads.replay.run import Replay
@@ -101,6 +103,21 @@ def test_an_iteration_has_a_time_and_each_of_its_phases_too(no_fabric: dict[str,
     assert projected >= {"", "tp-all-gather"}
 
 
+def test_whole_of_a_workload_with_stragglers_is_predicted(no_fabric: dict[str, Any]) -> None:
+    plan = plan_of()
+
+    def times_of(data: dict[str, Any]) -> list[Measurement]:
+        run = run_once(plan, workload_on(plan, data), no_fabric)
+        return [row for row in run.measurements if row.metric in ("iteration_time", "completion_time")]
+
+    even, *_ = times_of(GPT)
+    slow, *phases = times_of({**GPT, "stragglers": {"slow": {"d0g1": 2.0}}})
+    assert (slow.predicted or 0.0) > (even.predicted or 0.0)
+    assert slow.formula.startswith(SIMULATED)
+    assert not slow.not_compared
+    assert all(row.predicted is None and row.not_compared for row in phases)
+
+
 def test_transfer_rounds_have_a_time_each_and_their_sum(no_fabric: dict[str, Any]) -> None:
     plan = plan_of()
     data = {"kind": "transfers", "duration": "1s", "rounds": 3, "stripes": 2}
@@ -112,9 +129,11 @@ def test_transfer_rounds_have_a_time_each_and_their_sum(no_fabric: dict[str, Any
     assert rows["receipt"].predicted is None
 
 
-@pytest.mark.parametrize(("is_iteration", "seconds"), [(False, 3.9), (True, 4.0)])
-def test_only_an_iteration_counts_computing_at_its_ends(
-    is_iteration: bool, seconds: float, no_fabric: dict[str, Any]
+@pytest.mark.parametrize(
+    ("is_iteration", "is_uneven", "seconds"), [(False, False, 3.9), (True, False, 4.0), (False, True, 4.0)]
+)
+def test_iterations_and_stragglers_count_computing_at_their_ends(
+    is_iteration: bool, is_uneven: bool, seconds: float, no_fabric: dict[str, Any]
 ) -> None:
     plan = plan_of()
     program = Program(plan.spec.domains, plan.spec.rails)
@@ -122,7 +141,7 @@ def test_only_an_iteration_counts_computing_at_its_ends(
     for _ in range(100):  # tasks of 1 ms each in the stand-in, before the first send
         program.compute(0, 0.001, phase)
     program.send(0, plan.spec.rails, 1_000_000, phase, program.last(0))
-    schedule = program.schedule("mine")
+    schedule = replace(program.schedule("mine"), is_uneven=is_uneven)
     scale = build(parse_workload(ALL_TO_ALL), plan.spec, plan.rail_bps, plan.hb_bps).scale
     run = run_once(plan, Workload("mine", schedule, scale, is_iteration), no_fabric)
     (row,) = (m for m in run.measurements if m.phase == "" and m.metric in ("iteration_time", "completion_time"))

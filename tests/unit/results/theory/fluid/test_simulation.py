@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from railyard.results.theory.fluid.routes import Port
 from railyard.results.theory.fluid.simulation import Conditions, FluidRun, RateChange, simulate
-from railyard.results.theory.predict import PathSeconds, predict_phase
+from railyard.results.theory.path_seconds import PathSeconds
+from railyard.results.theory.predict import predict_phase
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import collective_schedule
 from railyard.workloads.schedule import Phase, Program, Rates, Schedule
