@@ -7,7 +7,7 @@ from railyard.core.records import IntervalId
 from railyard.experiments.measures.jobs.links import direction, port_name
 from railyard.experiments.measures.jobs.records import JobBurst, JobShift
 from railyard.results.theory.fluid.routes import Port
-from railyard.results.theory.fluid.shift import Interleaving, shared_ports
+from railyard.results.theory.fluid.shift import Interleaving
 from railyard.results.theory.fluid.usage import Intervals, PortUse
 from railyard.workloads.combined import CombinedSchedule
 
@@ -17,7 +17,7 @@ MIN_GAP_S = 0.02
 
 def busiest_shared_port(interleaving: Interleaving) -> Port | None:
     """Return the port over which several jobs send most; None if jobs share none."""
-    return next(iter(shared_ports(interleaving.before)), None)
+    return next(iter(interleaving.before.shared_ports), None)
 
 
 def job_shifts(interval: IntervalId, interleaving: Interleaving) -> Iterator[JobShift]:

@@ -1,24 +1,19 @@
 """Slow GPUs and links that a detector names, over seeded cases in the fluid simulation, with precision and recall."""
 
-import csv
-from functools import cache
 from typing import Final, NamedTuple
 
 import matplotlib.figure
-import numpy as np
 
-from railyard.core.installation import data_file
 from railyard.failure.diagnosis.cases import Case, Score, score
 from railyard.failure.diagnosis.definition import DETECTORS, Diagnosis, Part
 from railyard.results.plots.style import SERIES, quiet
 from railyard.results.published.catalogue import Cell, Claim, Figure
 from railyard.results.theory.fluid.fail_slow import DEFAULT_JOB, SimulatedJob
-from railyard.results.theory.fluid.routes import Amounts
+from railyard.results.theory.fluid.noise import measured_noise
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.spec import build
 
-NOISE: Final = data_file("results/theory/fluid/iteration_noise.csv")
 DETECTOR: Final = "greyhound"
 PARTS: Final[tuple[Part, ...]] = ("gpu", "rail", "hb")
 CASES: Final = 100
@@ -38,13 +33,6 @@ class Result(NamedTuple):
     diagnosis: Diagnosis
 
 
-@cache
-def noise() -> Amounts:
-    """Return by how much measured iterations of a healthy job took longer than their median, as a part of it."""
-    lines = [line for line in NOISE.read_text().splitlines() if not line.startswith("#")]
-    return np.array([float(row["deviation"]) for row in csv.DictReader(lines)])
-
-
 def simulated(count: int, is_quiet: bool) -> list[Result]:
     """Return cases of `count` seeds with their results: GPUs, rail links and HB links in turn; or quiet jobs."""
     plan = make_plan(FABRIC, RAIL_BPS)
@@ -56,7 +44,7 @@ def simulated(count: int, is_quiet: bool) -> list[Result]:
         if not is_quiet:
             part = PARTS[seed % len(PARTS)]
         case = job.felt_case(part, ITERATIONS, (seed,))
-        diagnosis = job.diagnosis(case, DETECTORS[DETECTOR], ITERATIONS, noise(), seed)
+        diagnosis = job.diagnosis(case, DETECTORS[DETECTOR], ITERATIONS, measured_noise(), seed)
         results.append(Result(case, job.slowdown(case.culprit), diagnosis))
     return results
 

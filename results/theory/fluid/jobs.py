@@ -1,17 +1,15 @@
 """Predicted iteration times of several jobs on one fabric: each alone on its GPUs, and all together.
 
-A slow-down is the mean iteration of a job together with the others over its mean iteration alone. Where phases of jobs
-drift against each other, it depends on noise: it is then a mean and an interval over simulations with seeded jitter.
+A slow-down is the mean iteration of a job together with the others over its mean iteration alone.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
-from typing import Final, NamedTuple
 
-import numpy as np
-
+from railyard.results.theory.fluid.noise import with_factors
+from railyard.results.theory.fluid.routes import Amounts, Port
 from railyard.results.theory.fluid.simulation import Conditions, FluidRun, simulate
 from railyard.results.theory.fluid.usage import PortUse, port_uses
 from railyard.topologies.spec import FabricSpec
@@ -57,28 +55,16 @@ class JobsPrediction:
         """The use of each port by each job while all run."""
         return port_uses(self.together, self.combined.job_of_task)
 
-
-class Jitter(NamedTuple):
-    """Random variation of computing times. `share`: the standard deviation, as a share of a computing time."""
-
-    share: float
-    seed: int
-
-    def applied(self, combined: CombinedSchedule) -> CombinedSchedule:
-        """Return the same jobs with computing times that vary; their start times stay."""
-        columns = combined.schedule.columns
-        varying_s = columns.seconds.copy()
-        for number, job in enumerate(combined.jobs):
-            # a gate also has the time until the start, which does not vary
-            is_gate = combined.is_gate & (combined.job_of_task == number)
-            varying_s[is_gate] = job.compute_seconds(columns.src[is_gate])
-        drawn = self.share * np.random.default_rng(self.seed).standard_normal(len(columns))
-        # no computing takes less than no time
-        tasks = replace(columns, seconds=columns.seconds + np.maximum(-1.0, drawn) * varying_s)
-        return replace(combined, schedule=replace(combined.schedule, tasks=tasks))
-
-
-NO_JITTER: Final = Jitter(0.0, 0)
+    @cached_property
+    def shared_ports(self) -> list[Port]:
+        """The ports over which several jobs send, busiest first."""
+        sent: dict[Port, float] = {}
+        users: dict[Port, int] = {}
+        for use in self.uses:
+            sent[use.port] = sent.get(use.port, 0.0) + use.bytes
+            users[use.port] = users.get(use.port, 0) + 1
+        shared = [port for port, count in users.items() if count > 1]
+        return sorted(shared, key=lambda port: -sent[port])
 
 
 def predict_jobs(
@@ -86,51 +72,24 @@ def predict_jobs(
     rates: Rates,
     fabric: FabricSpec,
     conditions: Conditions | None = None,
-    jitter: Jitter = NO_JITTER,
+    factors: Sequence[Amounts] = (),
 ) -> JobsPrediction:
-    """Simulate each job alone, then all together. `rates`, `conditions`: as of `simulate`."""
-    alone: list[FluidRun] = []
-    for number in range(len(combined.jobs)):
-        # alone, its computing varies as much, by other draws
-        lone_job = jitter.applied(combined.alone(number))
-        alone.append(simulate(lone_job.schedule, rates, fabric, conditions))
-    together = simulate(jitter.applied(combined).schedule, rates, fabric, conditions)
-    return JobsPrediction(combined, tuple(alone), together)
+    """Simulate each job alone, then all together.
 
-
-class SlowDown(NamedTuple):
-    """Slow-down of a job over simulations with jitter: the mean, and the 5th and 95th percentile."""
-
-    job: str
-    mean: float
-    least: float
-    most: float
-
-
-def slow_downs_with_jitter(
-    combined: CombinedSchedule,
-    rates: Rates,
-    fabric: FabricSpec,
-    jitter: float,
-    seeds: Sequence[int],
-    conditions: Conditions | None = None,
-) -> tuple[SlowDown, ...]:
-    """Return the slow-down of each job over simulations, one for each seed, whose computing times vary.
-
-    `jitter`: standard deviation of a computing time, as a share of it. Where flows are hashed (a seed in `conditions`),
-    each simulation has a hash of its own.
+    `rates`, `conditions`: as of `simulate`. `factors`: how many times as long each iteration of each job computes, both
+    alone and together, so that a slow-down has only what the other jobs do; none: as long as stated.
     """
     conditions = conditions or Conditions()
-    drawn: list[list[float]] = []
-    for seed in seeds:
-        of_seed = conditions
+    alone: list[FluidRun] = []
+    for number in range(len(combined.jobs)):
+        lone_job = combined.alone(number)
+        if factors:
+            lone_job = with_factors(lone_job, [factors[number]])
+        of_job = conditions
         if conditions.hash_seed is not None:
-            of_seed = replace(conditions, hash_seed=conditions.hash_seed + seed)
-        prediction = predict_jobs(combined, rates, fabric, of_seed, Jitter(jitter, seed))
-        drawn.append([times.slow_down for times in prediction.times])
-    least, most = np.percentile(drawn, (5, 95), axis=0)
-    means = np.mean(drawn, axis=0)
-    slow_downs: list[SlowDown] = []
-    for number, job in enumerate(combined.jobs):
-        slow_downs.append(SlowDown(job.name, float(means[number]), float(least[number]), float(most[number])))
-    return tuple(slow_downs)
+            # alone, a job has connections of its own, which are hashed anew
+            of_job = replace(conditions, hash_seed=conditions.hash_seed + 1 + number)
+        alone.append(simulate(lone_job.schedule, rates, fabric, of_job))
+    varied = with_factors(combined, factors) if factors else combined
+    together = simulate(varied.schedule, rates, fabric, conditions)
+    return JobsPrediction(combined, tuple(alone), together)

@@ -263,3 +263,19 @@ def _walk(graph: FabricGraph, near: str, far: str, rng: np.random.Generator) -> 
         cables[here, there] = 1.0
         here = there
     return cables
+
+
+def is_hashed(routes: Routes, fabric: FabricSpec) -> bool:
+    """Return whether a hash chooses the path, plane or uplink of any flow. `routes`: of flows, with even shares."""
+    # shares of several paths, or of several shortest paths through a graph
+    if ((routes.shares > 0) & (routes.shares < 1)).any():
+        return True
+    planes = len(fabric.definition.carrying(fabric.definition.all_planes))
+    for number in np.unique(routes.crossed[routes.shares > 0]).tolist():
+        port = routes.ports[number]
+        if port.side == "rail" and planes > 1:
+            return True
+        # all uplinks of a switch together, of which the policy assigns none
+        if port.side == "uplink" and not port.far and fabric.spine_count > 1:
+            return True
+    return False

@@ -69,7 +69,7 @@ def best_interleaving(
 ) -> Interleaving:
     """Find the shift of each job after the first that slows the jobs least. `rates`, `conditions`: as of `simulate`."""
     before = predict_jobs(jobs, rates, fabric, conditions)
-    ports = shared_ports(before)
+    ports = before.shared_ports
     nothing = tuple(0.0 for _ in jobs.jobs)
     if not ports:
         return Interleaving(nothing, (1.0, 1.0), before, before)
@@ -127,17 +127,6 @@ def _ranked_shifts(
     scores = scores_of_shifts(placed, demands[number], starts_s[number], capacity)
     step_s = demands[number].period_s / POINTS
     return [place * step_s for place in _by_compatibility(scores)]
-
-
-def shared_ports(prediction: JobsPrediction) -> list[Port]:
-    """Return the ports over which several jobs send, busiest first."""
-    sent: dict[Port, float] = {}
-    users: dict[Port, int] = {}
-    for use in prediction.uses:
-        sent[use.port] = sent.get(use.port, 0.0) + use.bytes
-        users[use.port] = users.get(use.port, 0) + 1
-    shared = [port for port, count in users.items() if count > 1]
-    return sorted(shared, key=lambda port: -sent[port])
 
 
 def demand_of(run: FluidRun, prediction: JobsPrediction, number: int, ports: Sequence[Port]) -> Demand:

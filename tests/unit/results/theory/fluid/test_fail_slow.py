@@ -5,8 +5,9 @@ import pytest
 
 from railyard.failure.diagnosis.cases import Case
 from railyard.failure.diagnosis.definition import DETECTORS, Culprit
-from railyard.results.published.predictions.stragglers import noise, simulated
+from railyard.results.published.predictions.stragglers import simulated
 from railyard.results.theory.fluid.fail_slow import LEAST_SLOWDOWN, SimulatedJob, SlowFabric
+from railyard.results.theory.fluid.noise import measured_noise
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.schedule import Phase, Program
@@ -58,7 +59,7 @@ def test_job_without_noise_gets_the_right_name() -> None:
 
 
 def test_first_seeded_cases_are_named_with_measured_noise() -> None:
-    assert noise().std() > 0
+    assert measured_noise().std() > 0
     for case, slowdown, diagnosis in simulated(3, is_quiet=False):
         assert case.culprit is not None
         assert slowdown >= LEAST_SLOWDOWN

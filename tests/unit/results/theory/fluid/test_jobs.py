@@ -1,8 +1,9 @@
 """Slow-downs of jobs that share a rail: two that send all the time, and two that send in turns."""
 
+import numpy as np
 import pytest
 
-from railyard.results.theory.fluid.jobs import predict_jobs, slow_downs_with_jitter
+from railyard.results.theory.fluid.jobs import predict_jobs
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.combined import CombinedSchedule, PlacedJob, combined
 from railyard.workloads.schedule import Phase, Program, Rates
@@ -39,13 +40,11 @@ def test_jobs_that_begin_together_share_every_burst() -> None:
     assert [times.slow_down for times in prediction.times] == pytest.approx([50 / 40, 50 / 40])
 
 
-def test_jitter_gives_an_interval_around_the_mean() -> None:
-    slow_downs = slow_downs_with_jitter(two_jobs(30.0), RATES, ONLY, 0.1, range(8))
-    assert [slow_down.job for slow_down in slow_downs] == ["a", "b"]
-    for slow_down in slow_downs:
-        assert 0.9 < slow_down.least < slow_down.mean < slow_down.most < 1.25
-
-
-def test_no_jitter_gives_no_interval() -> None:
-    for slow_down in slow_downs_with_jitter(two_jobs(30.0), RATES, ONLY, 0.0, range(2)):
-        assert slow_down.least == slow_down.most == pytest.approx(1.25)
+def test_noise_of_a_job_alone_is_no_slow_down() -> None:
+    """Both iterations compute longer, alone too: what remains is that bursts meet less."""
+    jobs = two_jobs(30.0, iterations=2)
+    factors = [np.array([1.2, 1.2]), np.array([1.0, 1.0])]
+    prediction = predict_jobs(jobs, RATES, ONLY, factors=factors)
+    assert prediction.times[0].alone_s == pytest.approx((46, 46))
+    # the first bursts, from seconds 36 and 30 on, share the link until second 44; the next ones never do
+    assert prediction.times[0].slow_down == pytest.approx((92 + 4) / 92)

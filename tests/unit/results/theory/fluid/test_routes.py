@@ -2,6 +2,7 @@
 
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from railyard.core import plugins
 from railyard.results.theory.bottleneck import bottleneck_s
-from railyard.results.theory.fluid.routes import Port, Routes, routes_of
+from railyard.results.theory.fluid.routes import Port, Routes, is_hashed, routes_of
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import Sizes
 from railyard.workloads.schedule import Rates
@@ -96,3 +97,21 @@ def test_cables_of_a_graph_carry_the_load_of_the_bound() -> None:
     assert (loads / even.rates).max() == pytest.approx(bound_s)
     hashed = routes_of(ends[:, 0], ends[:, 1], 2, rates, fabric, hash_seed=0)
     assert set(hashed.shares.ravel()) == {0.0, 1.0}
+
+
+@pytest.mark.parametrize(
+    ("pair", "expected", "keys"),
+    [
+        ((0, 3), True, {"kind": "rail-optimized", "spines": 2}),
+        ((0, 2), False, {"kind": "rail-optimized", "spines": 2}),
+        ((0, 3), False, {"kind": "rail-optimized", "spines": 1}),
+        ((0, 3), False, {"kind": "rail-optimized", "spines": 2, "policy": "round-robin"}),
+        ((0, 3), True, {"kind": "clos", "spines": 2}),
+        ((0, 1), False, {"kind": "clos", "spines": 2}),
+        ((0, 2), True, {"kind": "dual-plane"}),
+        ((0, 3), False, {"kind": "rail-only"}),
+    ],
+)
+def test_hashed_flows_are_those_with_a_choice(pair: tuple[int, int], expected: bool, keys: dict[str, Any]) -> None:
+    fabric = FabricSpec(domains=2, rails=2, **keys)
+    assert is_hashed(routes([pair], fabric), fabric) == expected

@@ -11,7 +11,6 @@ from railyard.results.theory.fluid.shift import (
     compatibility,
     compatible_shifts,
     scores_of_shifts,
-    shared_ports,
 )
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.combined import CombinedSchedule, PlacedJob, combined
@@ -48,7 +47,7 @@ def test_every_shift_beyond_the_burst_is_compatible() -> None:
 def test_bursts_alternate_after_the_best_shift() -> None:
     """Bursts of 10 s in iterations of 40 s: the best shift is half an iteration, farthest from both bursts."""
     result = best_interleaving(two_jobs(30.0), RATES, ONLY)
-    assert shared_ports(result.before) == [Port("d0g1", "rail", True), Port("d1g1", "rail", False)]
+    assert result.before.shared_ports == [Port("d0g1", "rail", True), Port("d1g1", "rail", False)]
     assert result.worst == pytest.approx((1.25, 1.0))
     assert result.shifts_s == pytest.approx((0.0, 20.0))
     assert result.compatibility == pytest.approx((0.75, 1.0), abs=0.01)
