@@ -9,71 +9,94 @@ import numpy as np
 
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.jobs.records import JobLink, LinkSharing
-from railyard.results.theory.fluid.routes import Port
+from railyard.results.theory.fluid.routes import Port, routes_of
 from railyard.results.theory.fluid.simulation import FluidRun, Pieces
 from railyard.results.theory.fluid.usage import PortUse, Sharing, port_uses, shared_times
-from railyard.topologies.addresses import Gpu, Pair
+from railyard.topologies.addresses import Pair, gpu_of_name
 from railyard.topologies.fabric_kinds import End
 from railyard.topologies.plan import Plan
 from railyard.workloads.combined import CombinedSchedule
-from railyard.workloads.matrix.traffic_matrix import ways
-from railyard.workloads.schedule import Schedule
+from railyard.workloads.schedule import Rates, Schedule, payload_rates
 
 MIN_SHARING_S: Final = 0.005
 """Times of sharing that are closer together are one, and shorter ones are left out: a queue is as long."""
 MAX_SHARINGS: Final = 5_000
 
 
-def pairs_by_end(schedule: Schedule, plan: Plan) -> dict[End, list[Pair]]:
-    """Return the pairs that leave each end of a GPU's links where they have to be served in turn.
+def rates_of(plan: Plan) -> Rates:
+    """Return the payload rates of a fabric's links."""
+    return payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu)
 
-    That is where several pairs leave, and where traffic that a GPU forwards leaves beside acknowledgements.
+
+def pairs_by_end(schedule: Schedule, plan: Plan) -> dict[End, list[Pair]]:
+    """Return the pairs that leave each end of a link where they have to be served in turn.
+
+    That is where several pairs leave, and where forwarded traffic leaves a GPU, a shared NIC or a switch for another
+    switch beside acknowledgements. A pair whose uplink a hash chooses is among those of every uplink.
     """
     sending = set(schedule.matrix)
     # a pair's acknowledgements take the path back
     answering = {(dst, src) for src, dst in sending} - sending
     sent = _crossing(sending, plan)
     answered = _crossing(answering, plan)
-    names = {gpu.name for gpu in plan.gpus}
     result: dict[End, list[Pair]] = {}
     for end, pairs in sent.items():
-        is_forwarding = end.node in names and any(src.name != end.node for src, _ in pairs)
         # behind a whole window of forwarded traffic, acknowledgements would hold up other flows
-        if len(pairs) > 1 or (is_forwarding and end in answered):
+        if len(pairs) > 1 or (end in answered and _is_forwarding(end, pairs, plan)):
             result[end] = list(pairs)
     return result
+
+
+def _is_forwarding(end: End, pairs: Collection[Pair], plan: Plan) -> bool:
+    """Return whether any of these pairs is only forwarded at the end of a link: at a GPU, a NIC or an uplink."""
+    if any(end in (link.a, link.b) for link in plan.uplinks):
+        return True
+    if end.node in plan.gpus_of_nic:
+        senders = plan.gpus_of_nic[end.node]
+    elif end.node in plan.hosts:
+        senders = (gpu_of_name(end.node),)
+    else:
+        # all traffic to a GPU is for it or its domain, and is not served apart from its acknowledgements
+        return False
+    return any(src not in senders for src, _ in pairs)
 
 
 def _crossing(numbers: Collection[tuple[int, int]], plan: Plan) -> dict[End, dict[Pair, None]]:
     """Return the pairs that leave each end. `numbers`: of the GPUs of each pair."""
     pairs: defaultdict[End, dict[Pair, None]] = defaultdict(dict)
     src, dst = np.array(sorted(numbers), dtype=np.int64).reshape(-1, 2).T
-    gpus = plan.gpus
-    for way in ways(src, dst, plan.spec.rails, plan.spec):
-        # a pair has no part of a way beyond the paths that it takes
-        taken = np.flatnonzero(way.share > 0).tolist()
-        for number in taken:
-            pair = (gpus[int(src[number])], gpus[int(dst[number])])
-            for end in _ends(pair, gpus[int(way.enter[number])], gpus[int(way.leave[number])], plan):
-                pairs[end][pair] = None
+    routes = routes_of(src, dst, plan.spec.rails, rates_of(plan), plan.spec)
+    ends = [ends_of(port, plan) for port in routes.ports]
+    flow, place = np.nonzero(routes.shares)
+    for number, port in zip(flow.tolist(), routes.crossed[flow, place].tolist(), strict=True):
+        pair = (plan.gpus[int(src[number])], plan.gpus[int(dst[number])])
+        for end in ends[port]:
+            pairs[end][pair] = None
     return pairs
 
 
-def _ends(pair: Pair, enter: Gpu, leave: Gpu, plan: Plan) -> Iterator[End]:
-    """Yield the ends that a path of a pair leaves, out of GPUs and towards them."""
-    src, dst = pair
-    if src != enter:
-        yield plan.hb_link(src).a
-        yield plan.network_end(enter, "hb")
-    if enter != leave:
-        # a flow may be on any plane
-        for link in plan.rail_links(enter):
-            yield link.a
-        for plane in plan.spec.definition.all_planes:
-            yield plan.network_end(leave, "rail", plane)
-    if leave != dst:
-        yield plan.hb_link(leave).a
-        yield plan.network_end(dst, "hb")
+def ends_of(port: Port, plan: Plan) -> tuple[End, ...]:
+    """Return the ends of links that traffic leaves over a port: several where the port stands for several links."""
+    if port.side == "uplink":
+        return _uplink_ends(port, plan)
+    if port.side == "hb":
+        gpu = gpu_of_name(port.node)
+        return (plan.hb_link(gpu).a if port.is_out else plan.network_end(gpu, "hb"),)
+    gpus = plan.gpus_of_nic.get(port.node)
+    gpu = gpus[0] if gpus else gpu_of_name(port.node)
+    if port.is_out:
+        return tuple(link.a for link in plan.rail_links(gpu))
+    return tuple(plan.network_end(gpu, "rail", plane) for plane in plan.spec.definition.all_planes)
+
+
+def _uplink_ends(port: Port, plan: Plan) -> tuple[End, ...]:
+    """Return the ends of the uplinks of a switch: its own, or those of the switches above for traffic into it."""
+    ends: list[End] = []
+    for link in plan.uplinks:
+        for near, far in ((link.a, link.b), (link.b, link.a)):
+            if near.node == port.node and port.far in ("", far.node):
+                ends.append(near if port.is_out else far)
+    return tuple(ends)
 
 
 def measured_uses(

@@ -13,7 +13,7 @@ from railyard.core.records import IntervalId
 from railyard.experiments.measures.definition import Measure, RunContext
 from railyard.experiments.measures.jobs.faults import predicted_with_fault, replay_with_fault
 from railyard.experiments.measures.jobs.interleaving import busiest_shared_port, job_bursts, job_shifts
-from railyard.experiments.measures.jobs.links import link_records, measured_uses, pairs_by_end
+from railyard.experiments.measures.jobs.links import link_records, measured_uses, pairs_by_end, rates_of
 from railyard.experiments.measures.jobs.planning import PlannedJobs, planned_jobs
 from railyard.experiments.measures.jobs.records import (
     ALONE,
@@ -55,7 +55,6 @@ from railyard.workloads.combined import CombinedSchedule
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.replay.queues import longest_queue_s
 from railyard.workloads.replay.run import Replay, replay
-from railyard.workloads.schedule import Rates, payload_rates
 
 TIMEOUT_FACTOR: Final = 10
 TIMEOUT_MARGIN_S: Final = 30.0
@@ -130,11 +129,6 @@ def predicted_jobs(planned: PlannedJobs, plan: Plan, is_interleaved: bool) -> Pr
         return Predictions(predict_jobs(planned.combined, rates_of(plan), plan.spec))
     interleaving = best_interleaving(planned.combined, rates_of(plan), plan.spec)
     return Predictions(interleaving.before, interleaving)
-
-
-def rates_of(plan: Plan) -> Rates:
-    """Return the payload rates of a fabric's links."""
-    return payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu)
 
 
 def _turns(

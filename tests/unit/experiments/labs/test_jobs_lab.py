@@ -4,8 +4,8 @@ import pytest
 
 from railyard.experiments.labs.definition import NOMINAL_BPS, Setting, find
 from railyard.experiments.labs.functions.jobs import shared_links
+from railyard.experiments.measures.jobs.links import rates_of
 from railyard.experiments.measures.jobs.planning import planned_jobs
-from railyard.experiments.measures.jobs.run import rates_of
 from railyard.experiments.spec.loading import load_any
 from railyard.results.theory.fluid.jobs import JobsPrediction, predict_jobs
 from railyard.topologies.plan import make_plan

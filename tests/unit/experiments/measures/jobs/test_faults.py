@@ -6,8 +6,8 @@ import pytest
 
 from railyard.core.errors import BadInput
 from railyard.experiments.measures.jobs.faults import predicted_with_fault
+from railyard.experiments.measures.jobs.links import rates_of
 from railyard.experiments.measures.jobs.planning import planned_jobs
-from railyard.experiments.measures.jobs.run import rates_of
 from railyard.experiments.measures.jobs.spec import faults_of
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.experiments.spec.parsing import parse

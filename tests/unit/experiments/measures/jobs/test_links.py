@@ -3,13 +3,12 @@
 import pytest
 
 from railyard.core.records import IntervalId
-from railyard.experiments.measures.jobs.links import link_records, measured_uses, pairs_by_end
+from railyard.experiments.measures.jobs.links import link_records, measured_uses, pairs_by_end, rates_of
 from railyard.experiments.measures.jobs.planning import planned_jobs
-from railyard.experiments.measures.jobs.run import rates_of
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.experiments.spec.parsing import parse
 from railyard.results.theory.fluid.jobs import predict_jobs
-from railyard.topologies.addresses import Gpu
+from railyard.topologies.addresses import Gpu, Pair
 from railyard.topologies.fabric_kinds import End
 
 SEND = {"kind": "collective", "collective": "all-reduce", "algorithm": "ring", "bytes": "100KB"}
@@ -64,3 +63,41 @@ def test_sharing_follows_the_measured_times() -> None:
 def test_forwarded_and_local_jobs_get_half_a_link_each() -> None:
     times = {times.name: times.slow_down for times in predict_jobs(PLANNED.combined, rates_of(PLAN), PLAN.spec).times}
     assert times == {"crossing": pytest.approx(2), "straight": pytest.approx(2), "far": pytest.approx(1)}
+
+
+def spine_fabric_ends(kind: str) -> dict[End, list[Pair]]:
+    """The queues of two jobs that cross the spines of a fabric: one each way, over both spines."""
+    jobs = [
+        {"name": "a", "workload": SEND, "domains": 2, "rails": 1, "gpus": ["d0g0", "d1g1"]},
+        {"name": "b", "workload": SEND, "domains": 2, "rails": 1, "gpus": ["d2g0", "d3g1"]},
+    ]
+    fabric = {"kind": kind, "domains": 4, "rails": 2, "spines": 2}
+    spec = parse({"name": "x", "fabrics": [fabric], "jobs": jobs})
+    plan = nominal_plan(spec.gpu_fabrics[0])
+    return pairs_by_end(planned_jobs(spec, 0, plan).combined.schedule, plan)
+
+
+def test_jobs_that_meet_at_uplinks_are_served_in_turn_there() -> None:
+    ends = spine_fabric_ends("rail-optimized")
+    away = [(Gpu(0, 0), Gpu(1, 1)), (Gpu(2, 0), Gpu(3, 1))]
+    back = [(Gpu(1, 1), Gpu(0, 0)), (Gpu(3, 1), Gpu(2, 0))]
+    by_name = {(end.node, end.interface): pairs for end, pairs in ends.items()}
+    assert by_name == {
+        ("rail0", "spine0"): away, ("rail0", "spine1"): away, ("spine0", "rail1"): away, ("spine1", "rail1"): away,
+        ("rail1", "spine0"): back, ("rail1", "spine1"): back, ("spine0", "rail0"): back, ("spine1", "rail0"): back,
+    }  # fmt: skip
+
+
+def test_jobs_on_leaves_of_their_own_share_no_uplink() -> None:
+    assert spine_fabric_ends("clos") == {}
+
+
+def test_acknowledgements_pass_forwarded_traffic_at_a_nic() -> None:
+    # d3g2 answers d2g0 over the NIC of d3g0, as d3g2 sends to d0g0
+    gpus = ["d2g0", "d3g2", "d0g0"]
+    ring = {"name": "ring", "workload": SEND, "domains": 3, "rails": 1, "gpus": gpus}
+    fabric = {"kind": "rail-only", "domains": 4, "rails": 4, "gpus_per_nic": 2}
+    spec = parse({"name": "x", "fabrics": [fabric], "jobs": [ring]})
+    plan = nominal_plan(spec.gpu_fabrics[0])
+    ends = pairs_by_end(planned_jobs(spec, 0, plan).combined.schedule, plan)
+    assert ends[End("d3n0", "rail0")] == [(Gpu(3, 2), Gpu(0, 0))]
