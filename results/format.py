@@ -74,6 +74,13 @@ def percent(share: float | None, places: int = 1) -> str:
     return f"{share:.{places}%}"
 
 
+def interval(least: float | None, most: float | None) -> str:
+    """1.1 and 1.3 -> `1.100 to 1.300`; a dash for a single value, or none."""
+    if least is None or most is None or not least < most:
+        return NOTHING
+    return f"{ratio(least)} to {ratio(most)}"
+
+
 def milliseconds(value: float | None) -> str:
     """12.34 -> `12.3 ms`; None is a step that never came before the repair."""
     if value is None:

@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from railyard.experiments.measures.jobs.predictions import ALL_JOBS
 from railyard.experiments.measures.jobs.records import (
     JOB_BURSTS,
     JOB_ITERATIONS,
     JOB_LINKS,
+    JOB_PORTS,
     JOB_RUNS,
     JOB_SHIFTS,
     JOB_SLOWDOWN,
+    TOGETHER,
 )
-from railyard.experiments.measures.jobs.run import ALL_JOBS
 from tests.emulation.runs import run_experiment
 
 pytestmark = pytest.mark.sandbox
@@ -59,3 +61,35 @@ def test_jobs_alone_and_together_deliver_every_byte(tmp_path: Path) -> None:
     assert [row.shift_s > 0.05 for row in run.rows(JOB_SHIFTS)] == [False, True]
     bursts = {(row.mode, row.job) for row in run.rows(JOB_BURSTS)}
     assert bursts == {(mode, job) for mode in ("together", "interleaved") for job in ("crossing", "straight")}
+
+
+# both jobs leave rail0 over its uplinks, leaf0 over its uplinks, and domain 0 over one NIC
+RATES = {"rail_rate": "20Mbit", "hb_rate": "240Mbit"}
+MEETING = {
+    "name": "meeting",
+    "attempts": 1,
+    "fabrics": [
+        {"kind": "rail-optimized", "domains": 2, "rails": 2, "spines": 2, **RATES},
+        {"kind": "clos", "domains": 2, "rails": 2, "spines": 2, **RATES},
+        {"kind": "rail-only", "domains": 2, "rails": 4, "gpus_per_nic": 2, **RATES},
+    ],
+    "jobs": [
+        {"name": "a", "workload": SEND, "domains": 2, "rails": 1, "gpus": ["d0g0", "d1g1"], "iterations": 2},
+        {"name": "b", "workload": SEND, "domains": 2, "rails": 1, "gpus": ["d0g1", "d1g0"], "iterations": 2},
+    ],
+}
+LINKS = {"rail-optimized": "rail0 uplink", "clos": "leaf0 uplink", "rail-only": "d0n0 rail"}
+
+
+def test_ports_count_bytes_of_jobs_at_uplinks_and_nics(tmp_path: Path) -> None:
+    stored = run_experiment(MEETING, tmp_path)
+    stored.assert_no_byte_is_missing()
+    stored.assert_only_the_machine_failed()
+    ports = stored.run.rows(JOB_PORTS)
+    assert any(not row.jobs for row in ports)
+    for kind, link in LINKS.items():
+        together = [row for row in ports if (row.fabric, row.link, row.mode) == (kind, link, TOGETHER)]
+        assert {row.direction for row in together} == {"in", "out"}
+        for row in together:
+            assert row.jobs == "a, b"
+            assert row.expected_bytes > 500_000

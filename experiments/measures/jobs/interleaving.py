@@ -1,13 +1,14 @@
 """Interleaving of jobs: found by the simulation, then run on packets, with the bursts of the jobs before and after."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.jobs.links import direction, port_name
 from railyard.experiments.measures.jobs.records import JobBurst, JobShift
 from railyard.results.theory.fluid.routes import Port
 from railyard.results.theory.fluid.shift import Interleaving
+from railyard.results.theory.fluid.spread import PredictedJob
 from railyard.results.theory.fluid.usage import Intervals, PortUse
 from railyard.workloads.combined import CombinedSchedule
 
@@ -20,13 +21,21 @@ def busiest_shared_port(interleaving: Interleaving) -> Port | None:
     return next(iter(interleaving.before.shared_ports), None)
 
 
-def job_shifts(interval: IntervalId, interleaving: Interleaving) -> Iterator[JobShift]:
-    """Yield the shift of each job, and what it is predicted to change."""
-    before, after = interleaving.compatibility
-    jobs = zip(interleaving.shifts_s, interleaving.before.times, interleaving.after.times, strict=True)
-    for shift_s, together, interleaved in jobs:
-        slow_downs = (together.slow_down, interleaved.slow_down)
-        yield JobShift(interval, together.name, shift_s, *slow_downs, before, after)
+def job_shifts(
+    interval: IntervalId, interleaving: Interleaving, before: Sequence[PredictedJob], after: Sequence[PredictedJob]
+) -> Iterator[JobShift]:
+    """Yield the shift of each job, and what it is predicted to change. `before`, `after`: predictions of all jobs."""
+    compatibility_before, compatibility_after = interleaving.compatibility
+    for shift_s, together, interleaved in zip(interleaving.shifts_s, before, after, strict=True):
+        yield JobShift(
+            interval=interval,
+            job=together.name,
+            shift_s=shift_s,
+            slow_down_before=together.slow_down.mean,
+            slow_down_after=interleaved.slow_down.mean,
+            compatibility_before=compatibility_before,
+            compatibility_after=compatibility_after,
+        )
 
 
 def job_bursts(

@@ -12,6 +12,7 @@ from railyard.experiments.measures.jobs.records import (
     JOB_BURSTS,
     JOB_ITERATIONS,
     JOB_LINKS,
+    JOB_PORTS,
     JOB_RUNS,
     JOB_SHIFTS,
     JOB_SLOWDOWN,
@@ -64,7 +65,7 @@ class JobsMeasure(Measure[JobSpec]):
         "jobs-started": ["{workload} started"],
         "jobs-finished": ["{workload} finished"],
     }
-    records = (JOB_RUNS, JOB_ITERATIONS, JOB_LINKS, LINK_SHARING, JOB_SHIFTS, JOB_BURSTS)
+    records = (JOB_RUNS, JOB_ITERATIONS, JOB_LINKS, JOB_PORTS, LINK_SHARING, JOB_SHIFTS, JOB_BURSTS)
     hidden_sources = frozenset({"jobs"})
     fact_keys = ("jobs",)
 
@@ -176,7 +177,7 @@ class JobsMeasure(Measure[JobSpec]):
         return ", ".join(texts)
 
     def checks(self, analysis: "Analysis") -> "Iterable[Check]":
-        """Check that every byte of every job was delivered."""
+        """Check that every byte of every job was delivered, and that ports counted what routes say."""
         from railyard.experiments.measures.jobs.checks import checks
 
         return checks(analysis.run)

@@ -20,8 +20,10 @@ class JobRun(Record):
 
     `placed_by`: the policy that chose its GPUs. `gpus`: in the order of its ranks. `start_s`: after the replay began.
     `iteration_s`: the mean. `waiting_share`: of the job's time, on average over its GPUs, without a transfer or
-    computing. `pairs_wrong`: GPU pairs that didn't receive what they should. `port_bytes`: counted at the rail
-    switches from the job's GPUs, also what these forward.
+    computing. `pairs_wrong`: GPU pairs that didn't receive what they should. `port_bytes`: counted on the rail links of
+    the job's GPUs, also what these forward. `iteration_predicted_s`: without noise, by even shares of hashed links.
+    `iteration_mean_s`, `iteration_least_s`, `iteration_most_s`: mean and interval of simulations with noise and hashes,
+    None with a fault.
     """
 
     job: str
@@ -37,6 +39,9 @@ class JobRun(Record):
     delivered_bytes: int
     pairs_wrong: int
     port_bytes: int
+    iteration_mean_s: float | None = None
+    iteration_least_s: float | None = None
+    iteration_most_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,29 @@ class JobLink(Record):
     busy_s: float
     shared_s: float
     shared_with: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobPort(Record):
+    """A row of job_ports.csv: bytes that a port counted while jobs ran, beside those that their routes say.
+
+    `link`: node and side; all uplinks of a switch together. `jobs`: whose transfers or acknowledgements cross it; "" if
+    it should carry nothing. `expected_bytes`: of transfers, with headers. `allowed_bytes`: by which the counter may
+    differ from that, for acknowledgements, connections and control traffic.
+    """
+
+    mode: str
+    link: str
+    direction: str
+    jobs: str
+    counted_bytes: int
+    expected_bytes: int
+    allowed_bytes: int
+
+    @property
+    def off_bytes(self) -> int:
+        """The bytes by which the counter differs from the routes."""
+        return abs(self.counted_bytes - self.expected_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +136,7 @@ class JobBurst(Record):
 JOB_RUNS: Final = RecordKind("job_runs", JobRun, "jobs.csv", before="measurements", sweep_file="jobs.parquet")
 JOB_ITERATIONS: Final = RecordKind("job_iterations", JobIteration, "job_iterations.csv", before="measurements")
 JOB_LINKS: Final = RecordKind("job_links", JobLink, "job_links.csv", before="measurements")
+JOB_PORTS: Final = RecordKind("job_ports", JobPort, "job_ports.csv", before="measurements")
 LINK_SHARING: Final = RecordKind("link_sharing", LinkSharing, "link_sharing.csv", before="measurements")
 JOB_SHIFTS: Final = RecordKind("job_shifts", JobShift, "job_shifts.csv", before="measurements")
 JOB_BURSTS: Final = RecordKind("job_bursts", JobBurst, "job_bursts.csv", before="measurements")

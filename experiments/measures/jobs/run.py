@@ -1,7 +1,7 @@
 """Jobs of an experiment on packets: each alone on its GPUs, then all together, on one built fabric."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
@@ -12,20 +12,22 @@ import numpy as np
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.definition import Measure, RunContext
 from railyard.experiments.measures.jobs.faults import predicted_with_fault, replay_with_fault
-from railyard.experiments.measures.jobs.interleaving import busiest_shared_port, job_bursts, job_shifts
+from railyard.experiments.measures.jobs.interleaving import job_bursts, job_shifts
 from railyard.experiments.measures.jobs.links import link_records, measured_uses, pairs_by_end, rates_of
 from railyard.experiments.measures.jobs.planning import PlannedJobs, planned_jobs
+from railyard.experiments.measures.jobs.ports import JobRoutes, PortCounters, port_records
+from railyard.experiments.measures.jobs.predictions import ALL_JOBS, Predictions, alone_name, predicted_jobs
 from railyard.experiments.measures.jobs.records import (
     ALONE,
     INTERLEAVED,
     JOB_BURSTS,
     JOB_ITERATIONS,
     JOB_LINKS,
+    JOB_PORTS,
     JOB_RUNS,
     JOB_SHIFTS,
     JOB_SLOWDOWN,
     LINK_SHARING,
-    TOGETHER,
     JobIteration,
     JobRun,
 )
@@ -44,13 +46,11 @@ from railyard.experiments.run.session import (
 )
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.results.runs.records import Event, Measurement, Run
-from railyard.results.theory.fluid.jobs import JobsPrediction, predict_jobs
 from railyard.results.theory.fluid.routes import Port
-from railyard.results.theory.fluid.shift import Interleaving, best_interleaving
 from railyard.results.theory.fluid.simulation import FluidRun
+from railyard.results.theory.fluid.spread import Spread
 from railyard.results.theory.fluid.usage import PortUse
 from railyard.topologies.build.fair_queues import fair_queues
-from railyard.topologies.plan import Plan
 from railyard.workloads.combined import CombinedSchedule
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.replay.queues import longest_queue_s
@@ -58,43 +58,28 @@ from railyard.workloads.replay.run import Replay, replay
 
 TIMEOUT_FACTOR: Final = 10
 TIMEOUT_MARGIN_S: Final = 30.0
-ALL_JOBS: Final = "all jobs"
-"""The workload of intervals in which all jobs run together."""
-ALL_INTERLEAVED: Final = "all jobs interleaved"
 
 
 @dataclass(frozen=True)
-class JobsTurn:
-    """Replays of some jobs on a built fabric. `mode`: as in JobRun. `predicted`: a simulation of the same, or None."""
+class JobsFabric:
+    """A built fabric, the jobs on it and their predictions. `counters`: of its ports. `seed`: of the bytes sent."""
 
     session: FabricSession
     planned: PlannedJobs
-    jobs: CombinedSchedule
-    mode: str
-    interval: IntervalId
-    predicted: FluidRun | None
+    predictions: Predictions
+    counters: PortCounters
     seed: int
 
 
 @dataclass(frozen=True)
-class Predictions:
-    """Simulations of the jobs of a fabric, and of their interleaving, if they have one."""
+class JobsTurn:
+    """A replay of some jobs on a built fabric. `mode`: as in JobRun. `predicted`: a simulation of the same, or None."""
 
-    jobs: JobsPrediction
-    interleaving: Interleaving | None = None
-
-    @property
-    def by_mode(self) -> dict[str, tuple[str, JobsPrediction]]:
-        """The workload of intervals, and the simulation, of each mode in which all jobs run."""
-        modes = {TOGETHER: (ALL_JOBS, self.jobs)}
-        if self.interleaving is not None:
-            modes[INTERLEAVED] = (ALL_INTERLEAVED, self.interleaving.after)
-        return modes
-
-    @property
-    def shared_port(self) -> Port | None:
-        """The port over which interleaved jobs send most together."""
-        return busiest_shared_port(self.interleaving) if self.interleaving is not None else None
+    fabric: JobsFabric
+    jobs: CombinedSchedule
+    mode: str
+    interval: IntervalId
+    predicted: FluidRun | None
 
 
 def run_jobs(context: RunContext, measure: Measure[JobSpec]) -> None:
@@ -112,68 +97,66 @@ def run_jobs(context: RunContext, measure: Measure[JobSpec]) -> None:
                 check_links(session, context.run)
             # the same queues for jobs alone and together, so that only the other jobs make a difference
             stack.enter_context(fair_queues(plan, pairs_by_end(planned.combined.schedule, plan)))
+            counters = stack.enter_context(closing(PortCounters(plan)))
+            fabric = JobsFabric(session, planned, predictions, counters, spec.seed)
             for repeat in range(measure.repeats(spec)):
                 repeated = repeat_suffix(repeat, measure.repeats(spec))
-                for turn in _turns(session, planned, predictions, repeat, spec.seed):
+                for turn in _turns(fabric, repeat):
                     title = f"{label}: {turn.interval.workload}" + repeated
                     with context.steps.step(title), surviving_interruptions(context.run, turn.interval):
-                        measure_undisturbed(context.run, partial(_measure, turn, predictions, context.run))
-                run_faulted_jobs(context, session, planned, predictions.jobs, repeat)
+                        measure_undisturbed(context.run, partial(_measure, turn, context.run))
+                run_faulted_jobs(context, fabric, repeat)
                 for mode in predictions.by_mode:
-                    _record_slow_downs(session, predictions, mode, repeat, context.run)
+                    _record_slow_downs(fabric, mode, repeat, context.run)
 
 
-def predicted_jobs(planned: PlannedJobs, plan: Plan, is_interleaved: bool) -> Predictions:
-    """Simulate the jobs of a fabric, and find their interleaving if they have one."""
-    if not is_interleaved:
-        return Predictions(predict_jobs(planned.combined, rates_of(plan), plan.spec))
-    interleaving = best_interleaving(planned.combined, rates_of(plan), plan.spec)
-    return Predictions(interleaving.before, interleaving)
-
-
-def _turns(
-    session: FabricSession, planned: PlannedJobs, predictions: Predictions, repeat: int, seed: int
-) -> Iterator[JobsTurn]:
+def _turns(fabric: JobsFabric, repeat: int) -> Iterator[JobsTurn]:
     """Yield each job alone, then all together, then all interleaved."""
-    jobs = planned.combined
+    session = fabric.session
+    jobs = fabric.planned.combined
+    simulated = fabric.predictions.together.simulated
     for number, job in enumerate(jobs.jobs):
         interval = session.interval(alone_name(job.name), repeat)
-        yield JobsTurn(session, planned, jobs.alone(number), ALONE, interval, predictions.jobs.alone[number], seed)
-    for mode, (workload, prediction) in predictions.by_mode.items():
-        interval = session.interval(workload, repeat)
-        yield JobsTurn(session, planned, prediction.combined, mode, interval, prediction.together, seed)
+        yield JobsTurn(fabric, jobs.alone(number), ALONE, interval, simulated.alone[number])
+    for mode, prediction in fabric.predictions.by_mode.items():
+        interval = session.interval(prediction.workload, repeat)
+        simulated = prediction.simulated
+        yield JobsTurn(fabric, simulated.combined, mode, interval, simulated.together)
 
 
-def alone_name(job: str) -> str:
-    """Return the workload of intervals in which a job runs without the others."""
-    return f"{job} {ALONE}"
-
-
-def _measure(turn: JobsTurn, predictions: Predictions, run: Run) -> None:
+def _measure(turn: JobsTurn, run: Run) -> None:
     """Replay jobs once and add everything to the run."""
-    session = turn.session
+    session = turn.fabric.session
+    predictions = turn.fabric.predictions
     schedule = turn.jobs.schedule
     queue_s = longest_queue_s(schedule, session.plan, session.windows)
     shown = observers.replay_callbacks(schedule)
     if turn.predicted is not None:
         show_jobs(session.label, session.plan, turn.jobs, turn.predicted)
-    # ports are counted since the switches were made
-    ports_before = _port_bytes(session)
+    # ports are counted since the fabric was built
+    before = turn.fabric.counters.read()
     with session.relaxed_tcp_timers(queue_s), session.watch().record_load(run, turn.interval):
-        done = replay(schedule, session.windows, turn.seed, _limit_s(turn), **shown)
-    ports = _port_bytes(session)
-    counted = {gpu: size - ports_before[gpu] for gpu, size in ports.items()}
+        done = replay(schedule, session.windows, turn.fabric.seed, _limit_s(turn), **shown)
+    counted = _counted_since(before, turn.fabric.counters)
     uses = record(turn, turn.predicted, done, counted, run)
+    routes = JobRoutes(turn.jobs, session.plan)
+    run.rows(JOB_PORTS).extend(port_records(turn.interval, turn.mode, counted, routes))
     shared_port = predictions.shared_port
     if shared_port is not None and turn.mode != ALONE:
         run.rows(JOB_BURSTS).extend(job_bursts(turn.interval, turn.mode, shared_port, uses, turn.jobs))
-    if turn.mode == INTERLEAVED and predictions.interleaving is not None:
-        run.rows(JOB_SHIFTS).extend(job_shifts(turn.interval, predictions.interleaving))
+    if turn.mode == INTERLEAVED and predictions.interleaving is not None and predictions.interleaved is not None:
+        spreads = (predictions.together.jobs, predictions.interleaved.jobs)
+        run.rows(JOB_SHIFTS).extend(job_shifts(turn.interval, predictions.interleaving, *spreads))
+
+
+def _counted_since(before: Mapping[Port, int], counters: PortCounters) -> dict[Port, int]:
+    """Return the bytes that each port has counted since an earlier reading."""
+    return {port: size - before[port] for port, size in counters.read().items()}
 
 
 def _limit_s(turn: JobsTurn) -> float:
     """Return the time limit of a replay, s."""
-    plan = turn.session.plan
+    plan = turn.fabric.session.plan
     predicted_s = turn.predicted.seconds if turn.predicted else np.inf
     # a transfer without a path never ends, in the simulation and on packets
     if not np.isfinite(predicted_s):
@@ -181,25 +164,26 @@ def _limit_s(turn: JobsTurn) -> float:
     return predicted_s * TIMEOUT_FACTOR + TIMEOUT_MARGIN_S
 
 
-def run_faulted_jobs(
-    context: RunContext, session: FabricSession, planned: PlannedJobs, prediction: JobsPrediction, repeat: int
-) -> None:
+def run_faulted_jobs(context: RunContext, fabric: JobsFabric, repeat: int) -> None:
     """Run all jobs once for each fault of the experiment, which is injected and repaired meanwhile."""
     spec = context.spec
+    session = fabric.session
     for fault in faults_of(spec):
         interval = replace(session.interval(ALL_JOBS, repeat), script="job faults", part=fault.label)
-        predicted = predicted_with_fault(prediction, fault, session.plan, rates_of(session.plan))
-        turn = JobsTurn(session, planned, planned.combined, fault.label, interval, predicted, spec.seed)
+        simulated = fabric.predictions.together.simulated
+        predicted = predicted_with_fault(simulated, fault, session.plan, rates_of(session.plan))
+        turn = JobsTurn(fabric, fabric.planned.combined, fault.label, interval, predicted)
         title = f"{session.label}: {ALL_JOBS}, {fault.label}" + repeat_suffix(repeat, getattr(spec, "job_repeats", 1))
         with context.steps.step(title), surviving_interruptions(context.run, interval):
-            measure_undisturbed(context.run, partial(_measure_faulted, turn, prediction, fault, context))
+            measure_undisturbed(context.run, partial(_measure_faulted, turn, fault, context))
 
 
-def _measure_faulted(turn: JobsTurn, prediction: JobsPrediction, fault: FaultSpec, context: RunContext) -> None:
+def _measure_faulted(turn: JobsTurn, fault: FaultSpec, context: RunContext) -> None:
     """Replay all jobs while a fault is injected and repaired, and add everything to the run."""
-    session = turn.session
+    session = turn.fabric.session
+    simulated = turn.fabric.predictions.together.simulated
     run = context.run
-    ports_before = _port_bytes(session)
+    before = turn.fabric.counters.read()
     # on a slow link nothing is lost, and no time to recover is measured, which a short pause would change
     faulted = fault.fault.definition.is_rerouted
     with (
@@ -208,35 +192,24 @@ def _measure_faulted(turn: JobsTurn, prediction: JobsPrediction, fault: FaultSpe
         session.watch().record_load(run, turn.interval, faulted=faulted),
     ):
         limit_s = _limit_s(turn) + fault.repair
-        show_jobs(session.label, session.plan, turn.jobs, prediction.together)
-        done, (injected_ns, repaired_ns) = replay_with_fault(session, turn.jobs.schedule, fault, turn.seed, limit_s)
+        show_jobs(session.label, session.plan, turn.jobs, simulated.together)
+        done, (injected_ns, repaired_ns) = replay_with_fault(
+            session, turn.jobs.schedule, fault, turn.fabric.seed, limit_s
+        )
     session.record_fault(run, turn.interval, fault.fault, injected_ns, repaired_ns)
     session.await_detours_withdrawn()
-    counted = {gpu: size - ports_before[gpu] for gpu, size in _port_bytes(session).items()}
     # the links that transfers used are those of the policy, as long as no detour carries them
-    record(turn, prediction.together, done, counted, run)
-
-
-def _port_bytes(session: FabricSession) -> dict[str, int]:
-    """Return the bytes that rail switches received from each GPU, or from its NIC, since they were made."""
-    counters = session.controller.port_counters(len(session.plan.switches))
-    received: dict[str, int] = {}
-    for switch in session.plan.switches:
-        for port, values in counters[switch.name].items():
-            # GPUs that share a NIC share its port, which counts once
-            for gpu in session.plan.gpus_at(switch.dpid, port)[:1]:
-                received[gpu.name] = received.get(gpu.name, 0) + values["rx_bytes"]
-    return received
+    record(turn, simulated.together, done, _counted_since(before, turn.fabric.counters), run)
 
 
 def record(
-    turn: JobsTurn, routed: FluidRun | None, done: Replay, counted: Mapping[str, int], run: Run
+    turn: JobsTurn, routed: FluidRun | None, done: Replay, counted: Mapping[Port, int], run: Run
 ) -> list[PortUse]:
     """Record a replay of jobs: its flows, the times and bytes of each job, and its use of links, which is returned.
 
-    `routed`: a simulation with the routes of its transfers. `counted`: bytes from each GPU at the rail switches.
+    `routed`: a simulation with the routes of its transfers. `counted`: bytes that each port sent meanwhile.
     """
-    session = turn.session
+    session = turn.fabric.session
     jobs = turn.jobs
     run.events.append(Event(done.start_ns, "jobs", "started", turn.interval.as_dict()))
     finished = {**turn.interval.as_dict(), "broken": list(done.broken)}
@@ -275,10 +248,30 @@ def _record_iterations(
         row = JobIteration(turn.interval, job.name, turn.mode, iteration, seconds, predicted_s, end_s)
         run.rows(JOB_ITERATIONS).append(row)
     mean_s = fmean(measured)
+    spread = turn.fabric.predictions.iteration_s(turn.mode, job.name)
+    if spread is None and predicted:
+        spread = Spread.point(fmean(predicted))
     # a transfer that never arrives leaves no time
     if np.isfinite(mean_s):
-        times = (mean_s, "s", fmean(predicted) if predicted else None, 1.0, 1.0)
-        run.measurements.append(Measurement(turn.interval, job.name, "iteration_time", *times))
+        run.measurements.append(_measurement(turn.interval, job.name, "iteration_time", mean_s, "s", spread))
+
+
+def _measurement(
+    interval: IntervalId, job: str, metric: str, value: float, unit: str, predicted: Spread | None
+) -> Measurement:
+    """Return a measured value of a job, beside the mean and the interval that are predicted, if any are."""
+    if predicted is None:
+        return Measurement(interval, job, metric, value, unit)
+    return Measurement(
+        interval=interval,
+        phase=job,
+        metric=metric,
+        value=value,
+        unit=unit,
+        predicted=predicted.mean,
+        explained_least=predicted.least / predicted.mean,
+        explained_most=predicted.most / predicted.mean,
+    )
 
 
 def _job_run(
@@ -286,13 +279,13 @@ def _job_run(
     number: int,
     done: Replay,
     spans_s: Mapping[int, tuple[float, float]],
-    counted: Mapping[str, int],
+    counted: Mapping[Port, int],
     seconds: tuple[Sequence[float], Sequence[float]],
 ) -> JobRun:
     """Return the row of a job. `seconds`: measured and predicted of its iterations."""
     jobs = turn.jobs
     job = jobs.jobs[number]
-    plan = turn.session.plan
+    plan = turn.fabric.session.plan
     columns = jobs.schedule.columns
     is_own = (jobs.job_of_task == number) & ~columns.is_compute
     asked: dict[tuple[int, int], int] = {}
@@ -304,7 +297,10 @@ def _job_run(
         if task in done.delivered and task not in corrupt:
             delivered[pair] = delivered.get(pair, 0) + done.delivered[task]
     names = [plan.gpus[gpu].name for gpu in job.gpus]
-    item = next(item for item in turn.planned.items if item.name == job.name)
+    item = next(item for item in turn.fabric.planned.items if item.name == job.name)
+    # GPUs that share a NIC share its port, which counts once
+    links = {plan.link_name_of(plan.gpus[gpu], "rail") for gpu in job.gpus}
+    spread = turn.fabric.predictions.iteration_s(turn.mode, job.name)
     return JobRun(
         interval=turn.interval,
         job=job.name,
@@ -319,7 +315,10 @@ def _job_run(
         asked_bytes=sum(asked.values()),
         delivered_bytes=sum(delivered.values()),
         pairs_wrong=sum(size != delivered.get(pair) for pair, size in asked.items()),
-        port_bytes=sum(counted.get(name, 0) for name in names),
+        port_bytes=sum(counted[Port(link, "rail", True)] for link in links),
+        iteration_mean_s=spread.mean if spread else None,
+        iteration_least_s=spread.least if spread else None,
+        iteration_most_s=spread.most if spread else None,
     )
 
 
@@ -347,18 +346,19 @@ def _waiting_share(jobs: CombinedSchedule, number: int, spans_s: Mapping[int, tu
     return max(0.0, 1 - busy_s / total_s)
 
 
-def _record_slow_downs(session: FabricSession, predictions: Predictions, mode: str, repeat: int, run: Run) -> None:
+def _record_slow_downs(fabric: JobsFabric, mode: str, repeat: int, run: Run) -> None:
     """Record the slow-down of each job in a mode of a repeat, beside its prediction."""
-    workload, prediction = predictions.by_mode[mode]
-    together = session.interval(workload, repeat)
+    session = fabric.session
+    prediction = fabric.predictions.by_mode[mode]
+    together = session.interval(prediction.workload, repeat)
     means: dict[tuple[str, str], float] = {}
     for row in run.rows(JOB_RUNS):
         if row.repeat == repeat and row.fabric == session.label:
             means[row.job, row.mode] = row.iteration_s
-    for times in prediction.times:
-        alone_s = means.get((times.name, ALONE))
-        together_s = means.get((times.name, mode))
+    for job in prediction.jobs:
+        alone_s = means.get((job.name, ALONE))
+        together_s = means.get((job.name, mode))
         # an interval that was interrupted has no times
         if alone_s and together_s and np.isfinite(together_s / alone_s):
-            values = (together_s / alone_s, "ratio", times.slow_down, 1.0, 1.0)
-            run.measurements.append(Measurement(together, times.name, JOB_SLOWDOWN, *values))
+            slow_down = _measurement(together, job.name, JOB_SLOWDOWN, together_s / alone_s, "ratio", job.slow_down)
+            run.measurements.append(slow_down)

@@ -1,15 +1,15 @@
 """Jobs in the report: their slow-downs beside the predicted, and the links that they shared."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from rich.console import Console
 
-from railyard.experiments.measures.jobs.analysis import fault_rows, job_rows
+from railyard.experiments.measures.jobs.analysis import JobRow, fault_rows, job_rows
 from railyard.experiments.measures.jobs.gantt_plot import gantt_plots
 from railyard.experiments.measures.jobs.records import JOB_LINKS, JobLink
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.format import NOTHING, percent, size
+from railyard.results.format import NOTHING, interval, percent, size
 from railyard.results.views.report import Card, Section, spread_text
 from railyard.results.views.table import Column, Table, text
 
@@ -30,13 +30,19 @@ class JobsSection(Section):
 
     def cards(self, analysis: Analysis) -> Iterator[Card]:
         """Yield the slow-down of the job that suffers most."""
-        rows = [row for row in job_rows(analysis) if row.slow_downs]
+        rows = [row for row in job_rows(analysis) if row.slow_downs.values]
         if not rows:
             return
-        worst = max(rows, key=lambda row: row.slow_down or 0.0)
-        theory = f"{_ratio(worst.slow_down_predicted)} predicted"
-        spread = spread_text(worst.slow_downs, _ratio)
-        yield Card(f"{worst.job}: slow-down", _ratio(worst.slow_down), theory, spread, worst.verdict)
+        worst = max(rows, key=lambda row: row.slow_downs.measured or 0.0)
+        slow_downs = worst.slow_downs
+        predicted = slow_downs.predicted
+        theory = "no prediction"
+        if predicted is not None:
+            theory = f"{_ratio(predicted.mean)} predicted"
+            if not predicted.is_point:
+                theory += f", {interval(predicted.least, predicted.most)}"
+        spread = spread_text(slow_downs.values, _ratio)
+        yield Card(f"{worst.job}: slow-down", _ratio(slow_downs.measured), theory, spread, worst.verdict)
 
     def tables(self, analysis: Analysis) -> list[Table]:
         """Return the table of jobs, and that of the links that jobs shared longest."""
@@ -91,12 +97,29 @@ def _job_columns() -> list[Column]:
         text("GPUs", "gpus_text", key="gpus"),
         Column("iteration alone", "alone_s", unit="s", key="alone_s"),
         Column("together", "together_s", unit="s", key="together_s"),
-        Column("slow-down", "slow_down", _ratio, key="slow_down"),
-        Column("predicted", "slow_down_predicted", _ratio, key="slow_down_predicted"),
+        Column("slow-down", lambda row: row.slow_downs.measured, _ratio, key="slow_down"),
+        Column("predicted", _predicted("mean"), _ratio, key="slow_down_predicted"),
+        Column("interval", _predicted_interval),
+        Column("", _predicted("least"), key="slow_down_least"),
+        Column("", _predicted("most"), key="slow_down_most"),
+        text("as predicted", lambda row: row.slow_downs.agreement, key="as_predicted"),
         Column("waiting", "waiting_share", percent, key="waiting_share"),
         Column("on shared links", "shared_bytes", size, key="shared_bytes"),
         text("verdict", key="verdict"),
     ]
+
+
+def _predicted(name: str) -> Callable[[JobRow], Any]:
+    """Return a function that gives the mean or an end of the predicted slow-down of a row; None without any."""
+
+    def value(row: JobRow) -> Any:
+        return getattr(row.slow_downs.predicted, name, None)
+
+    return value
+
+
+def _predicted_interval(row: JobRow) -> str:
+    return interval(_predicted("least")(row), _predicted("most")(row))
 
 
 def _fault_columns() -> list[Column]:

@@ -33,11 +33,11 @@ def placements_table(jobs: pd.DataFrame, axes: Sequence[str]) -> Table | None:
     rows: list[dict[str, Any]] = []
     for values, group in together.groupby(keys, sort=False, dropna=False):
         row: dict[str, Any] = dict(zip(keys, values, strict=True))
-        means = group.groupby(placements[0], sort=False)[["iteration_s", "iteration_predicted_s"]].mean()
+        means = group.groupby(placements[0], sort=False)[["iteration_s", "iteration_mean_s"]].mean()
         if len(means) < 2:
             continue
         measured = means["iteration_s"].sort_values()
-        predicted = means["iteration_predicted_s"].sort_values()
+        predicted = means["iteration_mean_s"].sort_values()
         row["measured"] = ", ".join(map(str, measured.index))
         row["predicted"] = ", ".join(map(str, predicted.index))
         row["as predicted"] = "yes" if is_in_order(predicted[measured.index].tolist()) else "no"

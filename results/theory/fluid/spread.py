@@ -52,7 +52,7 @@ class Spread(NamedTuple):
 
     @property
     def is_point(self) -> bool:
-        """Whether it is a single value; so is one that is not a number, as of jobs that never end."""
+        """True if it is a single value, or not a number, as of jobs that never end."""
         return not self.least < self.most
 
     def off(self, value: float) -> float:

@@ -12,8 +12,8 @@ from railyard.experiments.measures.jobs.bursts_section import InterleavingSectio
 from railyard.experiments.measures.jobs.interleaving import busiest_shared_port, job_bursts, job_shifts
 from railyard.experiments.measures.jobs.links import measured_uses
 from railyard.experiments.measures.jobs.planning import planned_jobs
+from railyard.experiments.measures.jobs.predictions import predicted_jobs
 from railyard.experiments.measures.jobs.records import INTERLEAVED, JOB_BURSTS, JOB_SHIFTS, TOGETHER
-from railyard.experiments.measures.jobs.run import predicted_jobs
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.experiments.spec.parsing import parse
 from railyard.results.analysis.run_analysis import Analysis
@@ -37,9 +37,17 @@ PREDICTIONS = predicted_jobs(planned_jobs(SPEC, 0, PLAN), PLAN, True)
 
 def test_interleaved_jobs_are_predicted_not_to_slow_each_other() -> None:
     assert list(PREDICTIONS.by_mode) == [TOGETHER, INTERLEAVED]
-    worst = {mode: max(times.slow_down for times in jobs.times) for mode, (_, jobs) in PREDICTIONS.by_mode.items()}
+    modes = PREDICTIONS.by_mode.items()
+    worst = {mode: max(times.slow_down for times in prediction.simulated.times) for mode, prediction in modes}
     assert worst[TOGETHER] > 1.2
     assert worst[INTERLEAVED] == pytest.approx(1)
+
+
+def test_drift_lets_colliding_bursts_part_a_little() -> None:
+    for job, times in zip(PREDICTIONS.together.jobs, PREDICTIONS.together.simulated.times, strict=True):
+        assert 1 < job.slow_down.least < job.slow_down.mean < job.slow_down.most < times.slow_down + 0.02
+        assert PREDICTIONS.iteration_s(TOGETHER, job.name) == job.together_s
+        assert PREDICTIONS.iteration_s("link-slow d0g1", job.name) is None
 
 
 def test_jobs_without_interleaving_run_in_no_further_mode() -> None:
@@ -51,23 +59,25 @@ def test_bursts_of_jobs_alternate_on_the_shared_port() -> None:
     assert PREDICTIONS.interleaving is not None
     port = busiest_shared_port(PREDICTIONS.interleaving)
     assert port is not None
-    for mode, (workload, prediction) in PREDICTIONS.by_mode.items():
-        together = prediction.together
+    for mode, prediction in PREDICTIONS.by_mode.items():
+        together = prediction.simulated.together
         transfers = np.flatnonzero(together.flow >= 0).tolist()
         spans = {task: (float(together.start_s[task]), float(together.end_s[task])) for task in transfers}
-        uses = measured_uses(together, spans, prediction.combined)
-        interval = IntervalId("rail-only", workload, "dr")
-        run.rows(JOB_BURSTS).extend(job_bursts(interval, mode, port, uses, prediction.combined))
-    run.rows(JOB_SHIFTS).extend(job_shifts(IntervalId("rail-only", "all jobs", "dr"), PREDICTIONS.interleaving))
+        jobs = prediction.simulated.combined
+        uses = measured_uses(together, spans, jobs)
+        interval = IntervalId("rail-only", prediction.workload, "dr")
+        run.rows(JOB_BURSTS).extend(job_bursts(interval, mode, port, uses, jobs))
+    predicted = [prediction.jobs for prediction in PREDICTIONS.by_mode.values()]
+    shifts = job_shifts(IntervalId("rail-only", "all jobs", "dr"), PREDICTIONS.interleaving, *predicted)
+    run.rows(JOB_SHIFTS).extend(shifts)
     bursts = sorted((row.start_s, row.end_s) for row in run.rows(JOB_BURSTS) if row.mode == INTERLEAVED)
     # an iteration of each job is one burst, which ends before the other job's next one
     assert len(bursts) == 2 * 3
     assert all(end_s <= next_s for (_, end_s), (next_s, _) in pairwise(bursts))
     rows = interleaved_rows(Analysis(run))
-    assert [(row.job, row.before, round(row.after_predicted, 3)) for row in rows] == [
-        ("crossing", None, 1.0),
-        ("straight", None, 1.0),
-    ]
+    assert [(row.job, row.before) for row in rows] == [("crossing", None), ("straight", None)]
+    # with noise, bursts meet now and then
+    assert [row.after_predicted for row in rows] == pytest.approx([1, 1], abs=0.03)
     section = InterleavingSection()
     assert section.applies(Analysis(run))
     assert len(section.parts(Analysis(run))["plots"]) == 1

@@ -112,6 +112,6 @@ def test_cables_of_a_graph_carry_the_load_of_the_bound() -> None:
         ((0, 3), False, {"kind": "rail-only"}),
     ],
 )
-def test_hashed_flows_are_those_with_a_choice(pair: tuple[int, int], expected: bool, keys: dict[str, Any]) -> None:
+def test_flows_with_a_choice_of_links_are_hashed(pair: tuple[int, int], expected: bool, keys: dict[str, Any]) -> None:
     fabric = FabricSpec(domains=2, rails=2, **keys)
     assert is_hashed(routes([pair], fabric), fabric) == expected

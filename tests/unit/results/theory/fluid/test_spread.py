@@ -47,7 +47,7 @@ def test_more_iterations_drift_farther() -> None:
     assert many.mean < few.mean
 
 
-def test_a_hash_may_put_two_jobs_on_one_uplink() -> None:
+def test_a_hash_may_put_both_jobs_on_the_same_uplink() -> None:
     """Two flows leave rail 0 over two uplinks, each of a rail's rate: even shares suffice, one uplink does not."""
     fabric = FabricSpec(kind="rail-optimized", domains=2, rails=2, spines=2)
     jobs = combined([sender("a", 0, 3), sender("b", 2, 1)])
