@@ -8,10 +8,11 @@ import pandas as pd
 
 from railyard.experiments.measures.jobs.records import TOGETHER
 from railyard.results.runs.records import VERDICTS
-from railyard.results.views.sweep import SEED
 from railyard.results.views.table import Table, text
 
 _AXIS: Final = "placement"
+# the column of a sweep's tables; the kernel imports no sweeps
+_SEED: Final = "seed"
 EQUAL: Final = 0.03
 """Predicted times that differ by less are equal: either order of their placements is as predicted."""
 
@@ -28,8 +29,8 @@ def placements_table(jobs: pd.DataFrame, axes: Sequence[str]) -> Table | None:
     together = jobs[jobs["mode"] == TOGETHER]
     keys = [*(axis for axis in axes if axis not in placements), "fabric"]
     # random placements differ by seed, and so does the order
-    if SEED in jobs:
-        keys.insert(-1, SEED)
+    if _SEED in jobs:
+        keys.insert(-1, _SEED)
     rows: list[dict[str, Any]] = []
     for values, group in together.groupby(keys, sort=False, dropna=False):
         row: dict[str, Any] = dict(zip(keys, values, strict=True))
