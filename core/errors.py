@@ -5,7 +5,7 @@ allowed. MissingRequirement: 3, the machine lacks something: what, and the comma
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Final
 
@@ -50,18 +50,31 @@ class MissingRequirement(RailyardError):
 def unknown_name_hint(word: str, allowed: Iterable[str]) -> str:
     """Return `is not known: did you mean X? allowed are ...`, for the `allowed` part of a BadInput."""
     names = sorted(allowed)
+    return f"is not known: {near_miss(word, names)}allowed are {first_names(names)}"
+
+
+def near_miss(word: str, names: Iterable[str]) -> str:
+    """Return `did you mean X? ` with the name that is most like a word; "" if none is."""
     by_lower_case = {name.lower(): name for name in names}
     close = get_close_matches(word.lower(), by_lower_case, n=1)
-    hint = f"did you mean {by_lower_case[close[0]]!r}? " if close else ""
+    if not close:
+        return ""
+    return f"did you mean {by_lower_case[close[0]]!r}? "
+
+
+def first_names(names: Sequence[str], most: int = MAX_NAMES) -> str:
+    """Return the first names, as `a, b and 12 more`. `most`: characters of the names and of what separates them."""
     shown: list[str] = []
     length = 0
     for name in names:
         length += len(name) + 2  # with what separates two
-        if length > MAX_NAMES:
+        if length > most:
             break
         shown.append(name)
-    more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
-    return f"is not known: {hint}allowed are {', '.join(shown)}{more}"
+    more = ""
+    if len(shown) < len(names):
+        more = f" and {len(names) - len(shown)} more"
+    return f"{', '.join(shown)}{more}"
 
 
 def nearest_multiples(count: int, step: int) -> str:

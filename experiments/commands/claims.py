@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -15,6 +15,7 @@ from railyard.experiments.options import console, shows_progress
 from railyard.results.published.claims import measured
 from railyard.results.published.claims.definition import Paper, chosen
 from railyard.results.published.claims.marks import MARKS, SYMBOLS, JudgedClaim, judged
+from railyard.results.published.claims.measured import Measurement
 
 PURPOSE = "Compute and check, without packets"
 COLUMNS: Final = ("", "claim", "where", "paper", "computed", "measured")
@@ -34,23 +35,25 @@ def command(
     ] = Path("claims"),
     only: Annotated[
         str,
-        typer.Option(
-            "--mark", metavar="MARK", show_default=False, help="Only those of a mark: differs, not measured, ..."
-        ),
+        typer.Option("--mark", metavar="MARK", show_default=False, help="Only those of a mark: differs, unclear, ..."),
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the claims as JSON.")] = False,
 ) -> int:
     """List what the papers claim, with what Railyard computes and measures of it, and whether they agree.
 
-    ✓ reproduced, ≠ differs, – not reproducible, with the reason, ? not measured yet. Where the measured column says
-    "not yet", the mark is of what is computed alone. The commands that show a claim are listed for one paper, or for
-    one claim.
+    ✓ reproduced, ≠ differs, ± unclear, – not reproducible, with the reason, ? not measured yet. Where the measured
+    column says "not yet", the mark is of what is computed alone. The commands that show a claim are listed for one
+    paper, or for one claim.
+
+    A measurement agrees if its median is within the tolerance of the claim and no repeat is off by more than twice the
+    tolerance. It differs if its median, its least and its greatest repeat are all outside the tolerance; between these
+    it is unclear.
 
     `claims --run` measures those that need packets, in one sweep of experiments; a run that is there is not run again.
     """
     papers = chosen(paper)
     if only and only not in MARKS:
-        raise BadInput("--mark", only, f"must be of {', '.join(MARKS)}")
+        raise BadInput("--mark", only, f"must be one of {', '.join(MARKS)}")
     problems: list[str] = []
     if run:
         # a table alone needs none of what runs experiments, which takes a second to load
@@ -58,19 +61,35 @@ def command(
 
         problems = run_claims(papers, out)
     # a user's own results take the place of those that come with Railyard
-    measurements = {**measured.read(), **measured.read(out / measured.NAME)}
+    results_of_user = measured.read(out / measured.NAME)
+    measurements = {**measured.read(), **results_of_user}
     claims = [claim for claim in judged(papers, measurements) if only in ("", claim.mark)]
+    if not run:
+        _name_other_versions(claims, results_of_user)
     if as_json:
-        print(json.dumps([claim.as_dict() for claim in claims], indent=1))
+        print(json.dumps([claim.as_dict() for claim in claims], indent=1, allow_nan=False))
         return _status(problems)
     screen = console()
     for name in papers:
         _print_paper(papers[name], [claim for claim in claims if claim.paper == name], screen, bool(paper))
-    marks = Counter(claim.mark for claim in claims)
-    counts = ", ".join(f"{marks[mark]} {mark}" for mark in MARKS if marks[mark])
-    noun = "claim" if len(claims) == 1 else "claims"
-    screen.print(f"{len(claims)} {noun}: {counts}", highlight=False)
+    _print_counts(claims, screen)
     return _status(problems)
+
+
+def _name_other_versions(claims: Sequence[JudgedClaim], results_of_user: Mapping[str, Measurement]) -> None:
+    """Print a line on the user's results that another version of Railyard measured, if claims have any."""
+    shown: list[Measurement] = []
+    for claim in claims:
+        if claim.measurement and claim.measurement in results_of_user.values():
+            shown.append(claim.measurement)
+    if not shown:
+        return
+    # git takes longer to start than the table to print
+    from railyard.core.provenance import git_commit
+
+    note = measured.of_other_versions(shown, measured.version(git_commit()))
+    if note:
+        console(stderr=True).print(f"note: {note}", highlight=False, soft_wrap=True)
 
 
 def _status(problems: Sequence[str]) -> int:
@@ -78,6 +97,14 @@ def _status(problems: Sequence[str]) -> int:
     for problem in problems:
         print_error(problem, 1)
     return 1 if problems else 0
+
+
+def _print_counts(claims: Sequence[JudgedClaim], screen: Console) -> None:
+    """Print how many claims there are, and how many have each mark."""
+    marks = Counter(claim.mark for claim in claims)
+    counts = ", ".join(f"{marks[mark]} {mark}" for mark in MARKS if marks[mark])
+    noun = "claim" if len(claims) == 1 else "claims"
+    screen.print(f"{len(claims)} {noun}: {counts}", highlight=False)
 
 
 def _print_paper(paper: Paper, claims: Sequence[JudgedClaim], screen: Console, with_commands: bool) -> None:

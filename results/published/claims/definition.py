@@ -5,6 +5,7 @@ An entry says what the paper claims and where, and how Railyard obtains it: comp
 """
 
 import shlex
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
@@ -12,12 +13,15 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from railyard.core.config import ConfigModel, parse_model, parse_yaml
-from railyard.core.errors import BadInput, unknown_name_hint
+from railyard.core.errors import BadInput, first_names, near_miss
 from railyard.core.installation import data_file
 from railyard.results.format import digits
 
 FOLDER: Final = data_file("results/published/claims")
 Bound = Literal["", "at least", "at most"]
+Table = Literal["results.csv", "recovery.csv", "replacement.csv"]
+_MAX_IDS: Final = 80
+"""Characters of the list of claims in an error line, which names all papers too."""
 
 
 class Computed(ConfigModel):
@@ -36,7 +40,9 @@ class Measured(ConfigModel):
 
     `options`: overrides of the experiment, as `-o` takes them.
     `table`: file of the run's folder. `rows`: the values that rows have which count.
-    `over`: values that other rows have instead; the quantity is then how often the median of `rows` fits in theirs.
+    `per`: a column by which the value of each row is divided.
+    `over`: values that other rows have instead; the quantity is then how often the value of a row fits in that of the
+    other row of the same repeat.
     `each`: a column, as `fabric`: rows of different values of it are different things, and the quantity is of the one
     that agrees least. One median over all of them would hide it.
     `target`: the quantity of a target of the run, in place of rows.
@@ -47,8 +53,9 @@ class Measured(ConfigModel):
 
     experiment: str
     options: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    table: Literal["results.csv", "recovery.csv"] = "results.csv"
+    table: Table = "results.csv"
     rows: dict[str, str] = Field(default_factory=dict)
+    per: str = ""
     over: dict[str, str] = Field(default_factory=dict)
     each: str = ""
     column: str = "value"
@@ -93,9 +100,10 @@ class Measured(ConfigModel):
         space = "" if self.unit.startswith("%") else " "
         return f"{text}{space}{self.unit}".strip()
 
-    def agrees(self, value: float) -> bool:
-        """Return whether a measured value agrees with the paper."""
-        return self.difference(value) <= self.within
+    @property
+    def is_exact(self) -> bool:
+        """True for a claim without a tolerance, such as that no byte is lost: one repeat is enough to contradict it."""
+        return not self.bound and not self.within
 
     def difference(self, value: float) -> float:
         """Return how far a value is from the expected one; below 0 if it is on the right side of a bound."""
@@ -110,7 +118,9 @@ class PublishedClaim(ConfigModel):
     """A claim in one sentence. `where`: section, figure or equation. `published`: the paper's number, as text.
 
     `command`: what shows it, if neither a figure nor an experiment does.
+    `same_as`: the id of a claim, mostly of another paper, that is obtained in the same way.
     `not_reproducible`: the reason, in one sentence.
+    `note`: what the paper itself says elsewhere that contradicts the claim, or limits it.
     """
 
     id: Annotated[str, Field(pattern="^[a-z0-9-]+$")]
@@ -121,11 +131,15 @@ class PublishedClaim(ConfigModel):
     measured: Measured | None = None
     not_reproducible: str = ""
     command: str = ""
+    same_as: str = ""
+    note: str = ""
 
     @model_validator(mode="after")
     def _is_obtained(self) -> Self:
+        if self.same_as:
+            return self
         if not (self.computed or self.measured or self.not_reproducible):
-            raise ValueError("needs computed, measured or not_reproducible")
+            raise ValueError("needs computed, measured, same_as or not_reproducible")
         if not self.commands:
             raise ValueError("needs a command")
         return self
@@ -153,7 +167,25 @@ class Paper(ConfigModel):
 @cache
 def papers() -> dict[str, Paper]:
     """Return every paper by the name of its file."""
-    return {path.stem: _read(path) for path in sorted(FOLDER.glob("*.yaml"))}
+    as_written = {path.stem: _read(path) for path in sorted(FOLDER.glob("*.yaml"))}
+    claims: dict[str, PublishedClaim] = {}
+    for paper in as_written.values():
+        claims |= {claim.id: claim for claim in paper.claims}
+    resolved: dict[str, Paper] = {}
+    for name, paper in as_written.items():
+        claims_of_paper = tuple(_resolved(claim, claims) for claim in paper.claims)
+        resolved[name] = paper.model_copy(update={"claims": claims_of_paper})
+    return resolved
+
+
+def _resolved(claim: PublishedClaim, claims: Mapping[str, PublishedClaim]) -> PublishedClaim:
+    """Return a claim with what it has from the one that it is the same as. `claims`: all claims, by id."""
+    if not claim.same_as:
+        return claim
+    if claim.same_as not in claims:
+        raise BadInput(f"claims {claim.id}.same_as", claim.same_as, "is no claim of a paper")
+    same = claims[claim.same_as]
+    return claim.model_copy(update={"computed": same.computed, "measured": same.measured, "command": same.command})
 
 
 def _read(path: Path) -> Paper:
@@ -173,4 +205,6 @@ def chosen(name: str) -> dict[str, Paper]:
             if claim.id == name:
                 return {paper_name: paper.model_copy(update={"claims": (claim,)})}
             ids.append(claim.id)
-    raise BadInput("claims", name, unknown_name_hint(name, [*papers(), *ids]))
+    hint = near_miss(name, [*papers(), *ids])
+    allowed = f"papers are {', '.join(papers())}; claims are {first_names(sorted(ids), _MAX_IDS)}"
+    raise BadInput("claims", name, f"is not known: {hint}{allowed}")

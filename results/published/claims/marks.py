@@ -1,17 +1,40 @@
-"""The mark of each claim: whether what is computed and what is measured agree with the paper."""
+"""The mark of each claim: whether what is computed and what is measured agree with the paper.
+
+A measurement is judged by its spread too, in both directions, so that noise makes no claim agree and none differ. It
+agrees if its median is within the tolerance and no repeat is off by more than twice the tolerance. It differs if
+neither the median nor the least and the most are within the tolerance. Anything between is unclear.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import isinf
 from typing import Any, Literal
 
 from railyard.results.format import digits
 from railyard.results.published.claims.computed import ComputedClaim, numbers_of
-from railyard.results.published.claims.definition import Paper, PublishedClaim
+from railyard.results.published.claims.definition import Measured, Paper, PublishedClaim
 from railyard.results.published.claims.measured import INVALID, Measurement
 
-Mark = Literal["reproduced", "differs", "not reproducible", "not measured"]
-MARKS: tuple[Mark, ...] = ("reproduced", "differs", "not reproducible", "not measured")
-SYMBOLS: Mapping[Mark, str] = {"reproduced": "✓", "differs": "≠", "not reproducible": "–", "not measured": "?"}
+Mark = Literal["reproduced", "differs", "unclear", "not reproducible", "not measured"]
+MARKS: tuple[Mark, ...] = ("reproduced", "differs", "unclear", "not reproducible", "not measured")
+SYMBOLS: Mapping[Mark, str] = {
+    "reproduced": "✓",
+    "differs": "≠",
+    "unclear": "±",
+    "not reproducible": "–",
+    "not measured": "?",
+}
+
+
+def mark_of(measured: Measured, measurement: Measurement) -> Mark:
+    """Return whether a measurement agrees with the paper, by its median and its spread."""
+    median_difference = measured.difference(measurement.median)
+    differences = (median_difference, measured.difference(measurement.least), measured.difference(measurement.most))
+    if median_difference <= measured.within and max(differences) <= 2 * measured.within:
+        return "reproduced"
+    if measured.is_exact or min(differences) > measured.within:
+        return "differs"
+    return "unclear"
 
 
 @dataclass(frozen=True)
@@ -27,16 +50,25 @@ class JudgedClaim:
     measurement: Measurement | None
 
     @property
+    def measured_mark(self) -> Mark:
+        """The mark of what was measured alone."""
+        if self.claim.measured is None or self.measurement is None:
+            return "not measured"
+        return mark_of(self.claim.measured, self.measurement)
+
+    @property
     def mark(self) -> Mark:
         """The mark: that of the part that agrees least. One part is enough to differ."""
         if self.claim.not_reproducible:
             return "not reproducible"
-        agreements = [number.agrees for number in self.numbers]
-        if self.claim.measured and self.measurement:
-            agreements.append(self.claim.measured.agrees(self.measurement.median))
-        if not agreements:
-            return "not measured"
-        return "reproduced" if all(agreements) else "differs"
+        marks: set[Mark] = {self.measured_mark}
+        for number in self.numbers:
+            marks.add("reproduced" if number.agrees else "differs")
+        worst_first: tuple[Mark, ...] = ("differs", "unclear", "reproduced")
+        for mark in worst_first:
+            if mark in marks:
+                return mark
+        return "not measured"
 
     @property
     def computed_text(self) -> str:
@@ -60,25 +92,30 @@ class JudgedClaim:
             # a claim may be marked for what is computed of it alone, which must not read as if it had been measured
             return "" if self.claim.not_reproducible else "not yet"
         measurement = self.measurement
-        unit = self.claim.measured.unit
-        text = _number(measurement.median, unit)
+        text = _number(measurement.median, self.claim.measured.unit)
         if measurement.rows > 1:
-            text += f" ({digits(measurement.least, 4)} to {digits(measurement.most, 4)}, n={measurement.rows})"
+            text += f" ({_spread(measurement)}, n={measurement.rows})"
         if measurement.verdict != "ok":
             text += f", {measurement.verdict}"
         return f"{text}; {measurement.date}, {measurement.version}"
 
     @property
     def reason(self) -> str:
-        """The reason why it isn't reproducible, or what is known of a difference; "" without one."""
+        """The reason why it isn't reproducible, or what is known of a difference, and its note; "" without any."""
         if self.claim.not_reproducible:
-            return self.claim.not_reproducible
-        # several numbers mostly differ for the same reason
-        notes = [number.note for number in self.numbers if not number.agrees and number.note][:1]
+            reasons = [self.claim.not_reproducible]
+        else:
+            # several numbers mostly differ for the same reason
+            reasons = [number.note for number in self.numbers if not number.agrees and number.note][:1]
         measured = self.claim.measured
-        if measured and self.measurement and not measured.agrees(self.measurement.median):
-            notes.append(f"measured, to be {measured.limits}: {measured.why}")
-        return "; ".join(notes)
+        if measured and self.measurement and self.measured_mark != "reproduced":
+            text = "measured"
+            if self.measured_mark == "unclear":
+                text += f" {_spread(self.measurement)}"
+            reasons.append(f"{text}, to be {measured.limits}: {measured.why}")
+        if self.claim.note:
+            reasons.append(self.claim.note)
+        return "; ".join(reasons)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -89,17 +126,32 @@ class JudgedClaim:
             "where": self.claim.where,
             "published": self.claim.published,
             "computed": [number._asdict() for number in self.numbers],
-            "measured": self.measurement._asdict() if self.measurement else None,
+            "measured": self.measurement.as_dict() if self.measurement else None,
             "mark": self.mark,
             "reason": self.reason,
             "commands": list(self.claim.commands),
         }
 
 
+def _spread(measurement: Measurement) -> str:
+    """Return the least and the most, as `1.840 to 1.910`."""
+    return f"{_digits(measurement.least)} to {_digits(measurement.most)}"
+
+
 def _number(value: float, unit: str) -> str:
-    if unit == "%":
-        return f"{digits(value, 4)}%"
-    return f"{digits(value, 4)} {unit}".strip()
+    text = _digits(value)
+    if isinf(value):
+        return text
+    if unit.startswith("%"):
+        return f"{text}{unit}"
+    return f"{text} {unit}".strip()
+
+
+def _digits(value: float) -> str:
+    """Return a number; infinite is what never came."""
+    if isinf(value):
+        return "never"
+    return digits(value, 4)
 
 
 def judged(papers: Mapping[str, Paper], measurements: Mapping[str, Measurement]) -> Iterator[JudgedClaim]:
@@ -107,7 +159,9 @@ def judged(papers: Mapping[str, Paper], measurements: Mapping[str, Measurement])
     for name, paper in papers.items():
         for claim in paper.claims:
             numbers = numbers_of(claim.computed) if claim.computed else ()
-            measurement = measurements.get(claim.id) if claim.measured else None
+            measurement = None
+            if claim.measured:
+                measurement = measurements.get(claim.id) or measurements.get(claim.same_as)
             if measurement and measurement.verdict == INVALID:
                 # an invalid run never changes a mark
                 measurement = None

@@ -7,7 +7,8 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from math import inf, isnan
+from itertools import product
+from math import inf, isfinite, isnan
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
@@ -21,6 +22,12 @@ FILE: Final = data_file("results/published/claims") / NAME
 INVALID: Final = "invalid"
 VERDICTS: Final = ("ok", "degraded", INVALID)
 VERSION_DIGITS: Final = 8  # of a commit
+TARGETS: Final = ("targets", "recovery_targets")
+"""Parts of the headline of summary.json that have targets: those of allreduces, and those of recovery from faults."""
+PLACE: Final = ("fabric", "workload", "phase", "scene", "script", "reroute", "repeat")
+"""Columns that say where and when a row was measured. The policy isn't one: a fabric's may be one of its own."""
+_DAMAGE: Final = (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError, csv.Error)
+"""Errors of a folder whose files are missing, or are not those of a run."""
 
 
 class Measurement(NamedTuple):
@@ -35,35 +42,47 @@ class Measurement(NamedTuple):
     least: float
     most: float
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data. JSON has no infinity: a number of what never came is None."""
+        plain = self._asdict()
+        for name in ("median", "least", "most"):
+            if not isfinite(plain[name]):
+                plain[name] = None
+        return plain
+
 
 def measure(claim: PublishedClaim, folder: Path) -> Measurement:
-    """Return what a run's folder says of a claim. BadInput if the run is invalid, damaged, or has no such values."""
+    """Return what a run's folder says of a claim.
+
+    BadInput if the run is invalid, did not end, is damaged, or has no such values.
+    """
     if claim.measured is None:
         raise BadInput("claim", claim.id, "is not measured on packets")
-    field = f"claim {claim.id}"
     try:
-        summary = json.loads((folder / "summary.json").read_text("utf-8"))
-        provenance = json.loads((folder / "provenance.json").read_text("utf-8"))
-        # pandas takes longer to load than a table of claims to print
-        with (folder / claim.measured.table).open(encoding="utf-8", newline="") as opened:
-            table = list(csv.DictReader(opened))
-    except (OSError, ValueError, csv.Error) as error:
-        raise BadInput(field, str(folder), f"is no whole folder of a run: {error}") from error
+        return _measurement(claim.id, claim.measured, folder)
+    except _DAMAGE as error:
+        problem = f"is no whole folder of a run: {type(error).__name__}: {error}"
+        raise BadInput(f"claim {claim.id}", str(folder), problem) from error
+
+
+def _measurement(claim_id: str, measured: Measured, folder: Path) -> Measurement:
+    """Return what a run's folder says. BadInput if that is nothing, an error of _DAMAGE if it is no run's."""
+    field = f"claim {claim_id}"
+    summary = json.loads((folder / "summary.json").read_text("utf-8"))
+    provenance = json.loads((folder / "provenance.json").read_text("utf-8"))
     if summary["verdict"] == INVALID:
         reason = next(iter(summary["reasons"]), "no reason was recorded")
         raise BadInput(field, str(folder), f"is of an invalid run, which says nothing: {reason}")
-    if claim.measured.target:
-        values = _of_target(claim.measured.target, summary)
-    elif claim.measured.headline:
-        values = _of_headline(claim.measured.headline, summary)
-    else:
-        values = _of_rows(claim.measured, table)
+    # None: its records were not verified
+    if summary.get("complete") is False:
+        raise BadInput(field, str(folder), "is of a run that did not end, or of which records are damaged")
+    values = _values(measured, folder, summary)
     if not values:
-        raise BadInput(field, str(folder), f"has no valid value of {_what(claim.measured)}")
+        raise BadInput(field, str(folder), f"has no valid value of {_what(measured)}")
     date = str(summary["started_utc"])[:10]
     measured_by = version(provenance.get("git_commit"))
     spread = (median(values), min(values), max(values))
-    return Measurement(claim.id, date, measured_by, summary["verdict"], len(values), *spread)
+    return Measurement(claim_id, date, measured_by, summary["verdict"], len(values), *spread)
 
 
 def _what(measured: Measured) -> str:
@@ -76,14 +95,28 @@ def _what(measured: Measured) -> str:
     return f"{measured.column} in {measured.table} with {rows}"
 
 
-def _of_target(target: str, summary: Mapping[str, Any]) -> list[float]:
+def _values(measured: Measured, folder: Path, summary: Mapping[str, Any]) -> list[float]:
+    """Return the values that a run has of a quantity: one for each repeat, or the worst one of a target."""
+    if measured.target:
+        return _of_target(measured.target, summary["headline"])
+    if measured.headline:
+        return _of_headline(measured.headline, summary["headline"])
+    # pandas takes longer to load than a table of claims to print
+    with (folder / measured.table).open(encoding="utf-8", newline="") as opened:
+        return _of_rows(measured, list(csv.DictReader(opened)))
+
+
+def _of_target(target: str, headline: Mapping[str, Any]) -> list[float]:
     """Return the worst value of a target over the fabrics of the run; none if it was not measured, or not validly.
 
     Infinite for what never came: it must not count as if nothing had been measured.
     """
+    entries: list[Mapping[str, Any]] = []
+    for key in TARGETS:
+        entries += headline.get(key, ())
     values: list[float] = []
     worst = max
-    for entry in summary["headline"]["targets"]:
+    for entry in entries:
         if entry["quantity"] != target or entry["verdict"] == INVALID:
             continue
         if entry["comparison"] == "at least":
@@ -95,9 +128,9 @@ def _of_target(target: str, summary: Mapping[str, Any]) -> list[float]:
     return [worst(values)] if values else []
 
 
-def _of_headline(key: str, summary: Mapping[str, Any]) -> list[float]:
+def _of_headline(key: str, headline: Mapping[str, Any]) -> list[float]:
     """Return a number of the headline by its keys, joined by dots; none if the run has no such number."""
-    value: Any = summary["headline"]
+    value: Any = headline
     for name in key.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
     if value is None:
@@ -123,26 +156,39 @@ def _of_rows(measured: Measured, table: Sequence[Mapping[str, str]]) -> list[flo
 
 
 def _of_group(measured: Measured, table: Sequence[Mapping[str, str]]) -> list[float]:
-    """Return the values of the rows that count; if they are set against others, how often they fit in those."""
-    values = _valid(table, measured.rows, measured.column)
+    """Return the values of the rows that count; with `over`, how often each fits in the other one of its repeat."""
+    rows = _valid(table, measured.rows, measured.column)
+    values: list[float] = []
     if measured.over:
-        compared_values = _valid(table, {**measured.rows, **measured.over}, measured.column)
-        if not compared_values:
-            return []
-        values = [median(compared_values) / value for value in values]
+        compared_rows = _valid(table, {**measured.rows, **measured.over}, measured.column)
+        for row, compared_row in product(rows, compared_rows):
+            # repeats differ by their seed, and in the load of the machine
+            if _place(measured, row) == _place(measured, compared_row):
+                values.append(_value(measured, compared_row) / _value(measured, row))
+    else:
+        values = [_value(measured, row) for row in rows]
     if measured.percent:
         values = [100 * (value - 1) for value in values]
     return values
 
 
-def _valid(table: Sequence[Mapping[str, str]], rows: Mapping[str, str], column: str) -> list[float]:
-    """Return a column of the rows with these values, but of invalid ones and empty ones."""
-    values: list[float] = []
-    for row in table:
-        # a degraded row counts, and the run's verdict stands beside the value
-        if _is_meant(row, rows) and row.get(column) and row.get("verdict") != INVALID:
-            values.append(float(row[column]))
-    return values
+def _place(measured: Measured, row: Mapping[str, str]) -> list[str]:
+    """Return where and when a row was measured, without what `over` changes."""
+    return [row.get(column, "") for column in PLACE if column not in measured.over]
+
+
+def _value(measured: Measured, row: Mapping[str, str]) -> float:
+    """Return the value of a row, divided by that of the column `per` if there is one."""
+    value = float(row[measured.column])
+    if measured.per:
+        value /= float(row[measured.per])
+    return value
+
+
+def _valid(table: Sequence[Mapping[str, str]], rows: Mapping[str, str], column: str) -> list[Mapping[str, str]]:
+    """Return the rows with these values, but not the invalid ones and those without a value in the column."""
+    # a degraded row counts, and the run's verdict stands beside the value
+    return [row for row in table if _is_meant(row, rows) and row.get(column) and row.get("verdict") != INVALID]
 
 
 def _is_meant(row: Mapping[str, str], values: Mapping[str, str]) -> bool:

@@ -14,17 +14,36 @@ from railyard.results.published.claims.measured import read
 PAGE: Final = Path("docs/claims.md")
 HEAD: Final = """# The papers' claims
 
-`script/run claims` prints this table. With the name of a paper (`script/run claims nezha`) or of a claim it also prints
-the commands that show each claim. With `--run`, as root, it first measures those that need packets. Numbers and
-tolerances of what is computed are those of the figures of `predict` ([published.md](published.md)).
+What five papers claim, in a sentence each, and what Railyard makes of it. *Computed* is a formula, a simulation or a
+count. *Measured* is a run with real packets on an emulated fabric: the median (least to greatest, number of repeats),
+the verdict of the run unless it is ok, date and commit. A run is `degraded` if the machine was somewhat disturbed; an
+invalid run is never kept.
 
 | mark | means |
 |---|---|
 | ✓ | reproduced: what is computed and what is measured agree with the paper, within the stated tolerance; \
 where the measured column says "not yet", that is of what is computed alone |
 | ≠ | differs: one of them doesn't |
+| ± | unclear: some repeats of a measurement agree with the paper, and others do not |
 | – | not reproducible, for the reason below the table |
 | ? | nothing of it is computed, and it is not yet measured on packets |
+
+**Tolerances.** [published.md](published.md) has those of what is computed. Each measured claim has its own,
+with the reason for it, in the paper's file in `results/published/claims/`. Where a paper gives no number
+("negligible", "near-optimal"), the bar is Railyard's own. A number that is better than the paper's differs like one
+that is worse, unless the paper gives a bound.
+
+**Spread.** A measurement agrees if its median is within the tolerance and no repeat is off by more than twice the
+tolerance. It differs if its median, its least and its greatest repeat are all outside the tolerance. Between these it
+is unclear. A claim without a tolerance, such as that no byte is lost, differs if one repeat contradicts it. A single
+value has no spread, and is judged alone.
+
+**Commands.** `script/run claims` prints this table. With the name of a paper (`script/run claims nezha`) or of a claim
+(`script/run claims slowdown-a100`) it also prints the commands that show each claim, which follow `script/run`; a
+figure of `predict` takes seconds and no root. `--mark differs` chooses a mark, and `--json` has every number with its
+note. With `--run`, as root, it first measures what needs packets, into a folder of its own; this takes hours for all
+papers. Adding a claim is adding an entry to the paper's file. [published.md](published.md) describes the figures and
+what they assume where a paper says nothing; [measurements.md](measurements.md) has further runs.
 """
 
 

@@ -1,6 +1,7 @@
 """Claims of the papers: every entry refers to something that exists, and stored numbers are those computed now."""
 
 import json
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from railyard.results.published.claims.measured import Measurement
 
 PROJECT = Path(__file__).parents[5]
 MEASURED = Measurement("slow", "2026-11-29", "abcdef12", "ok", 3, 8.0, 7.5, 8.5)
+OUTSIDE = MEASURED._replace(median=9.2, least=9.1, most=9.5)
+UNCLEAR = MEASURED._replace(most=10.1)
 
 
 def entry(**keys: Any) -> PublishedClaim:
@@ -78,12 +81,53 @@ def test_a_differing_part_makes_a_claim_differ() -> None:
     agreeing = {"figure": "table2"}
     differing = {"figure": "fig5"}
     assert mark(MEASURED) == "reproduced"
-    assert mark(MEASURED._replace(median=9.1)) == "differs"
+    assert mark(OUTSIDE) == "differs"
     assert mark(MEASURED, computed=agreeing) == "reproduced"
     assert mark(MEASURED, computed=differing) == "differs"
     assert mark(None, computed=agreeing) == "reproduced"
     assert mark(None) == "not measured"
     assert mark(MEASURED, not_reproducible="No such machine.") == "not reproducible"
+    assert mark(UNCLEAR, computed=agreeing) == "unclear"
+    assert mark(UNCLEAR, computed=differing) == "differs"
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((8.0, 6.0, 10.0), "reproduced"),  # twice the tolerance
+        ((8.9, 7.5, 10.1), "unclear"),
+        ((8.0, 5.9, 8.5), "unclear"),
+        ((9.1, 8.9, 9.5), "unclear"),
+        ((9.2, 9.1, 9.5), "differs"),
+        ((6.5, 6.0, 6.9), "differs"),
+    ],
+)
+def test_mark_follows_from_the_spread_in_both_directions(values: tuple[float, float, float], expected: str) -> None:
+    """The tolerance is 7 to 9."""
+    median, least, most = values
+    assert mark(MEASURED._replace(median=median, least=least, most=most)) == expected
+
+
+@pytest.mark.parametrize(
+    ("limits", "values", "expected"),
+    [
+        ({"bound": "at least"}, (8.5, 8.0, 9.0), "reproduced"),
+        ({"bound": "at least"}, (8.5, 7.9, 9.0), "unclear"),
+        ({"bound": "at least"}, (7.9, 7.0, 8.0), "unclear"),
+        ({"bound": "at least"}, (7.5, 7.0, 7.9), "differs"),
+        ({"bound": "at most", "within": 1}, (8.5, 2.0, 10.0), "reproduced"),
+        ({"bound": "at most", "within": 1}, (8.5, 2.0, 10.1), "unclear"),
+        ({"bound": "at most", "within": 1}, (inf, inf, inf), "differs"),
+        ({}, (8.0, 8.0, 8.0), "reproduced"),
+        ({}, (8.0, 8.0, 8.1), "differs"),
+    ],
+)
+def test_bounds_and_exact_claims_are_judged_by_their_spread(
+    limits: dict[str, Any], values: tuple[float, float, float], expected: str
+) -> None:
+    how = {"experiment": "moe-slowdown", "rows": {"metric": "slowdown"}, "expected": 8.0, "why": "noise", **limits}
+    median, least, most = values
+    assert mark(MEASURED._replace(median=median, least=least, most=most), measured=how) == expected
 
 
 def test_an_invalid_measurement_never_changes_a_mark() -> None:
@@ -109,7 +153,11 @@ def run_folder(folder: Path, verdict: str, rows: list[dict[str, object]]) -> Pat
         "verdict": verdict,
         "reasons": ["the cores were busy"],
         "started_utc": "2026-11-29T10:00:00",
-        "headline": {"targets": targets, "spine_condition": {"agrees_pct": 75, "agrees_p99_pct": None}},
+        "headline": {
+            "targets": targets,
+            "recovery_targets": [{**time, "quantity": "recovery"}],
+            "spine_condition": {"agrees_pct": 75, "agrees_p99_pct": None},
+        },
     }
     (folder / "summary.json").write_text(json.dumps(summary))
     (folder / "provenance.json").write_text(json.dumps({"git_commit": "0123456789abcdef"}))
@@ -141,6 +189,27 @@ def test_rows_are_set_against_other_rows(tmp_path: Path) -> None:
     assert measure(entry(measured={**how, "expected": 2.0, "why": "noise"}), tmp_path).median == pytest.approx(2.0)
 
 
+def test_a_row_is_set_against_its_own_repeat(tmp_path: Path) -> None:
+    """The second repeat took twice as long under both policies, so that no repeat says anything but 1.1 times."""
+    rows: list[dict[str, object]] = []
+    for policy, factor in (("dr", 1.1), ("health", 1.0)):
+        for repeat, seconds in enumerate((1.0, 2.0, 1.0)):
+            rows.append({"metric": "time", "policy": policy, "repeat": repeat, "value": factor * seconds})
+    rows[-1]["verdict"] = "invalid"
+    how = {"experiment": "hot-domain", "rows": {"metric": "time", "policy": "health"}, "over": {"policy": "dr"}}
+    claim = entry(measured={**how, "expected": 10, "percent": True, "why": "noise"})
+    measurement = measured.measure(claim, run_folder(tmp_path / "run", "ok", rows))
+    assert measurement[4:] == pytest.approx((2, 10, 10, 10))
+
+
+def test_a_value_is_divided_by_that_of_another_column(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", "ok", [])
+    (folder / "replacement.csv").write_text("case,before_s,after_s\nserver,0.5,0.6\nserver,0.5,0.5\nother,1,9\n")
+    how = {"experiment": "gpu-failures", "table": "replacement.csv", "rows": {"case": "server"}, "column": "after_s"}
+    claim = entry(measured={**how, "per": "before_s", "expected": 1, "why": "noise"})
+    assert measured.measure(claim, folder)[4:] == pytest.approx((2, 1.1, 1.0, 1.2))
+
+
 def test_a_median_hides_no_group_of_rows(tmp_path: Path) -> None:
     """Two of three repeats of one job are slow, so that the median of both jobs' rows isn't."""
     slowdowns = {"even": (1.0, 1.0, 1.0), "odd": (1.0, 1.2, 1.2)}
@@ -158,19 +227,17 @@ def test_a_median_hides_no_group_of_rows(tmp_path: Path) -> None:
 
 
 def test_a_measured_difference_has_its_reason() -> None:
-    claim = JudgedClaim("paper", entry(), (), MEASURED._replace(median=9.1))
+    claim = JudgedClaim("paper", entry(), (), OUTSIDE)
     assert claim.reason == "measured, to be 7.000 to 9.000: noise"
+    assert JudgedClaim("paper", entry(), (), UNCLEAR).reason == "measured 7.500 to 10.10, to be 7.000 to 9.000: noise"
+    assert JudgedClaim("paper", entry(note="as V"), (), MEASURED).reason == "as V"
     assert JudgedClaim("paper", entry(), (), MEASURED).reason == ""
     assert JudgedClaim("paper", entry(), (), None).measured_text == "not yet"
 
 
 def test_a_target_is_measured(tmp_path: Path) -> None:
     how = {"experiment": "multirail-bench", "target": "gain", "expected": 1.8, "bound": "at least", "why": "noise"}
-    claim = entry(measured=how)
-    assert measure(claim, tmp_path).median == 1.9
-    assert claim.measured
-    assert claim.measured.agrees(1.9)
-    assert not claim.measured.agrees(1.7)
+    assert measure(entry(measured=how), tmp_path).median == 1.9
 
 
 def test_a_number_of_the_headline_is_measured(tmp_path: Path) -> None:
@@ -188,8 +255,13 @@ def test_a_target_never_reached_differs(tmp_path: Path) -> None:
     how = {"experiment": "plane-crash", "target": "time", "expected": 100, "bound": "at most", "why": "noise"}
     claim = entry(measured=how)
     measurement = measure(claim, tmp_path)
-    assert measurement.median == float("inf")
-    assert JudgedClaim("paper", claim, (), measurement).mark == "differs"
+    assert measurement.median == inf
+    assert measurement.as_dict()["median"] is None
+    judgement = JudgedClaim("paper", claim, (), measurement)
+    assert judgement.mark == "differs"
+    assert judgement.measured_text.startswith("never, degraded")
+    recovery = entry(measured={**how, "target": "recovery"})
+    assert measured.measure(recovery, tmp_path / "run").median == 40
     unmeasured = entry(measured={**how, "target": "other"})
     with pytest.raises(BadInput, match="no valid value of the target 'other'"):
         measured.measure(unmeasured, tmp_path / "run")
@@ -212,6 +284,22 @@ def test_runs_that_say_nothing_are_refused(
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no whole folder"):
         measured.measure(entry(), tmp_path)
+    folder = run_folder(tmp_path / "run", "ok", ROWS)
+    (folder / "results.csv").write_text("metric,value\nslowdown,fast\n")
+    with pytest.raises(BadInput, match=r"no whole folder.*'fast'"):
+        measured.measure(entry(), folder)
+    for text in ("{}", "[]", '{"verdict": "ok"}'):
+        (folder / "summary.json").write_text(text)
+        with pytest.raises(BadInput, match="no whole folder"):
+            measured.measure(entry(), folder)
+
+
+def test_a_run_that_did_not_end_is_refused(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", "ok", ROWS)
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps({**summary, "complete": False}))
+    with pytest.raises(BadInput, match="did not end"):
+        measured.measure(entry(), folder)
 
 
 def test_measurements_are_read_as_written(tmp_path: Path) -> None:
