@@ -28,7 +28,7 @@ where the measured column says "not yet", that is of what is computed alone |
 | – | not reproducible, for the reason below the table |
 | ? | nothing of it is computed, and it is not yet measured on packets |
 
-**Tolerances.** [published.md](published.md) has those of what is computed. Each measured claim has its own,
+**Tolerances.** [published.md](published.md#tolerances) has those of what is computed. Each measured claim has its own,
 with the reason for it, in the paper's file in `results/published/claims/`. Where a paper gives no number
 ("negligible", "near-optimal"), the bar is Railyard's own. A number that is better than the paper's differs like one
 that is worse, unless the paper gives a bound.

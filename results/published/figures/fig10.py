@@ -27,10 +27,7 @@ def figure() -> Figure:
         seconds = _times(reading, (8, 256, GPUS), (256, 4096))
         rows += _rows(reading, seconds)
         notes.append(listed(reading.name, [_relative_pct(seconds, *point) for point in PUBLISHED]))
-    claims: list[Claim] = []
-    for (k, batch), stated in PUBLISHED.items():
-        name = f"K={k}, batch {batch:,}: of the ideal's speed"
-        claims.append(Claim(name, stated, _relative_pct(times, k, batch), "%", within=3.0))
+    claims = [_claim(times, k, batch) for k, batch in PUBLISHED]
     return Figure(
         title="Batch size: GPT-1T on 32,768 GPUs",
         source="Rail-only Fig. 10",
@@ -41,6 +38,18 @@ def figure() -> Figure:
         notes=(*NOTES, *notes),
         inches=(10.0, 4.6),
     )
+
+
+def _claim(times: Times, k: int, batch: int) -> Claim:
+    """Return the claim on a K and a batch."""
+    stated = PUBLISHED[k, batch]
+    ours = _relative_pct(times, k, batch)
+    # 3 points are a multiple of the smallest distance from the ideal, so a claim agrees within half of that, as in fig8
+    within = min(3.0, (100 - stated) / 2)
+    note = ""
+    if abs(ours - stated) > within:
+        note = f"{100 - ours:.1f}% below the ideal, where the paper has {100 - stated:.0f}%; Fig. 8 differs alike"
+    return Claim(f"K={k}, batch {batch:,}: of the ideal's speed", stated, ours, "%", within=within, note=note)
 
 
 def _times(reading: Reading, sizes: tuple[int, ...], batches: tuple[int, ...]) -> Times:

@@ -1,7 +1,7 @@
 """Iteration time against the size of the HB domain (Rail-only Fig. 8)."""
 
-from collections.abc import Iterator
-from itertools import product
+from collections.abc import Iterator, Mapping
+from itertools import pairwise, product
 from typing import Final
 
 import matplotlib.figure
@@ -58,6 +58,7 @@ def figure() -> Figure:
         claims.append(Claim(label, published, value, "%", within=min(3.0, published / 2), note=note))
     plateau = 'the paper: "plateaus above 32 GPUs", without a number; ours still gains'
     claims.append(Claim(f"{PLATEAU}, less time", 0, ours[PLATEAU], "%", within=1.0, note=plateau, stated="read as"))
+    claims += _of_shape(curves)
     return Figure(
         title="Iteration time against the size of the HB domain",
         source="Rail-only Fig. 8",
@@ -92,6 +93,29 @@ def _stated(gpt_1t: Curve, gpt_146b: Curve) -> dict[str, float]:
         "GPT-146B, K=8 to 256": shared.less_pct(gpt_146b[8].seconds, gpt_146b[256].seconds),
         PLATEAU: shared.less_pct(gpt_1t[32].seconds, gpt_1t[256].seconds),
     }
+
+
+def _of_shape(curves: Mapping[tuple[str, int], Curve]) -> tuple[Claim, ...]:
+    """V-B, without numbers: larger HB domains never take longer, and GPT-146B gains more by them than GPT-1T."""
+    longer: list[str] = []
+    for (model, gpus), curve in curves.items():
+        for (_, smaller), (k, larger) in pairwise(sorted(curve.items())):
+            added_pct = 100 * (larger.seconds / smaller.seconds - 1)
+            if added_pct > 0:
+                longer.append(f"{NAMES[model]} on {gpus:,} GPUs with K={k:,} by {added_pct:.1f}%")
+    note = ""
+    if longer:
+        note = f"{'; '.join(longer)}: a longer ring has more steps, each with its latency"
+    gains_pct: dict[str, float] = {}
+    for model in BATCHES:
+        curve = curves[model, STATED]
+        gains_pct[model] = shared.less_pct(curve[8].seconds, curve[256].seconds)
+    ratio = gains_pct[shared.GPT_146B] / gains_pct[shared.GPT_1T]
+    higher = "K=8 to 256, gain of GPT-146B over that of GPT-1T"
+    return (
+        Claim("steps to a larger K at which an iteration takes longer", 0, len(longer), "steps", note=note),
+        Claim(higher, 1, ratio, "times", bound="at least", stated="higher means"),
+    )
 
 
 def _draw(drawn: matplotlib.figure.Figure, curves: dict[tuple[str, int], Curve]) -> None:

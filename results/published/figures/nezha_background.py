@@ -27,6 +27,10 @@ GPT3_ALLREDUCES: Final = 12
 LLAMA3_70B_LAYERS: Final = 80
 # of a V100, which was sold with half of it too
 V100_MEMORY_GB: Final = 32
+IDLE_PCT: Final = (30.0, 50.0)
+"""Section 1: of the bandwidth of several rails, what binding to one of them leaves idle."""
+MISMATCH_PCT: Final = (15.0, 40.0)
+"""Section 1: of the throughput, what delays between protocols take."""
 # FP16 on tensor cores without sparsity and the NIC of a server's GPU, by the data sheets
 V100_FLOPS: Final = 125e12
 H100_FLOPS: Final = 989e12
@@ -36,7 +40,7 @@ LARGE_SIZES: Final = (8 * MB, 64 * MB)
 
 def figure() -> Figure:
     """Eq. 1 for GPT-2, volumes of tensor parallelism, and what slices reach of both rails by Table 1."""
-    claims = [*_volumes(), *_hardware(), *_slices()]
+    claims = [*_volumes(), *_hardware(), *_slices(), *_introduction()]
     rows: list[tuple[Cell, ...]] = [(claim.what, claim.unit, claim.published, claim.ours) for claim in claims]
     return Figure(
         title="Volumes and ratios that Nezha states",
@@ -93,6 +97,30 @@ def _slices() -> list[Claim]:
         )
         claims.append(Claim(f"{name}, longer than one rail", middle, extra_pct, "%", (high - low) / 2, note=note))
     return claims
+
+
+def _introduction() -> list[Claim]:
+    """Return what the introduction says is lost, by the paper's own Table 1 and, for equal rails, by their number."""
+    idle_pct = {"two equal rails": 50.0}
+    mismatch_pct: dict[str, float] = {}
+    for size in LARGE_SIZES:
+        row = TABLE_1[size]
+        sharp_share = row["single:tcp"] / (row["single:tcp"] + row["single:sharp"])
+        idle_pct[f"{size // MB} MB, TCP and SHARP"] = 100 * (1 - sharp_share)
+        mismatch_pct[f"{size // MB} MB, TCP and SHARP"] = 100 * (1 - row["single:sharp"] / row["slicing"])
+    claims: list[Claim] = []
+    for name, ours in idle_pct.items():
+        claims.append(_in_range(f"{name}: idle beside the faster rail alone", IDLE_PCT, ours))
+    for name, ours in mismatch_pct.items():
+        claims.append(_in_range(f"{name}: throughput that slices lose", MISMATCH_PCT, ours))
+    return claims
+
+
+def _in_range(quantity: str, limits: tuple[float, float], ours: float) -> Claim:
+    """Return a claim of which the paper gives the least and the most, percent."""
+    low, high = limits
+    stated = f"middle of {low:g} to {high:g}"
+    return Claim(quantity, (low + high) / 2, ours, "%", (high - low) / 2, stated=stated)
 
 
 def _draw(drawn: "matplotlib.figure.Figure", claims: list[Claim]) -> None:

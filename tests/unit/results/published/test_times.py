@@ -22,12 +22,18 @@ def test_every_row_has_a_cell_for_each_column(name: str) -> None:
     assert all(len(row) == len(figure.columns) for row in figure.rows)
 
 
-@pytest.mark.parametrize("name", ["fig10", "megatron"])
-def test_every_claim_is_met(name: str) -> None:
-    """Fig. 10 within 3 points."""
-    claims = FIGURES[name]().claims
+def test_megatron_claims_are_met() -> None:
+    claims = FIGURES["megatron"]().claims
     assert claims
     assert [claim for claim in claims if not claim.agrees] == []
+
+
+def test_fig_10_is_off_only_beside_the_ideal() -> None:
+    """Within 3 points and half of the distance from the ideal: 2.3% below it is no match of 1%."""
+    claims = FIGURES["fig10"]().claims
+    assert [abs(claim.ours - claim.published) < 3 for claim in claims] == [True] * 4
+    assert [claim.published for claim in claims if not claim.agrees] == [99]
+    assert claims[3].note.startswith("2.3% below the ideal")
 
 
 def test_korthikanti_misses_its_bars_only_with_shapes_left_out() -> None:
@@ -44,12 +50,16 @@ def test_korthikanti_misses_its_bars_only_with_shapes_left_out() -> None:
 
 def test_fig_8_agrees_but_for_a_multiple_and_a_plateau() -> None:
     """A claim agrees within 3 points and half of itself: 2.8% is no match of 0.9%."""
-    claims = {claim.published: claim for claim in FIGURES["fig8"]().claims}
+    claims = {claim.published: claim for claim in FIGURES["fig8"]().claims[:5]}
     assert [claim.published for claim in claims.values() if not claim.agrees] == [0.9, 0]
     assert "3.1 times the paper's" in claims[0.9].note
     assert "1.4 times the paper's" in claims[4.1].note
     assert "times" not in claims[43.3].note + claims[30.6].note
     assert claims[0].what.startswith("GPT-1T, K=32 to 256")
+    longer, gain = FIGURES["fig8"]().claims[5:]
+    assert longer.ours == 1
+    assert "GPT-146B on 65,536 GPUs with K=65,536 by 0.3%" in longer.note
+    assert gain.agrees
 
 
 def test_fig_7_claims_errors_of_constants_fitted_on_other_shapes() -> None:
@@ -58,6 +68,7 @@ def test_fig_7_claims_errors_of_constants_fitted_on_other_shapes() -> None:
     assert not claims[1.8].agrees
     assert claims[1.8].ours == pytest.approx(5.1, abs=0.1)
     assert claims[10.8].agrees
+    assert not claims[3].agrees, "GPT-1T is further off than GPT-22B"
 
 
 WHOLE_ROUNDS = OTHERS[0].name

@@ -302,6 +302,22 @@ def test_a_run_that_did_not_end_is_refused(tmp_path: Path) -> None:
         measured.measure(entry(), folder)
 
 
+def test_a_claim_is_obtained_as_its_twin() -> None:
+    """Its own measurement comes first."""
+    claims = {claim.id: claim for paper in papers().values() for claim in paper.claims}
+    twin = claims["same-performance-dense"]
+    claim = claims["spine-free-same-performance"]
+    assert claim.measured == twin.measured
+    assert claim.commands == twin.commands
+    measurements = {twin.id: MEASURED}
+    paper = papers()["spine-free"].model_copy(update={"claims": (claim,)})
+    (judgement,) = judged({"spine-free": paper}, measurements)
+    assert judgement.measurement == MEASURED
+    measurements[claim.id] = OUTSIDE
+    (judgement,) = judged({"spine-free": paper}, measurements)
+    assert judgement.measurement == OUTSIDE
+
+
 def test_measurements_are_read_as_written(tmp_path: Path) -> None:
     file = tmp_path / measured.NAME
     assert measured.read(file) == {}
