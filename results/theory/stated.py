@@ -27,7 +27,7 @@ POINT_TO_POINT: Final = "point-to-point"
 COMPUTES: Final = "computes between its transfers, which no bound of bytes counts"
 HASHED: Final = "takes paths that a hash chooses, on which other transfers may be"
 SEVERAL_STEPS: Final = "has several steps, of which no formula gives the whole"
-UNEVEN: Final = "begins at different times, since GPUs don't compute alike"
+UNEVEN: Final = "begins at different times on GPUs that don't compute alike"
 SIMULATED: Final = "max-min fair shares"
 
 
