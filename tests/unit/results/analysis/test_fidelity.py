@@ -184,7 +184,7 @@ def test_slow_row_names_cores_that_were_busy(value: float, says_so: bool) -> Non
     run = Run("r", {}, {}, "now", loads=[CALM], bytes=[EXACT], links=[TRUE_LINK], machine=samples)
     run.measurements.append(measured(value))
     reasons = " ".join(judge(run).reasons)
-    assert ("all cores were busy for 0.50 s of the interval" in reasons) == says_so
+    assert ("0.50 s" in reasons) == says_so
 
 
 @pytest.mark.parametrize(
