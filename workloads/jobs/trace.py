@@ -78,8 +78,8 @@ class TraceSpec(spec.Workload):
         flops = setting.platform.flops * self.efficiency
         trace = common.TRACE_FORMATS[name].read(files, common.ReplayOn(fabric.gpus, fabric.rails, flops, groups))
         if len(trace.ranks) > fabric.gpus:
-            shape = f"{fabric.domains} domains x {fabric.rails} rails"
-            raise BadInput(field, self.path, f"has {len(trace.ranks)} ranks, more than the {shape} have GPUs")
+            gpus = f"domains * rails = {fabric.domains} * {fabric.rails} = {fabric.gpus} GPUs"
+            raise BadInput(field, self.path, f"has {len(trace.ranks)} ranks, more than {gpus}")
         if len(trace.ranks) < 2:
             raise BadInput(field, self.path, "has one rank only, and no other rank to send to")
         return trace
