@@ -13,7 +13,7 @@ from railyard.failure.faults import FAULTS
 from railyard.failure.faults.link_slow import LinkSlow
 from railyard.failure.faults.support.links import LinkFault
 from railyard.results.theory.fluid.jobs import JobsPrediction
-from railyard.results.theory.fluid.routes import Port
+from railyard.results.theory.fluid.routes import Port, is_hashed
 from railyard.results.theory.fluid.simulation import Conditions, FluidRun, RateChange, simulate
 from railyard.topologies.addresses import link_of_name
 from railyard.topologies.plan import Plan
@@ -50,9 +50,13 @@ def replay_with_fault(
 
 
 def predicted_with_fault(prediction: JobsPrediction, fault: FaultSpec, plan: Plan, rates: Rates) -> FluidRun | None:
-    """Simulate all jobs with links that the fault slows; None for a fault that does more, such as new routes."""
-    changes = tuple(_rate_changes(fault, plan, prediction.together.routes.ports))
-    if not isinstance(FAULTS[fault.kind], LinkSlow):
+    """Simulate all jobs with links that the fault slows.
+
+    None for a fault that does more, such as new routes, and where a hash decides which flows meet.
+    """
+    routes = prediction.together.routes
+    changes = tuple(_rate_changes(fault, plan, routes.ports))
+    if not isinstance(FAULTS[fault.kind], LinkSlow) or is_hashed(routes, plan.spec):
         return None
     return simulate(prediction.combined.schedule, rates, plan.spec, Conditions(changes=changes))
 

@@ -19,7 +19,9 @@ from railyard.results.theory.fluid.simulation import Conditions
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.schedule import Rates
 
-MOST_DRAWS: Final = 20
+DRAWS_OF_NOISE: Final = 20
+DRAWS_OF_HASHES: Final = 80
+"""A flow has one hash in all iterations, so that simulations differ more than by noise, which iterations average."""
 FEWEST_DRAWS: Final = 8
 DRAWN_TASKS: Final = 20_000
 """Tasks in the simulations of all draws: jobs with more tasks have fewer draws."""
@@ -112,7 +114,8 @@ def _point(times: JobTimes) -> PredictedJob:
 def _draws(prediction: JobsPrediction, rates: Rates, fabric: FabricSpec, has_hash: bool) -> list[tuple[JobTimes, ...]]:
     """Return the times of all jobs in each simulation, which have the same noise and hashes every time."""
     jobs = prediction.combined
-    count = max(FEWEST_DRAWS, min(MOST_DRAWS, DRAWN_TASKS // len(jobs.schedule.tasks)))
+    most = DRAWS_OF_HASHES if has_hash else DRAWS_OF_NOISE
+    count = max(FEWEST_DRAWS, min(most, DRAWN_TASKS // len(jobs.schedule.tasks)))
     rng = np.random.default_rng(0)
     draws: list[tuple[JobTimes, ...]] = []
     for draw in range(count):

@@ -20,18 +20,18 @@ JOBS = [
 ]
 
 
-def factors(**fault: Any) -> list[float] | None:
+def factors(fabric: str = "rail-only", jobs: list[dict[str, Any]] = JOBS, **fault: Any) -> list[float] | None:
     """Return how much longer each job takes with a fault that begins after 1 s and lasts for 1 s."""
     fault = {"target": "d0g1", "at": "1s", "repair": "1s", **fault}
-    fabrics = [{"kind": "rail-only", "domains": 2, "rails": 2}]
-    spec = parse({"name": "x", "fabrics": fabrics, "jobs": JOBS, "job_faults": [fault]})
+    fabrics = [{"kind": fabric, "domains": 2, "rails": 2}]
+    spec = parse({"name": "x", "fabrics": fabrics, "jobs": jobs, "job_faults": [fault]})
     plan = nominal_plan(spec.gpu_fabrics[0])
-    jobs = planned_jobs(spec, 0, plan).combined
-    prediction = predict_jobs(jobs, rates_of(plan), plan.spec)
+    combined = planned_jobs(spec, 0, plan).combined
+    prediction = predict_jobs(combined, rates_of(plan), plan.spec)
     run = predicted_with_fault(prediction, faults_of(spec)[0], plan, rates_of(plan))
     if run is None:
         return None
-    seconds = jobs.iteration_seconds(run.end_s)
+    seconds = combined.iteration_seconds(run.end_s)
     return [sum(seconds[n]) / sum(times.together_s) for n, times in enumerate(prediction.times)]
 
 
@@ -43,6 +43,12 @@ def test_only_the_job_on_a_slow_link_takes_longer() -> None:
 
 def test_faults_that_change_routes_have_no_prediction() -> None:
     assert factors(kind="link-down") is None
+
+
+def test_faults_beside_hashed_flows_have_no_prediction() -> None:
+    crossing = {"name": "crossing", "workload": SEND, "domains": 2, "rails": 1, "gpus": ["d0g0", "d1g1"]}
+    assert factors("rail-optimized", [crossing], kind="link-slow", rate=0.5) is None
+    assert factors("rail-optimized", kind="link-slow", rate=0.5) == pytest.approx([1.0, 3.5 / 3])
 
 
 def test_faults_of_other_targets_are_refused() -> None:
