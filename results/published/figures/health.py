@@ -148,7 +148,7 @@ def _claims(rows: Sequence[Row]) -> Iterator[Claim]:
         yield Claim(quantity, 50, healthier_pct(spine), "%", bound="at least", note=note, stated="most cases means")
     note = "where the domains of both ends are loaded and a third one isn't: rdr crosses neither of the two"
     quantity = "sets in which rdr by a third domain is healthier than every other path"
-    yield Claim(quantity, 0, _healthier_by_rdr(sets), "sets", note=note)
+    yield Claim(quantity, 0, healthier_by_rdr(sets), "sets", note=note)
     above, below = _wrong_on_clos(sets)
     yield Claim(
         "sets on a two-tier Clos in which a routable rail is no healthier than the near paths", 0, above, "sets"
@@ -212,7 +212,7 @@ def _wrong_best_fit(sets: Sequence[Scores]) -> int:
     return wrong
 
 
-def _healthier_by_rdr(sets: Sequence[Scores]) -> int:
+def healthier_by_rdr(sets: Sequence[Scores]) -> int:
     """Return in how many sets the path by the source's rail, a third domain and the destination's rail scores most."""
     # of its own, so that the sets of the other claims stay as they are
     third_domains = random.Random(f"{SEED} third domain")

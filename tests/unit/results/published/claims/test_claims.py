@@ -1,6 +1,7 @@
 """Claims of the papers: every entry refers to something that exists, and stored numbers are those computed now."""
 
 import json
+import shlex
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -352,3 +353,13 @@ def test_damaged_tables_are_refused_in_a_line(tmp_path: Path, changed: dict[str,
     file.write_bytes(b"\xfa\x00")
     with pytest.raises(BadInput, match="no table of measured claims"):
         measured.read(file)
+
+
+def test_commands_keep_their_options_in_a_shell() -> None:
+    for claim in judged(papers(), {}):
+        measured_by = claim.claim.measured
+        if measured_by:
+            words = ["run", measured_by.experiment]
+            for option in measured_by.options:
+                words += ["-o", option]
+            assert shlex.split(measured_by.command) == words
