@@ -125,7 +125,8 @@ def _spines(spine_load: float | str) -> str:
 def _claims(rows: Sequence[Row]) -> Iterator[Claim]:
     """Yield the claims for HB links as fast as the platform's; loads drawn alike, and by traffic."""
     most = "the article says most cases, which we take as more than half"
-    always = "the article takes a higher score for a lower latency; of mean latencies in queues that is not always so"
+    queues = "the article takes a higher score for a lower latency; of mean latencies in queues that is not always so"
+    rates = "a score says nothing of a link's rate: a tenth of an HB link may be more than an idle rail"
     for row in rows:
         if row.hb_ratio != PLATFORM_RATIO:
             continue
@@ -139,10 +140,10 @@ def _claims(rows: Sequence[Row]) -> Iterator[Claim]:
             bound="at least", note=most, stated="most cases means",
         )  # fmt: skip
         yield Claim(
-            f"condition names the lower latency, by {spines}", 100, row.names_lower_latency_pct, "%", note=always
+            f"condition names the lower latency, by {spines}", 100, row.names_lower_latency_pct, "%", note=queues
         )
         yield Claim(
-            f"condition names the higher bandwidth, by {spines}", 100, row.names_higher_bandwidth_pct, "%", note=always
+            f"condition names the higher bandwidth, by {spines}", 100, row.names_higher_bandwidth_pct, "%", note=rates
         )
 
 
