@@ -27,6 +27,9 @@ def placements_table(jobs: pd.DataFrame, axes: Sequence[str]) -> Table | None:
     if not placements:
         return None
     together = jobs[jobs["mode"] == TOGETHER]
+    # runs of earlier versions have no mean over simulations
+    predicted_s = pd.to_numeric(together["iteration_mean_s"]).fillna(together["iteration_predicted_s"])
+    together = together.assign(predicted_s=predicted_s)
     keys = [*(axis for axis in axes if axis not in placements), "fabric"]
     # random placements differ by seed, and so does the order
     if _SEED in jobs:
@@ -34,11 +37,11 @@ def placements_table(jobs: pd.DataFrame, axes: Sequence[str]) -> Table | None:
     rows: list[dict[str, Any]] = []
     for values, group in together.groupby(keys, sort=False, dropna=False):
         row: dict[str, Any] = dict(zip(keys, values, strict=True))
-        means = group.groupby(placements[0], sort=False)[["iteration_s", "iteration_mean_s"]].mean()
+        means = group.groupby(placements[0], sort=False)[["iteration_s", "predicted_s"]].mean()
         if len(means) < 2:
             continue
         measured = means["iteration_s"].sort_values()
-        predicted = means["iteration_mean_s"].sort_values()
+        predicted = means["predicted_s"].sort_values()
         row["measured"] = ", ".join(map(str, measured.index))
         row["predicted"] = ", ".join(map(str, predicted.index))
         row["as predicted"] = "yes" if is_in_order(predicted[measured.index].tolist()) else "no"

@@ -8,7 +8,8 @@ from railyard.experiments.measures.jobs.sweep_table import is_in_order, placemen
 def frame(measured: dict[str, float], seed: int) -> pd.DataFrame:
     rows = []
     for placement, predicted_s in {"packed": 1.0, "spread": 2.0, "random": 2.02}.items():
-        times = {"iteration_s": measured[placement], "iteration_mean_s": predicted_s}
+        # without noise, all would take as long
+        times = {"iteration_s": measured[placement], "iteration_predicted_s": 1.0, "iteration_mean_s": predicted_s}
         common = {"mode": "together", "fabric": "f", "placed_by": placement, "verdict": "ok", "placement": placement}
         rows.append({**common, **times, "seed": seed})
         rows.append({**common, **times, "seed": seed, "mode": "alone", "iteration_s": 9.0})
@@ -45,3 +46,11 @@ def test_jobs_with_given_gpus_count_for_each_placement() -> None:
     table = placements_table(pd.concat([runs, beside], ignore_index=True), ["placement"])
     assert table is not None
     assert [row["measured"] for row in table.rows] == ["packed, spread, random"]
+
+
+def test_runs_without_a_mean_are_ordered_by_their_prediction() -> None:
+    runs = frame({"packed": 1.0, "spread": 2.0, "random": 3.0}, 1)
+    runs["iteration_predicted_s"] = runs.pop("iteration_mean_s")
+    table = placements_table(runs.assign(iteration_mean_s=None), ["placement"])
+    assert table is not None
+    assert [row["predicted"] for row in table.rows] == ["packed, spread, random"]
