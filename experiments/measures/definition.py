@@ -122,6 +122,8 @@ class Measure(MeasuredResults, Generic[Item]):
     """Whether `reroute` and `heartbeats` have an effect on it."""
     excludes: ClassVar[frozenset[str]] = frozenset()
     """Keys of an experiment that can't be given together with its sections."""
+    needs_all_paths: ClassVar[bool] = False
+    """Whether its items need a path between any two GPUs of their fabrics, which some policies don't give."""
     shares_fabric: ClassVar[bool] = False
     """Whether it runs, by `run_on` in place of `run`, on fabrics that are built once for all measures that share."""
 
@@ -153,6 +155,13 @@ class Measure(MeasuredResults, Generic[Item]):
         """Return the items for a fabric, by its number."""
         return tuple(item for item in self.items(spec) if item.is_on(fabric))
 
+    def items_by_fabric(self, spec: ExperimentSpec) -> Iterator[tuple[int, tuple[Item, ...]]]:
+        """Yield the number of each fabric that has items, with these items."""
+        for fabric in range(len(spec.fabrics)):
+            items = self.items_on(spec, fabric)
+            if items:
+                yield fabric, items
+
     def repeats(self, spec: ExperimentSpec) -> int:
         """Return how often each item is repeated."""
         if not self.repeats_key:
@@ -183,10 +192,8 @@ class Measure(MeasuredResults, Generic[Item]):
     def steps(self, spec: ExperimentSpec) -> int:
         """Return how many steps `run` has, for the progress bar: those of `experiments.run.items.run_items`."""
         steps = 0
-        for number in range(len(spec.fabrics)):
-            items = self.items_on(spec, number)
-            if items:
-                steps += 1 + len(items) * self.repeats(spec)
+        for _, items in self.items_by_fabric(spec):
+            steps += 1 + len(items) * self.repeats(spec)
         return steps
 
     def seconds(self, spec: ExperimentSpec) -> float | None:
@@ -195,10 +202,12 @@ class Measure(MeasuredResults, Generic[Item]):
 
     def counts(self, spec: ExperimentSpec) -> Counts:
         """Return how many replays and faults it has, for `list`: by default each repeat of an item is a replay."""
-        item_count = 0
-        for number in range(len(spec.fabrics)):
-            item_count += len(self.items_on(spec, number))
-        return Counts(replays=item_count * self.repeats(spec))
+        return Counts(replays=self.item_runs(spec))
+
+    def item_runs(self, spec: ExperimentSpec) -> int:
+        """Return how often items are measured: all items of all fabrics, with repeats."""
+        item_count = sum(len(items) for _, items in self.items_by_fabric(spec))
+        return item_count * self.repeats(spec)
 
     def predict(self, spec: ExperimentSpec) -> "Predicted | None":
         """Compute what has a formula, for `predict`; None if nothing has."""
@@ -206,8 +215,9 @@ class Measure(MeasuredResults, Generic[Item]):
 
     def dry_run(self, spec: ExperimentSpec, console: Console) -> None:
         """Print what `run` would do, without doing it: by default the items of each fabric."""
-        for number, label in enumerate(spec.labels):
-            for item in self.items_on(spec, number):
+        for number, items in self.items_by_fabric(spec):
+            label = spec.labels[number]
+            for item in items:
                 keys = item.model_dump(mode="json", exclude={"on"})
                 values = [f"{key} {value}" for key, value in keys.items()]
                 console.print(

@@ -28,10 +28,8 @@ def run_items(context: RunContext, measure: Measure[Item], work: Work[Item]) -> 
     the machine's load, from which its verdict follows. The routes are those of the fabric's policy: the controller
     reroutes, as nothing fails.
     """
-    for number, plan in enumerate(context.plans):
-        items = measure.items_on(context.spec, number)
-        if not items:
-            continue
+    for number, items in measure.items_by_fabric(context.spec):
+        plan = context.plans[number]
         label = context.spec.labels[number]
         with surviving_interruptions(context.run, IntervalId(label)), ExitStack() as stack:
             with context.steps.step(f"{label}: building"):

@@ -10,7 +10,7 @@ from railyard.core.config import OnFabrics, check_numbers, parse_model
 from railyard.core.errors import BadInput
 from railyard.experiments.measures.definition import MEASURES, Measure, measures_of
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plans
-from railyard.experiments.spec.fabric_checks import check_fabrics
+from railyard.experiments.spec.fabric_checks import check_fabrics, check_joined
 from railyard.experiments.spec.faults import Repeats
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, BaseFabricSpec
 from railyard.topologies.spec import FabricSpec
@@ -99,6 +99,8 @@ def parse(data: object) -> ExperimentSpec:
                 continue
             for i, item in enumerate(getattr(spec, section.key)):
                 check_numbers(item.on, len(spec.fabrics), f"{section.key}.{i}.on")
+        if measure.needs_all_paths:
+            check_joined(spec, measure.key, measure.items(spec))
         measure.check(spec, nominal_plans(spec))
     return spec
 

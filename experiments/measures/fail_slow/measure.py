@@ -10,7 +10,6 @@ from railyard.experiments.measures.fail_slow.records import ITERATION_TIMES, SLO
 from railyard.experiments.measures.fail_slow.spec import FailSlowItems, FailSlowSpec, place_of
 from railyard.experiments.options import plain_table
 from railyard.experiments.spec.experiment import ExperimentSpec
-from railyard.experiments.spec.fabric_checks import check_joined
 from railyard.topologies.fabric_kinds import FabricPlan
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ class FailSlow(Measure[FailSlowSpec]):
     key = "fail_slow"
     Spec = FailSlowItems
     repeats_key = "fail_slow_repeats"
+    needs_all_paths = True
     records = (SLOW_CASES, ITERATION_TIMES)
     short_keys = frozenset({"part", "ratio", "detector"})
     sentences: ClassVar[Mapping[str, Sequence[str]]] = {
@@ -40,7 +40,6 @@ class FailSlow(Measure[FailSlowSpec]):
         """Check targets, and that each job makes a schedule on its fabrics."""
         from railyard.experiments.measures.fail_slow.input_check import check_items
 
-        check_joined(spec, self.key, self.items(spec))
         check_items(spec, self.items(spec), plans)
 
     def seconds(self, spec: ExperimentSpec) -> float:
@@ -48,17 +47,14 @@ class FailSlow(Measure[FailSlowSpec]):
         from railyard.experiments.spec.duration import stated_duration_s
 
         total_s = 0.0
-        for number in range(len(spec.fabrics)):
-            for item in self.items_on(spec, number):
+        for _, items in self.items_by_fabric(spec):
+            for item in items:
                 total_s += VALIDATION_S + item.iterations * stated_duration_s(item.workload)
         return total_s * self.repeats(spec)
 
     def dry_run(self, spec: ExperimentSpec, console: Console) -> None:
         """Print for each fabric what gets slow in which job."""
-        for number, label in enumerate(spec.labels):
-            items = self.items_on(spec, number)
-            if not items:
-                continue
+        for number, items in self.items_by_fabric(spec):
             table = plain_table("slow", "target", "times", "iterations", "workload", "detector", right=("iterations",))
             for item in items:
                 times = "drawn"
@@ -66,7 +62,7 @@ class FailSlow(Measure[FailSlowSpec]):
                     times = f"{item.ratio:g}"
                 names = (item.workload.result_name, item.detector)
                 table.add_row(item.part, item.target or "drawn", times, str(item.iterations), *names)
-            console.print(f"[bold]{self.key}[/] on {label}, {self.repeats(spec)} times", highlight=False)
+            console.print(f"[bold]{self.key}[/] on {spec.labels[number]}, {self.repeats(spec)} times", highlight=False)
             console.print(table, "")
 
     def item_label(self, item: FailSlowSpec) -> str:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from railyard.results.views.report import Section
     from railyard.results.views.table import Table
     from railyard.results.views.tracks import Track
-    from railyard.topologies.spec import FabricSpec
 
 SCRIPTS = "scripts"
 """The key of the section of failure scripts."""
@@ -118,17 +117,16 @@ class FaultsMeasure(Measure[FaultSpec | ScriptSpec]):
 
     def _runs(self, spec: ExperimentSpec) -> Iterator[FaultSpec | ScriptSpec]:
         """Yield each fault and script as often as it runs: on each fabric, in each mode, in each repeat."""
-        for number in range(len(spec.fabrics)):
+        for number, items in self.items_by_fabric(spec):
             modes = len(shared_reroutes(spec, number))
-            for item in self.items_on(spec, number):
+            for item in items:
                 for _ in range(modes * item.times(spec)):
                     yield item
 
     def dry_run(self, spec: ExperimentSpec, console: Console) -> None:
         """Print faults and scripts of each fabric that has any, and the least time that all of them take."""
-        for number, (label, fabric) in enumerate(zip(spec.labels, spec.gpu_fabrics, strict=True)):
-            if self.items_on(spec, number):
-                self._print_items(spec, number, label, fabric, console)
+        for number, items in self.items_by_fabric(spec):
+            self._print_items(spec, number, items, console)
         runs = list(self._runs(spec))
         if not runs:
             return
@@ -137,11 +135,12 @@ class FaultsMeasure(Measure[FaultSpec | ScriptSpec]):
         console.print(f"{total}, reroute {' and '.join(spec.reroute)}: {least} or more", highlight=False)
 
     def _print_items(
-        self, spec: ExperimentSpec, number: int, label: str, fabric: "FabricSpec", console: Console
+        self, spec: ExperimentSpec, number: int, items: Sequence[FaultSpec | ScriptSpec], console: Console
     ) -> None:
-        """Print a table of the faults and scripts of a fabric."""
+        """Print a table of the faults and scripts of a fabric, by its number."""
+        fabric = spec.gpu_fabrics[number]
         table = plain_table("script", "at", "fault", "target", "for", "", "times", right=("at", "for", "times"))
-        for item in self.items_on(spec, number):
+        for item in items:
             script = item.script(nominal_plan(fabric), spec.seed)
             title = script.name
             if item.during:
@@ -161,8 +160,7 @@ class FaultsMeasure(Measure[FaultSpec | ScriptSpec]):
                 # only the first row of a script names it
                 title = ""
                 times = ""
-        size = fabric.size_text
-        console.print(f"[bold]faults[/] on {label}, {size}", highlight=False)
+        console.print(f"[bold]faults[/] on {spec.labels[number]}, {fabric.size_text}", highlight=False)
         console.print(table, "")
 
     def min_duration_s(self, spec: ExperimentSpec) -> float:
@@ -171,9 +169,9 @@ class FaultsMeasure(Measure[FaultSpec | ScriptSpec]):
         A fault that waits for a phase counts from that phase on.
         """
         total_s = 0.0
-        for number, fabric in enumerate(spec.gpu_fabrics):
-            plan = nominal_plan(fabric)
-            for item in self.items_on(spec, number):
+        for number, items in self.items_by_fabric(spec):
+            plan = nominal_plan(spec.gpu_fabrics[number])
+            for item in items:
                 for repeat in range(item.times(spec)):
                     faults = item.script(plan, spec.seed + repeat).faults
                     total_s += max(timed.at_s + timed.repair_s for timed in faults) + AFTER_S

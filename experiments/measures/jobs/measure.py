@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import Console
 
-from railyard.core.errors import BadInput
 from railyard.core.units import format_size, format_time
 from railyard.experiments.measures.definition import MEASURES, Counts, Measure, RunContext, SpecSection
 from railyard.experiments.measures.jobs.records import (
@@ -29,7 +28,6 @@ from railyard.experiments.measures.jobs.spec import (
 )
 from railyard.experiments.options import plain_table
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
-from railyard.experiments.spec.fabric_checks import check_joined
 from railyard.topologies.fabric_kinds import FabricPlan
 
 if TYPE_CHECKING:
@@ -55,6 +53,9 @@ class JobsMeasure(Measure[JobSpec]):
     key = "jobs"
     Spec = Jobs
     repeats_key = "job_repeats"
+    # port counters are read from Railyard's own controller
+    excludes = frozenset({"controller"})
+    needs_all_paths = True
     short_keys = frozenset({"placement", "iterations"})
     dependent_keys: ClassVar[Mapping[str, str]] = {
         "arrivals": "has no effect without jobs",
@@ -83,26 +84,18 @@ class JobsMeasure(Measure[JobSpec]):
         return jobs
 
     def check(self, spec: ExperimentSpec, plans: Sequence[FabricPlan]) -> None:
-        """Check that each job has a place on its fabrics, and that the switches are Railyard's."""
+        """Check that each job has a place on its fabrics."""
         from railyard.experiments.measures.jobs.planning import check_jobs
 
-        if spec.controller is not None:
-            raise BadInput("controller", spec.controller, "can't be given with jobs")
-        check_joined(spec, self.key, self.items(spec))
         check_jobs(spec)
 
     def steps(self, spec: ExperimentSpec) -> int:
         """Return the number of fabrics that are built, and of replays."""
-        steps = 0
-        for number in range(len(spec.fabrics)):
-            jobs = self.items_on(spec, number)
-            if jobs:
-                steps += 1 + self._replays(spec, number)
-        return steps
+        return sum(1 + self._replays(spec, len(jobs)) for _, jobs in self.items_by_fabric(spec))
 
-    def _replays(self, spec: ExperimentSpec, fabric: int) -> int:
-        """Return how many replays a fabric has: each job alone, and those of all together."""
-        return (len(self.items_on(spec, fabric)) + self._replays_of_all(spec)) * self.repeats(spec)
+    def _replays(self, spec: ExperimentSpec, job_count: int) -> int:
+        """Return how many replays a fabric with so many jobs has: each job alone, and those of all together."""
+        return (job_count + self._replays_of_all(spec)) * self.repeats(spec)
 
     def _replays_of_all(self, spec: ExperimentSpec) -> int:
         """Return how many replays of all jobs a repeat has: together, with each fault, and interleaved."""
@@ -113,10 +106,7 @@ class JobsMeasure(Measure[JobSpec]):
         from railyard.experiments.spec.duration import INTERVAL_S, stated_duration_s
 
         total_s = 0.0
-        for number in range(len(spec.fabrics)):
-            jobs = self.items_on(spec, number)
-            if not jobs:
-                continue
+        for _, jobs in self.items_by_fabric(spec):
             alone_s = 0.0
             together_s = 0.0
             for job, start_s in zip(jobs, starts_of(spec, jobs), strict=True):
@@ -124,26 +114,23 @@ class JobsMeasure(Measure[JobSpec]):
                 alone_s += job_s
                 together_s = max(together_s, start_s + job_s)
             total_s += FABRIC_S + self.repeats(spec) * (alone_s + together_s * self._replays_of_all(spec))
-            total_s += self._replays(spec, number) * INTERVAL_S
+            total_s += self._replays(spec, len(jobs)) * INTERVAL_S
         return total_s
 
     def counts(self, spec: ExperimentSpec) -> Counts:
         """Return the number of replays."""
         replays = 0
         faults = 0
-        for number in range(len(spec.fabrics)):
-            if self.items_on(spec, number):
-                replays += self._replays(spec, number)
-                faults += len(faults_of(spec)) * self.repeats(spec)
+        for _, jobs in self.items_by_fabric(spec):
+            replays += self._replays(spec, len(jobs))
+            faults += len(faults_of(spec)) * self.repeats(spec)
         return Counts(replays=replays, faults=faults)
 
     def dry_run(self, spec: ExperimentSpec, console: Console) -> None:
         """Print for each fabric the GPUs of each job, its start, and what an iteration sends."""
         from railyard.experiments.measures.jobs.planning import planned_jobs
 
-        for number, label in enumerate(spec.labels):
-            if not self.items_on(spec, number):
-                continue
+        for number, _ in self.items_by_fabric(spec):
             plan = nominal_plan(spec.gpu_fabrics[number])
             titles = ("job", "workload", "placement", "GPUs", "start", "iterations", "bytes of each")
             table = plain_table(*titles, right=titles[4:])
@@ -153,7 +140,7 @@ class JobsMeasure(Measure[JobSpec]):
                 sent = format_size(sum(job.schedule.matrix.values()))
                 where = (item.placement_text, gpus, format_time(round(job.start_s, 3)), str(job.iterations), sent)
                 table.add_row(job.name, item.workload.result_name, *where)
-            console.print(f"[bold]jobs[/] on {label}, times {self.repeats(spec)}", highlight=False)
+            console.print(f"[bold]jobs[/] on {spec.labels[number]}, times {self.repeats(spec)}", highlight=False)
             console.print(table, "")
 
     def predict(self, spec: ExperimentSpec) -> "Predicted":

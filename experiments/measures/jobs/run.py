@@ -85,9 +85,8 @@ class JobsTurn:
 def run_jobs(context: RunContext, measure: Measure[JobSpec]) -> None:
     """Build each fabric that has jobs, check its links, and run them as often as they are repeated."""
     spec = context.spec
-    for number, plan in enumerate(context.plans):
-        if not measure.items_on(spec, number):
-            continue
+    for number, _ in measure.items_by_fabric(spec):
+        plan = context.plans[number]
         label = spec.labels[number]
         planned = planned_jobs(spec, number, plan)
         predictions = predicted_jobs(planned, plan, is_interleaved(spec))

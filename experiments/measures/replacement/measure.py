@@ -5,14 +5,12 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from railyard.core.errors import BadInput
 from railyard.core.units import format_size, format_time
 from railyard.experiments.measures.definition import MEASURES, Counts, Measure, RunContext
 from railyard.experiments.measures.replacement.records import REPLACEMENTS
 from railyard.experiments.measures.replacement.spec import Replacements, ReplacementSpec, with_spares
 from railyard.experiments.options import plain_table
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
-from railyard.experiments.spec.fabric_checks import check_joined
 from railyard.topologies.fabric_kinds import FabricPlan
 
 if TYPE_CHECKING:
@@ -35,17 +33,17 @@ class ReplacementMeasure(Measure[ReplacementSpec]):
     key = "replacements"
     Spec = Replacements
     repeats_key = "replacement_repeats"
+    # spares take over by routes and cross-connects of Railyard's own controller
+    excludes = frozenset({"controller"})
+    needs_all_paths = True
     records = (REPLACEMENTS,)
     has_recovery_targets = True
     short_keys = frozenset(ReplacementSpec.model_fields) - {"on"}
 
     def check(self, spec: ExperimentSpec, plans: Sequence[FabricPlan]) -> None:
-        """Check that every replacement can be on its fabrics, and that the switches are Railyard's."""
+        """Check that every replacement can be on its fabrics."""
         from railyard.experiments.measures.replacement.job import check_replacements
 
-        if spec.controller is not None:
-            raise BadInput("controller", spec.controller, "can't be given with replacements")
-        check_joined(spec, self.key, self.items(spec))
         check_replacements(self.items(spec), spec.gpu_fabrics)
 
     def plans(self, spec: ExperimentSpec, capacity: "Capacity | None") -> "list[tuple[int, Plan]]":
@@ -57,37 +55,30 @@ class ReplacementMeasure(Measure[ReplacementSpec]):
 
     def steps(self, spec: ExperimentSpec) -> int:
         """Return the number of replacements, each of which builds a fabric."""
-        return self._runs(spec)
+        return self.item_runs(spec)
 
     def seconds(self, spec: ExperimentSpec) -> float:
         """Return how long all replacements take, with their iterations before, during and after."""
         from railyard.experiments.spec.duration import stated_duration_s
 
         total_s = 0.0
-        for number in range(len(spec.fabrics)):
-            for replacement in self.items_on(spec, number):
+        for _, replacements in self.items_by_fabric(spec):
+            for replacement in replacements:
                 iterations = 2 * replacement.iterations + 1
                 total_s += REPLACEMENT_S + iterations * stated_duration_s(replacement.workload)
         return total_s * self.repeats(spec)
 
     def counts(self, spec: ExperimentSpec) -> Counts:
         """Return the number of replacements: each has a fault."""
-        return Counts(faults=self._runs(spec))
-
-    def _runs(self, spec: ExperimentSpec) -> int:
-        """Return the number of replacements on all fabrics, with repeats."""
-        items = sum(len(self.items_on(spec, number)) for number in range(len(spec.fabrics)))
-        return items * self.repeats(spec)
+        return Counts(faults=self.item_runs(spec))
 
     def dry_run(self, spec: ExperimentSpec, console: Console) -> None:
         """Print for each fabric with replacements which GPUs take over, and the state that is sent to them."""
         from railyard.experiments.measures.replacement.job import replacement_job
 
         replacements = self.items(spec)
-        for number, (label, fabric) in enumerate(zip(spec.labels, spec.gpu_fabrics, strict=True)):
-            on_fabric = self.items_on(spec, number)
-            if not on_fabric:
-                continue
+        for number, on_fabric in self.items_by_fabric(spec):
+            fabric = spec.gpu_fabrics[number]
             titles = ("case", "way", "fails", "is replaced by", "on", "state of each", "from", "times")
             table = plain_table(*titles, right=("state of each", "times"))
             for replacement in on_fabric:
@@ -104,7 +95,7 @@ class ReplacementMeasure(Measure[ReplacementSpec]):
                 state = (format_size(max(job.state.matrix.values())), senders, str(self.repeats(spec)))
                 table.add_row(replacement.case, job.way, replacement.failed, job.replaced_by, built, *state)
             size = f"{fabric.domains} domains x {fabric.rails} rails"
-            console.print(f"[bold]replacements[/] on {label}, a job on {size}", highlight=False)
+            console.print(f"[bold]replacements[/] on {spec.labels[number]}, a job on {size}", highlight=False)
             console.print(table, "")
 
     def run(self, context: RunContext) -> None:

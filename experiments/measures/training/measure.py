@@ -12,7 +12,6 @@ from railyard.experiments.measures.definition import MEASURES, Counts, Measure, 
 from railyard.experiments.measures.training.spec import Trainings, TrainingSpec, check_trainings
 from railyard.experiments.options import plain_table
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
-from railyard.experiments.spec.fabric_checks import check_joined
 from railyard.topologies.fabric_kinds import FabricPlan
 
 if TYPE_CHECKING:
@@ -31,10 +30,10 @@ class Training(Measure[TrainingSpec]):
     repeats_key = "training_repeats"
     short_keys = frozenset({"program", "steps", "deadline"})
     injects_faults = True
+    needs_all_paths = True
 
     def check(self, spec: ExperimentSpec, plans: Sequence[FabricPlan]) -> None:
         """Check GPUs, targets and programs."""
-        check_joined(spec, self.key, self.items(spec))
         check_trainings(self.items(spec), plans)
 
     def missing_requirements(self, spec: ExperimentSpec, machine: Machine) -> Iterator[RailyardError]:
@@ -46,11 +45,9 @@ class Training(Measure[TrainingSpec]):
     def steps(self, spec: ExperimentSpec) -> int:
         """Return the number of fabrics that are built, and of trainings with and without faults."""
         steps = 0
-        for number in range(len(spec.fabrics)):
-            trainings = self.items_on(spec, number)
-            if trainings:
-                # the fabric is built once
-                steps += 1
+        for _, trainings in self.items_by_fabric(spec):
+            # the fabric is built once
+            steps += 1
             for training in trainings:
                 # without a fault, then with each
                 steps += 1 + len(training.faults) * self.repeats(spec)
@@ -59,21 +56,20 @@ class Training(Measure[TrainingSpec]):
     def counts(self, spec: ExperimentSpec) -> Counts:
         """Return the number of faults."""
         faults = 0
-        for number in range(len(spec.fabrics)):
-            for training in self.items_on(spec, number):
+        for _, trainings in self.items_by_fabric(spec):
+            for training in trainings:
                 faults += len(training.faults)
         return Counts(faults=faults * self.repeats(spec) * len(spec.reroute))
 
     def dry_run(self, spec: ExperimentSpec, console: Console) -> None:
         """Print for each fabric with trainings the program, its ranks, and the faults."""
-        for number, (label, fabric) in enumerate(zip(spec.labels, spec.gpu_fabrics, strict=True)):
-            trainings = self.items_on(spec, number)
-            if not trainings:
-                continue
+        for number, trainings in self.items_by_fabric(spec):
+            label = spec.labels[number]
+            plan = nominal_plan(spec.gpu_fabrics[number])
             titles = ("program", "ranks at", "steps", "fault", "after", "for", "times")
             table = plain_table(*titles, right=("steps", "times"))
             for training in trainings:
-                gpus = ", ".join(training.gpus_on(nominal_plan(fabric)))
+                gpus = ", ".join(training.gpus_on(plan))
                 table.add_row(training.program, gpus, str(training.steps), "none", "", "", "1")
                 for fault in training.faults:
                     times = (format_time(fault.at), format_time(fault.repair), str(self.repeats(spec)))

@@ -448,12 +448,9 @@ class TrainingRun:
 def run_trainings(context: RunContext, measure: Measure[TrainingSpec]) -> None:
     """Build a fabric for each `reroute`, and train on it: without a fault, then with each."""
     spec = context.spec
-    for number, plan in enumerate(context.plans):
-        trainings = measure.items_on(spec, number)
-        if not trainings:
-            continue
+    for number, trainings in measure.items_by_fabric(spec):
         for reroute in spec.reroute:
-            _train_on(context, number, plan, reroute, trainings, measure.repeats(spec))
+            _train_on(context, number, context.plans[number], reroute, trainings, measure.repeats(spec))
 
 
 def _train_on(
