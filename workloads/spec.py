@@ -239,6 +239,11 @@ class Training(Modelled):
     compute: Share = 1.0
 
 
+def kinds_for(fabric_spec: type[BaseFabricSpec]) -> dict[str, type[Workload]]:
+    """Return the kinds of workload for a class of fabrics, by name."""
+    return {name: kind for name, kind in WORKLOADS.items() if kind.fabric_spec is fabric_spec}
+
+
 def parse_workload(data: object, field: str = "workload") -> Workload:
     """Read a workload from plain data (as YAML gives it). BadInput names the first field that is wrong."""
     return parse_by_kind(data, dict(WORKLOADS.items()), field)

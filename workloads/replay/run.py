@@ -23,7 +23,9 @@ CONNECT_S: Final = 120.0
 POLL_INTERVAL_S: Final = 0.1
 # all workers have read "go" by then
 START_DELAY_NS: Final = 100_000_000
-
+# a replay that takes so many times its prediction, and this margin for a busy machine, has failed
+TIMEOUT_FACTOR: Final = 10
+TIMEOUT_MARGIN_S: Final = 30.0
 
 REPLIES: Final = (Ready, protocol.Delivered, protocol.PhaseEnd, protocol.Outcome)
 
@@ -83,6 +85,11 @@ class Replay:
             if number in self.delivered:
                 matrix[transfer.src, transfer.dst] += self.delivered[number]
         return dict(matrix)
+
+
+def time_limit_s(predicted_s: float) -> float:
+    """Return the seconds after which a replay that should take `predicted_s` has failed."""
+    return predicted_s * TIMEOUT_FACTOR + TIMEOUT_MARGIN_S
 
 
 def replay(

@@ -9,7 +9,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Final
 
 import numpy as np
 
@@ -29,13 +28,10 @@ from railyard.workloads.combined import CombinedSchedule, PlacedJob, combined
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.replay.job import PhaseEndCallback
 from railyard.workloads.replay.queues import longest_queue_s
-from railyard.workloads.replay.run import Replay, replay
+from railyard.workloads.replay.run import Replay, replay, time_limit_s
 from railyard.workloads.schedule import Schedule, payload_rates
 from railyard.workloads.spec import build
 from railyard.workloads.stragglers import with_stragglers
-
-TIMEOUT_FACTOR: Final = 10
-TIMEOUT_MARGIN_S: Final = 30.0
 
 
 @dataclass
@@ -66,8 +62,7 @@ class SlowPlayer:
         if self.culprit is not None:
             ratio = self.culprit.ratio
         rates = payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu)
-        # in spite of what is slow, and of a busy machine
-        deadline_s = line_rate_duration_s(schedule, rates, plan.spec) * TIMEOUT_FACTOR * ratio + TIMEOUT_MARGIN_S
+        deadline_s = time_limit_s(line_rate_duration_s(schedule, rates, plan.spec) * ratio)
         # queues empty more slowly at a slow link
         queue_s = longest_queue_s(schedule, plan, self.session.windows) * ratio
         with self.session.relaxed_tcp_timers(queue_s):

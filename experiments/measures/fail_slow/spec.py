@@ -1,12 +1,13 @@
 """Section `fail_slow` of an experiment's file: a job of which a GPU or a link gets slow, and its detector."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from railyard.core.config import OnFabrics, parse_by_kind, parse_model
+from railyard.core.config import OnFabrics
 from railyard.core.errors import BadInput, unknown_name_hint
+from railyard.experiments.spec.items import parsed_items
 from railyard.failure.diagnosis.cases import MIN_HEALTHY, Case, draw, names_of
 from railyard.failure.diagnosis.change_points import CONFIRMED_AFTER
 from railyard.failure.diagnosis.definition import DETECTORS, Culprit, Part
@@ -15,7 +16,7 @@ from railyard.results.theory.fluid.fail_slow import DEFAULT_JOB, SimulatedJob
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.schedule import Schedule
-from railyard.workloads.spec import WORKLOADS, WorkloadSpec
+from railyard.workloads.spec import WorkloadSpec, kinds_for
 
 PARTS: Final = ("gpu", "rail", "hb", "none")
 FAULT_KINDS: Final[Mapping[Part, str]] = {"rail": "link-slow", "hb": "hb-port-slow"}
@@ -91,24 +92,7 @@ def check_item(item: FailSlowSpec, plan: Plan, field: str) -> None:
 
 
 def _parsed(data: object) -> object:
-    """Parse each item by itself, so that an error message has the path of the field within its item."""
-    if not isinstance(data, list):
-        return data
-    kinds: dict[str, Any] = {}
-    for name, kind in WORKLOADS.items():
-        if kind.fabric_spec is FabricSpec:
-            kinds[name] = kind
-    items: list[object] = []
-    for number, item in enumerate(data):
-        field = f"fail_slow.{number}"
-        if not isinstance(item, Mapping):
-            items.append(item)
-            continue
-        keys = dict(item)
-        if keys.get("workload") is not None:
-            keys["workload"] = parse_by_kind(keys["workload"], kinds, f"{field}.workload")
-        items.append(parse_model(FailSlowSpec, keys, field))
-    return items
+    return parsed_items(data, "fail_slow", FailSlowSpec, kinds_for(FabricSpec))
 
 
 FailSlowItems = Annotated[tuple[FailSlowSpec, ...], BeforeValidator(_parsed), Field(strict=False)]

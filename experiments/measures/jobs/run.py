@@ -54,10 +54,7 @@ from railyard.topologies.build.fair_queues import fair_queues
 from railyard.workloads.combined import CombinedSchedule
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.replay.queues import longest_queue_s
-from railyard.workloads.replay.run import Replay, replay
-
-TIMEOUT_FACTOR: Final = 10
-TIMEOUT_MARGIN_S: Final = 30.0
+from railyard.workloads.replay.run import Replay, replay, time_limit_s
 
 
 @dataclass(frozen=True)
@@ -160,7 +157,7 @@ def _limit_s(turn: JobsTurn) -> float:
     # a transfer without a path never ends, in the simulation and on packets
     if not np.isfinite(predicted_s):
         predicted_s = line_rate_duration_s(turn.jobs.schedule, rates_of(plan), plan.spec)
-    return predicted_s * TIMEOUT_FACTOR + TIMEOUT_MARGIN_S
+    return time_limit_s(predicted_s)
 
 
 def run_faulted_jobs(context: RunContext, fabric: JobsFabric, repeat: int) -> None:

@@ -1,20 +1,21 @@
 """Sections `jobs`, `arrivals` and `job_faults` of an experiment's file: jobs on one fabric, and faults meanwhile."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Final, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationInfo, field_validator
 
-from railyard.core.config import ConfigModel, OnFabrics, PlainName, check_unique, parse_by_kind, parse_model
+from railyard.core.config import ConfigModel, OnFabrics, PlainName, check_unique
 from railyard.core.errors import BadInput
 from railyard.core.units import Time, time_between
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import FaultSpec
+from railyard.experiments.spec.items import parsed_items
 from railyard.topologies.addresses import MAX_DOMAINS, MAX_RAILS
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.arrivals.definition import MAX_START_S, ArrivalProcess, checked_starts, parse_arrivals
 from railyard.workloads.placement.policy import PLACEMENT_POLICIES, JobGrid
-from railyard.workloads.spec import WORKLOADS, WorkloadSpec
+from railyard.workloads.spec import WorkloadSpec, kinds_for
 
 MAX_JOBS: Final = 20
 MAX_COMPUTE_S: Final = 600.0
@@ -93,29 +94,25 @@ class JobSpec(OnFabrics):
 
 
 def _parsed(data: object) -> object:
-    """Parse each job by itself, so that a message has the path of the field within the job."""
-    if not isinstance(data, list):
-        return data
-    jobs: list[JobSpec] = []
+    return parsed_items(data, "jobs", JobSpec, kinds_for(FabricSpec))
+
+
+def _check_names(jobs: tuple[JobSpec, ...]) -> tuple[JobSpec, ...]:
+    """Return jobs. BadInput for one that has the name of an earlier one."""
     names: set[str] = set()
-    # others are for nodes with several rails, which have no HB domains
-    kinds = {name: kind for name, kind in WORKLOADS.items() if kind.fabric_spec is FabricSpec}
-    for number, item in enumerate(data):
-        field = f"jobs.{number}"
-        if not isinstance(item, Mapping):
-            raise BadInput(field, item, "must be keys and values")
-        keys = dict(item)
-        if "workload" in keys:
-            keys["workload"] = parse_by_kind(keys["workload"], kinds, f"{field}.workload")
-        job = parse_model(JobSpec, keys, field)
+    for number, job in enumerate(jobs):
         if job.name in names:
-            raise BadInput(f"{field}.name", job.name, "is the name of another job: give each its own")
+            raise BadInput(f"jobs.{number}.name", job.name, "is the name of another job: give each its own")
         names.add(job.name)
-        jobs.append(job)
     return jobs
 
 
-Jobs = Annotated[tuple[JobSpec, ...], BeforeValidator(_parsed), Field(max_length=MAX_JOBS, strict=False)]
+Jobs = Annotated[
+    tuple[JobSpec, ...],
+    BeforeValidator(_parsed),
+    Field(max_length=MAX_JOBS, strict=False),
+    AfterValidator(_check_names),
+]
 
 
 def _parsed_arrivals(data: object) -> object:

@@ -42,7 +42,7 @@ from railyard.results.runs.records import Event, Run
 from railyard.topologies.build.gpu_replacement import HIGH_PRIORITY_NICENESS, GpuReplacement
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.plan import Plan
-from railyard.workloads.replay.run import Aborted, Replay, replay
+from railyard.workloads.replay.run import Aborted, Replay, replay, time_limit_s
 from railyard.workloads.schedule import Schedule
 
 CROSS_CONNECT_REFUSED: Final = "not-crossed"
@@ -54,9 +54,6 @@ EVENT_TIMEOUT_S: Final = 5.0
 RECENT_EVENTS: Final = 200
 # Part of an iteration after which something fails.
 FAULT_POSITION: Final = 0.5
-# An iteration that takes so many times its prediction has failed.
-TIMEOUT_FACTOR: Final = 10
-TIMEOUT_MARGIN_S: Final = 30.0
 
 
 @dataclass
@@ -89,7 +86,7 @@ class ReplacementTimeline:
         abort: threading.Event | None = None,
     ) -> Replay:
         """Replay a schedule. CheckFailed if some of it didn't arrive."""
-        deadline_s = (self.job.estimated_s + self.job.state_s) * TIMEOUT_FACTOR + TIMEOUT_MARGIN_S
+        deadline_s = time_limit_s(self.job.estimated_s + self.job.state_s)
         shown = observers.replay_callbacks(schedule, started)
         done = replay(schedule, self.session.windows, self.seed, deadline_s, abort=abort, **shown)
         if len(done.delivered) < len(schedule.transfers):

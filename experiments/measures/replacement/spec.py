@@ -10,9 +10,10 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 
-from railyard.core.config import OnFabrics, find_problems, parse_by_kind, parse_model
+from railyard.core.config import OnFabrics, find_problems
 from railyard.core.errors import BadInput
 from railyard.core.units import Time
+from railyard.experiments.spec.items import parsed_items
 from railyard.failure.faults import Fault
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.spec import FabricSpec
@@ -72,21 +73,7 @@ class ReplacementSpec(OnFabrics):
 
 
 def _parsed(data: object) -> object:
-    """Parse each replacement by itself."""
-    # so that an error message has the path of the field within its replacement
-    if not isinstance(data, list):
-        return data
-    items = list[object]()
-    for n, item in enumerate(data):
-        field = f"replacements.{n}"
-        if not isinstance(item, Mapping):
-            items.append(item)
-            continue
-        keys = dict(item)
-        if keys.get("workload") is not None:
-            keys["workload"] = parse_by_kind(keys["workload"], stateful_kinds(), f"{field}.workload")
-        items.append(parse_model(ReplacementSpec, keys, field))
-    return items
+    return parsed_items(data, "replacements", ReplacementSpec, stateful_kinds())
 
 
 Replacements = Annotated[tuple[ReplacementSpec, ...], BeforeValidator(_parsed), Field(strict=False)]

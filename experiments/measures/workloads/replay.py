@@ -54,13 +54,10 @@ from railyard.workloads.matrix.waiting import (
     without_transfers,
 )
 from railyard.workloads.replay.queues import longest_queue_s
-from railyard.workloads.replay.run import Place, Replay, replay
+from railyard.workloads.replay.run import Place, Replay, replay, time_limit_s
 from railyard.workloads.schedule import Rates, Schedule, payload_rates
 
 _UNSAFE_IN_PATH: Final = re.compile(r"[^A-Za-z0-9._]+")
-TIMEOUT_MARGIN_S: Final = 30.0
-# a run that takes so many times its prediction has failed
-TIMEOUT_FACTOR: Final = 10
 # of a replay in which a communicator waits for ever: the time for the transfers that can run, at line rate and after
 WAITING_FACTOR: Final = 2
 WAITING_MARGIN_S: Final = 3.0
@@ -190,7 +187,7 @@ def _limit_s(session: FabricSession, workload: Workload, predicted: Mapping[str,
     whole_s = predicted.get(WHOLE)
     if not whole_s:
         whole_s = line_rate_duration_s(workload.schedule, _rates(session), session.plan.spec)
-    return whole_s * TIMEOUT_FACTOR + TIMEOUT_MARGIN_S
+    return time_limit_s(whole_s)
 
 
 def _rates(session: FabricSession) -> Rates:

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, ValidationInfo
 from railyard.core.errors import BadInput
 from railyard.experiments.spec.experiment import ExperimentSpec, Items, distinct_labels
 from railyard.topologies.fabric_kinds import BaseFabricSpec
-from railyard.workloads.spec import WORKLOADS, Workload, WorkloadSpec, parse_workload
+from railyard.workloads.spec import WORKLOADS, Workload, WorkloadSpec, kinds_for, parse_workload
 
 
 def _parsed(data: object, info: ValidationInfo) -> object:
@@ -69,8 +69,7 @@ def labelled_workloads(spec: ExperimentSpec) -> list[tuple[str, Workload]]:
 def short_keys(fabric_spec: type[BaseFabricSpec]) -> frozenset[str]:
     """Return the keys that `-o` may give without the section, of all kinds that are for a class of fabrics."""
     keys: set[str] = set()
-    for workload in WORKLOADS.values():
-        if workload.fabric_spec is fabric_spec:
-            keys |= set(workload.model_fields)
+    for kind in kinds_for(fabric_spec).values():
+        keys |= set(kind.model_fields)
     # transfers have domains too, but who writes `domains=8` means the fabric's
     return frozenset(keys - {"domains", "on", "dilation"})
