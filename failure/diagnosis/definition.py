@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from railyard.core.registry import Registry
 from railyard.failure.diagnosis.change_points import CONFIRMED_AFTER, Change
+from railyard.topologies.addresses import gpu_of_name
 from railyard.topologies.plan import Plan
 from railyard.workloads.schedule import Schedule
 
@@ -23,8 +24,6 @@ Play = Callable[[Schedule], Spans]
 Part = Literal["gpu", "rail", "hb"]
 """What is slow: the computing of a GPU, its rail link, or its link to the HB domain."""
 TITLES: Final[Mapping[Part, str]] = {"gpu": "GPU ", "rail": "rail link of ", "hb": "HB link of "}
-
-
 PROFILED: Final = 5
 """Iterations before a change, and after it, of which a detector sees all tasks."""
 
@@ -48,6 +47,14 @@ class Culprit:
     def is_same(self, other: "Culprit") -> bool:
         """Return whether both name the same thing, however slow."""
         return (self.part, self.name) == (other.part, other.name)
+
+
+def computing_factors(culprit: Culprit | None, plan: Plan) -> list[float]:
+    """Return how many times as long as healthy each GPU computes, by number. `culprit`: None if nothing is slow."""
+    factors = [1.0] * len(plan.gpus)
+    if culprit is not None and culprit.part == "gpu":
+        factors[plan.gpus.index(gpu_of_name(culprit.name))] = culprit.ratio
+    return factors
 
 
 @dataclass(frozen=True)

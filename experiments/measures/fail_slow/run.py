@@ -19,11 +19,10 @@ from railyard.experiments.measures.fail_slow.spec import FailSlowSpec, fault_of
 from railyard.experiments.run.session import FabricSession
 from railyard.failure.active import ActiveFault
 from railyard.failure.diagnosis.cases import Case
-from railyard.failure.diagnosis.definition import DETECTORS, Culprit, Diagnosis, Spans, diagnose
+from railyard.failure.diagnosis.definition import DETECTORS, Culprit, Diagnosis, Spans, computing_factors, diagnose
 from railyard.failure.faults import Fault
 from railyard.results.runs.records import Run
 from railyard.results.theory.fluid.fail_slow import SimulatedJob
-from railyard.topologies.addresses import gpu_of_name
 from railyard.workloads.combined import CombinedSchedule, PlacedJob, combined
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.replay.job import PhaseEndCallback
@@ -43,17 +42,11 @@ class SlowPlayer:
     seed: int
     passes: int = field(default=0, init=False)
 
-    def factors(self, gpus: int) -> list[float]:
-        """Return how many times as long as healthy each GPU computes, by number."""
-        factors = [1.0] * gpus
-        if self.culprit is not None and self.culprit.part == "gpu":
-            factors[self.session.plan.gpus.index(gpu_of_name(self.culprit.name))] = self.culprit.ratio
-        return factors
-
     def play(self, schedule: Schedule) -> Spans:
         """Return start and end of each task of a schedule, with what is slow."""
         self.passes += 1
-        return spans_of(self.replayed(with_stragglers(schedule, self.factors(schedule.gpus), 0.0, 0), {}))
+        factors = computing_factors(self.culprit, self.session.plan)
+        return spans_of(self.replayed(with_stragglers(schedule, factors, 0.0, 0), {}))
 
     def replayed(self, schedule: Schedule, watched: Mapping[int, PhaseEndCallback]) -> Replay:
         """Replay a schedule. CheckFailed if any of its bytes is missing or wrong."""
@@ -141,7 +134,7 @@ def measure_case(
     schedule = build(item.workload, plan.spec, plan.rail_bps, plan.hb_bps, "fail_slow", seed).schedule
     case = item.case(plan, schedule, seed, interval.repeat, place)
     player = SlowPlayer(session, case.culprit, seed)
-    job = job_of(schedule, item.iterations, case, player.factors(schedule.gpus))
+    job = job_of(schedule, item.iterations, case, computing_factors(case.culprit, plan))
     phases = phases_of_iteration(job, case.iteration - 1)
     fault = fault_of(case.culprit)
     with injected_after(fault, phases, session) as watched:

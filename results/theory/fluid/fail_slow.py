@@ -11,14 +11,22 @@ from typing import Final
 import numpy as np
 
 from railyard.failure.diagnosis.cases import Case, draw
-from railyard.failure.diagnosis.definition import Culprit, Detector, Diagnosis, Part, Spans, diagnose
+from railyard.failure.diagnosis.definition import Culprit, Detector, Diagnosis, Part, Spans, computing_factors, diagnose
 from railyard.results.theory.fluid.routes import Amounts, Port, routes_of
 from railyard.results.theory.fluid.simulation import Conditions, RateChange, simulate
-from railyard.topologies.addresses import gpu_of_name
 from railyard.topologies.plan import Plan
 from railyard.workloads.jobs.gpt import GptSpec
 from railyard.workloads.schedule import Rates, Schedule, payload_rates
 from railyard.workloads.stragglers import with_stragglers
+
+LEAST_SLOWDOWN: Final = 1.15
+"""Of a whole iteration, for a slow GPU or link to be a case: detectors that see iteration times need 1.1."""
+ATTEMPTS: Final = 50
+"""Cases that are drawn to find one that slows an iteration by so much."""
+DEFAULT_JOB: Final = GptSpec.model_validate(
+    {"kind": "gpt", "duration": "400ms", "compute": 0.1, "layers_per_stage": 1, "micro_batch": 8}
+)
+"""About half of an iteration computes: so a slow GPU and a slow link both slow the whole."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +43,8 @@ class SlowFabric:
 
     def exact(self, schedule: Schedule) -> Spans:
         """Return start and end of each task, without noise."""
-        factors = [1.0] * schedule.gpus
-        if self.culprit is not None and self.culprit.part == "gpu":
-            factors[self.plan.gpus.index(gpu_of_name(self.culprit.name))] = self.culprit.ratio
         # computing changes in the schedule, rates in the conditions
-        changed = with_stragglers(schedule, factors, 0.0, 0)
+        changed = with_stragglers(schedule, computing_factors(self.culprit, self.plan), 0.0, 0)
         run = simulate(changed, self._rates, self.plan.spec, Conditions(changes=self._changes(schedule)))
         return np.column_stack((run.start_s, run.end_s))
 
@@ -69,15 +74,6 @@ class SlowFabric:
         crossed = set(routes_of(src, dst, schedule.rails, self._rates, self.plan.spec).ports)
         ports = [Port(culprit.name, culprit.part, is_out) for is_out in (True, False)]
         return tuple(RateChange(0.0, port, 1 / culprit.ratio) for port in ports if port in crossed)
-
-
-LEAST_SLOWDOWN: Final = 1.15
-"""Of a whole iteration, for a slow GPU or link to be a case: detectors that see iteration times need 1.1."""
-ATTEMPTS: Final = 50
-DEFAULT_JOB: Final = GptSpec.model_validate(
-    {"kind": "gpt", "duration": "400ms", "compute": 0.1, "layers_per_stage": 1, "micro_batch": 8}
-)
-"""About half of an iteration computes: so a slow GPU and a slow link both slow the whole."""
 
 
 @dataclass(frozen=True)

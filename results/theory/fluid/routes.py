@@ -7,7 +7,7 @@ payload a second.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -81,12 +81,18 @@ class Routes:
         return self.ports.index(port)
 
 
-class _Numbering:
-    """Ports of one side, in the order in which they are added."""
+@dataclass(frozen=True)
+class _Network:
+    """A fabric, and its ports that flows cross, in the order in which they are added.
 
-    def __init__(self) -> None:
-        self.numbers: dict[Port, int] = {}
-        self.rates: list[float] = []
+    `link_rates`: of a GPU's links. `rng`: of the hash of flows; None: even shares. `numbers`, `rates`: of each port.
+    """
+
+    fabric: FabricSpec
+    link_rates: Rates
+    rng: np.random.Generator | None
+    numbers: dict[Port, int] = field(default_factory=dict)
+    rates: list[float] = field(default_factory=list)
 
     def add(self, port: Port, rate: float) -> int:
         """Return the number of a port, which is added if it is new."""
@@ -105,21 +111,21 @@ def routes_of(
     shares of all of them. An uplink that the policy assigns is used in both cases.
     """
     rng = None if hash_seed is None else np.random.default_rng(hash_seed)
-    numbering = _Numbering()
+    network = _Network(fabric, rates, rng)
     hops: list[Hop] = []
     # a flow has as many rows of hops as there are ways; those that it does not take have a share of 0
     for way in _chosen_ways(ways(src, dst, rails, fabric), rng):
-        hops += _gpu_hops(src, dst, way, rates, fabric, numbering, rng)
+        hops += _gpu_hops(src, dst, way, network)
         if fabric.definition.is_graph:
-            hops += _graph_hops(way, rates, fabric, numbering, rng)
+            hops += _graph_hops(way, network)
         elif fabric.spine_count:
-            hops += _uplink_hops(dst, way, rates, fabric, numbering, rng)
-    return _routes(hops, numbering)
+            hops += _uplink_hops(dst, way, network)
+    return _routes(hops, network)
 
 
-def _routes(hops: list[Hop], numbering: _Numbering) -> Routes:
+def _routes(hops: list[Hop], network: _Network) -> Routes:
     """Return hops as routes, without the columns that no flow needs."""
-    filler = len(numbering.numbers)
+    filler = len(network.numbers)
     shares = np.column_stack([share for _, share in hops])
     crossed = np.where(shares > 0, np.column_stack([port for port, _ in hops]), filler)
     # the ports of each flow first, so that columns of fillers alone can be left out
@@ -128,8 +134,8 @@ def _routes(hops: list[Hop], numbering: _Numbering) -> Routes:
     crossed = np.take_along_axis(crossed, order, axis=1)[:, :width]
     shares = np.take_along_axis(shares, order, axis=1)[:, :width]
     # no flow waits for a filler
-    port_rates = np.array([*numbering.rates, np.inf])
-    return Routes(tuple(numbering.numbers), port_rates, crossed, shares)
+    port_rates = np.array([*network.rates, np.inf])
+    return Routes(tuple(network.numbers), port_rates, crossed, shares)
 
 
 def _chosen_ways(all_ways: list[Way], rng: np.random.Generator | None) -> list[Way]:
@@ -148,35 +154,28 @@ def _chosen_ways(all_ways: list[Way], rng: np.random.Generator | None) -> list[W
     return chosen
 
 
-def _gpu_hops(
-    src: Numbers,
-    dst: Numbers,
-    way: Way,
-    rates: Rates,
-    fabric: FabricSpec,
-    numbering: _Numbering,
-    rng: np.random.Generator | None,
-) -> Iterator[Hop]:
+def _gpu_hops(src: Numbers, dst: Numbers, way: Way, network: _Network) -> Iterator[Hop]:
     """Yield the HB and rail ports of GPUs that flows cross on one way."""
+    fabric = network.fabric
     planes = len(fabric.definition.carrying(fabric.definition.all_planes))
     plane = np.zeros(len(src), dtype=np.int64)
-    rail_rate = rates.rail
+    rail_rate = network.link_rates.rail
     # even shares of all planes are those of one link at the rate of all
-    if rng is not None and planes > 1:
-        plane = rng.integers(planes, size=len(src))
-        rail_rate = rates.rail / planes
+    if network.rng is not None and planes > 1:
+        plane = network.rng.integers(planes, size=len(src))
+        rail_rate /= planes
     for near, far in ((src, way.enter), (way.leave, dst)):
         share = way.share * (near != far)
         for gpus, is_out in ((near, True), (far, False)):
             names = [Gpu(*divmod(gpu, fabric.rails)).name for gpu in gpus.tolist()]
-            numbers = [numbering.add(Port(name, "hb", is_out), rates.hb) for name in names]
+            numbers = [network.add(Port(name, "hb", is_out), network.link_rates.hb) for name in names]
             yield np.array(numbers, dtype=np.int64), share
     share = way.share * (way.enter != way.leave)
     for gpus, is_out in ((way.enter, True), (way.leave, False)):
         numbers = []
         for gpu, number in zip(gpus.tolist(), plane.tolist(), strict=True):
             port = Port(_nic(gpu, fabric), "rail", is_out, plane=number)
-            numbers.append(numbering.add(port, rail_rate))
+            numbers.append(network.add(port, rail_rate))
         yield np.array(numbers, dtype=np.int64), share
 
 
@@ -188,24 +187,18 @@ def _nic(number: int, fabric: FabricSpec) -> str:
     return gpu.name
 
 
-def _uplink_hops(
-    dst: Numbers,
-    way: Way,
-    rates: Rates,
-    fabric: FabricSpec,
-    numbering: _Numbering,
-    rng: np.random.Generator | None,
-) -> Iterator[Hop]:
+def _uplink_hops(dst: Numbers, way: Way, network: _Network) -> Iterator[Hop]:
     """Yield the uplinks, up and down, of flows that change rails between rail switches."""
+    fabric = network.fabric
     near_rail = rail_of_gpus(way.enter, fabric.rails, fabric)
     far_rail = rail_of_gpus(way.leave, fabric.rails, fabric)
     share = way.share * (near_rail != far_rail)
     spines = fabric.definition.spines(fabric.spine_count)
-    all_rate = fabric.domains * rates.rail / (fabric.oversubscription or 1)
+    all_rate = fabric.domains * network.link_rates.rail / (fabric.oversubscription or 1)
     policy = FORWARDING_POLICIES[fabric.chosen_policy]
     shape = Fabric(fabric.kind, fabric.domains, fabric.rails, fabric.rail_of_rank)
     # one draw for each flow: the same uplink for all its transfers, as a hash of its addresses gives
-    hashed = None if rng is None else rng.integers(len(spines), size=len(dst)).tolist()
+    hashed = None if network.rng is None else network.rng.integers(len(spines), size=len(dst)).tolist()
     up: list[int] = []
     down: list[int] = []
     for flow, (enter, leave) in enumerate(zip(way.enter.tolist(), way.leave.tolist(), strict=True)):
@@ -221,21 +214,21 @@ def _uplink_hops(
         # a spine has one cable to each rail switch, so the way down follows from the way up
         near_switch = fabric.rail_switch(enter % fabric.rails).name
         far_switch = fabric.rail_switch(leave % fabric.rails).name
-        up.append(numbering.add(Port(near_switch, "uplink", True, spine), rate))
-        down.append(numbering.add(Port(far_switch, "uplink", False, spine), rate))
+        up.append(network.add(Port(near_switch, "uplink", True, spine), rate))
+        down.append(network.add(Port(far_switch, "uplink", False, spine), rate))
     yield np.array(up, dtype=np.int64), share
     yield np.array(down, dtype=np.int64), share
 
 
-def _graph_hops(
-    way: Way, rates: Rates, fabric: FabricSpec, numbering: _Numbering, rng: np.random.Generator | None
-) -> list[Hop]:
+def _graph_hops(way: Way, network: _Network) -> list[Hop]:
     """Return the cables between switches of a graph that flows cross."""
-    graph = fabric.graph
+    rails = network.fabric.rails
+    graph = network.fabric.graph
+    rng = network.rng
     cables: list[dict[tuple[str, str], float]] = []
     for enter, leave, share in zip(way.enter.tolist(), way.leave.tolist(), way.share.tolist(), strict=True):
-        near = graph.switch_of[Gpu(*divmod(enter, fabric.rails))]
-        far = graph.switch_of[Gpu(*divmod(leave, fabric.rails))]
+        near = graph.switch_of[Gpu(*divmod(enter, rails))]
+        far = graph.switch_of[Gpu(*divmod(leave, rails))]
         shares: Mapping[tuple[str, str], float] = {}
         if near != far and enter != leave and share:
             shares = graph.shares(near, far) if rng is None else _walk(graph, near, far, rng)
@@ -246,7 +239,7 @@ def _graph_hops(
     for flow, shares in enumerate(cables):
         for place, (ends, part) in enumerate(shares.items()):
             port = Port(ends[0], "uplink", True, ends[1])
-            ports[flow, place] = numbering.add(port, rates.rail * graph.uplinks[frozenset(ends)])
+            ports[flow, place] = network.add(port, network.link_rates.rail * graph.uplinks[frozenset(ends)])
             parts[flow, place] = part
     return [(ports[:, place], parts[:, place]) for place in range(width)]
 
