@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -44,6 +44,23 @@ def names_of(part: Part, plan: Plan) -> tuple[str, ...]:
     return plan.link_names(part)
 
 
+class CaseResult(NamedTuple):
+    """Result of a detector in a case.
+
+    `is_slow`: whether the case has a culprit. `is_right`: whether the culprit alone was named, or nothing in a case
+    without one. `has_named`: whether any GPU or link was named.
+    """
+
+    is_slow: bool
+    is_right: bool
+    has_named: bool
+
+    @classmethod
+    def of(cls, culprit: Culprit | None, diagnosis: Diagnosis) -> "CaseResult":
+        """Return the result of a diagnosis. `culprit`: of its case; None without one."""
+        return cls(culprit is not None, diagnosis.is_right(culprit), bool(diagnosis.culprits))
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
     """Counts of cases: those with a culprit, those in which it alone was named, and those in which others were named.
@@ -57,6 +74,25 @@ class Score:
     quiet: int
     false_alarms: int
 
+    @classmethod
+    def of(cls, results: Iterable[CaseResult]) -> "Score":
+        """Return the score of many cases."""
+        slow = 0
+        right = 0
+        wrong = 0
+        quiet = 0
+        false_alarms = 0
+        for result in results:
+            if not result.is_slow:
+                quiet += 1
+                false_alarms += result.has_named
+                continue
+            slow += 1
+            right += result.is_right
+            # a case without a name is neither right nor wrong, and lowers the recall alone
+            wrong += result.has_named and not result.is_right
+        return cls(slow, right, wrong, quiet, false_alarms)
+
     @property
     def recall(self) -> float:
         """Part of the slow cases in which the culprit alone was named."""
@@ -67,24 +103,3 @@ class Score:
         """Part of the cases with any name in which it was right."""
         named = self.right + self.wrong + self.false_alarms
         return self.right / max(1, named)
-
-
-def score(results: Iterable[tuple[Culprit | None, Diagnosis]]) -> Score:
-    """Return the score of diagnoses, each after the true culprit of its case."""
-    slow = 0
-    right = 0
-    wrong = 0
-    quiet = 0
-    false_alarms = 0
-    for culprit, diagnosis in results:
-        if culprit is None:
-            quiet += 1
-            false_alarms += bool(diagnosis.culprits)
-            continue
-        slow += 1
-        if diagnosis.names(culprit):
-            right += 1
-        # a case without a name is neither right nor wrong, and lowers the recall alone
-        elif diagnosis.culprits:
-            wrong += 1
-    return Score(slow, right, wrong, quiet, false_alarms)

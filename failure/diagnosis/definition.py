@@ -101,15 +101,11 @@ class Diagnosis:
     change: Change | None
     culprits: tuple[Culprit, ...] = ()
 
-    def names(self, culprit: Culprit) -> bool:
-        """Return whether it names this culprit, and nothing else."""
-        return len(self.culprits) == 1 and self.culprits[0].is_same(culprit)
-
     def is_right(self, culprit: Culprit | None) -> bool:
         """Return whether it names this culprit and nothing else; without a culprit, whether it names nothing."""
         if culprit is None:
             return not self.culprits
-        return self.names(culprit)
+        return len(self.culprits) == 1 and self.culprits[0].is_same(culprit)
 
 
 def diagnose(

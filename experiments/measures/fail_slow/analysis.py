@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from railyard.experiments.measures.fail_slow.records import SLOW_CASES, SlowCase
-from railyard.failure.diagnosis.cases import Score
+from railyard.failure.diagnosis.cases import CaseResult, Score
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.analysis.targets import Outcome, Sample, Target, outcomes_by_fabric
 
@@ -16,21 +16,7 @@ FALSE_ALARMS: Final = Target(quantity="false alarms of quiet jobs", unit="share"
 
 def score_of(cases: Iterable[SlowCase]) -> Score:
     """Return the score of recorded cases."""
-    slow = 0
-    right = 0
-    wrong = 0
-    quiet = 0
-    false_alarms = 0
-    for case in cases:
-        if case.part == "none":
-            quiet += 1
-            # a quiet job is right if nothing was named
-            false_alarms += not case.is_right
-        else:
-            slow += 1
-            right += case.is_right
-            wrong += bool(case.named) and not case.is_right
-    return Score(slow, right, wrong, quiet, false_alarms)
+    return Score.of(CaseResult(case.part != "none", case.is_right, bool(case.named)) for case in cases)
 
 
 def cases_by_fabric(cases: Sequence[SlowCase]) -> dict[tuple[str, str], list[SlowCase]]:

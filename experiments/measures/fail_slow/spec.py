@@ -75,9 +75,9 @@ def fault_of(culprit: Culprit | None) -> Fault | None:
 
 def check_item(item: FailSlowSpec, plan: Plan, field: str) -> None:
     """Raise BadInput, with the name of the field, for a case that a fabric can't have."""
-    given: dict[str, object] = {"target": item.target, "ratio": item.ratio, "iteration": item.iteration}
     if item.part == "none":
-        for key, value in given.items():
+        values: dict[str, object] = {"target": item.target, "ratio": item.ratio, "iteration": item.iteration}
+        for key, value in values.items():
             if value is not None:
                 raise BadInput(f"{field}.{key}", value, "can't be given with part none: nothing gets slow")
     last = item.iterations - CONFIRMED_AFTER

@@ -4,7 +4,7 @@ from typing import Final, NamedTuple
 
 import matplotlib.figure
 
-from railyard.failure.diagnosis.cases import Case, Score, score
+from railyard.failure.diagnosis.cases import Case, CaseResult, Score
 from railyard.failure.diagnosis.definition import DETECTORS, Diagnosis, Part
 from railyard.results.plots.style import SERIES, quiet
 from railyard.results.published.catalogue import Cell, Claim, Figure
@@ -52,7 +52,7 @@ def simulated(count: int, is_quiet: bool) -> list[Result]:
 def figure() -> Figure:
     """A row for each of 100 slow and 100 quiet jobs."""
     results = [*simulated(CASES, False), *simulated(CASES, True)]
-    total = score((result.case.culprit, result.diagnosis) for result in results)
+    total = Score.of(CaseResult.of(result.case.culprit, result.diagnosis) for result in results)
     return Figure(
         title=f"Fail-slow: what {DETECTOR} names in {total.slow} slow and {total.quiet} quiet jobs",
         source="seeded cases in the fluid simulation, with the noise of measured iterations",
@@ -104,7 +104,7 @@ def _draw(drawn: matplotlib.figure.Figure, results: list[Result]) -> None:
             slowdowns: list[float] = []
             for case, slowdown, diagnosis in results:
                 culprit = case.culprit
-                if culprit is not None and culprit.part == part and diagnosis.names(culprit) == is_right:
+                if culprit is not None and culprit.part == part and diagnosis.is_right(culprit) == is_right:
                     ratios.append(culprit.ratio)
                     slowdowns.append(slowdown)
             label = f"{part}, {title} ({len(ratios)})"

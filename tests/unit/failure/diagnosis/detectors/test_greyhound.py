@@ -80,7 +80,7 @@ def test_healthy_link_between_two_slow_ones_is_not_named() -> None:
 def test_link_and_gpu_are_named_together() -> None:
     diagnosis = diagnosis_of({("gpu", 3): 3.0, ("rail", 9): 2.0})
     assert [culprit.title for culprit in diagnosis.culprits] == ["GPU d0g3", "rail link of d2g1"]
-    assert not diagnosis.names(Culprit("gpu", "d0g3", 1.0))
+    assert not diagnosis.is_right(Culprit("gpu", "d0g3", 1.0))
 
 
 def test_of_a_rail_with_two_links_both_are_named() -> None:

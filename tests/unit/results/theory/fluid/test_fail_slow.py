@@ -55,7 +55,7 @@ def test_noise_changes_durations_alone() -> None:
 def test_job_without_noise_gets_the_right_name() -> None:
     culprit = Culprit("rail", "d2g0", 2.0)
     diagnosis = job().diagnosis(Case(culprit, 10), DETECTORS["greyhound"], 20, CALM, seed=0)
-    assert diagnosis.names(culprit)
+    assert diagnosis.is_right(culprit)
 
 
 def test_first_seeded_cases_are_named_with_measured_noise() -> None:
@@ -63,5 +63,5 @@ def test_first_seeded_cases_are_named_with_measured_noise() -> None:
     for case, slowdown, diagnosis in simulated(3, is_quiet=False):
         assert case.culprit is not None
         assert slowdown >= LEAST_SLOWDOWN
-        assert diagnosis.names(case.culprit)
+        assert diagnosis.is_right(case.culprit)
     assert all(result.diagnosis.culprits == () for result in simulated(10, is_quiet=True))
