@@ -48,7 +48,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class RingThroughput:
     """Rings on so many rails with so many cores: MB/s of every repeat."""
 
     rails: int
@@ -118,7 +118,7 @@ def measured(rail_count: int, cores: Sequence[int], part: float, number: int) ->
     return SIZE / median(latencies_s(reports)) / 1e6
 
 
-def results(repeats: int) -> list[Timed]:
+def results(repeats: int) -> list[RingThroughput]:
     """Measure both counts of rails with parts of a core, and with all cores; repeats take turns."""
     all_cores = sorted(os.sched_getaffinity(0))
     places = [(all_cores[:1], part) for part in PARTS]
@@ -132,10 +132,10 @@ def results(repeats: int) -> list[Timed]:
                 number += 1
                 value = measured(rail_count, cores, part, number)
                 throughputs.setdefault((rail_count, len(cores) * part), []).append(value)
-    return [Timed(rail_count, cores, tuple(values)) for (rail_count, cores), values in throughputs.items()]
+    return [RingThroughput(rail_count, cores, tuple(values)) for (rail_count, cores), values in throughputs.items()]
 
 
-def table_of(rows: Sequence[Timed]) -> Table:
+def table_of(rows: Sequence[RingThroughput]) -> Table:
     """Return a row for each part of the cores: MB/s, and two rails over one and of twice one rail's most."""
     table = Table(title=f"Allreduce of {SIZE >> 20} MiB, {NODES} nodes", title_justify="left")
     for column in ("cores", "MB/s, one rail", "MB/s, two rails", "two over one", "of both peaks"):
@@ -150,7 +150,7 @@ def table_of(rows: Sequence[Timed]) -> Table:
     return table
 
 
-def _text(row: Timed) -> str:
+def _text(row: RingThroughput) -> str:
     return f"{row.median:.0f} ({min(row.throughputs):.0f}–{max(row.throughputs):.0f})"
 
 

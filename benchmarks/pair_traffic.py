@@ -33,7 +33,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class MatrixTimes:
     """One model on one cluster: the seconds of every repeat, and how many pairs had any bytes."""
 
     model: str
@@ -73,7 +73,7 @@ def summed(traffic: Traffic) -> int:
     return sum(part.count for part in parts if part.total > 0)
 
 
-def timed(model: str, gpus: int, repeats: int) -> Timed:
+def timed(model: str, gpus: int, repeats: int) -> MatrixTimes:
     """Count `repeats` times over."""
     seconds, pairs = [], 0
     for _ in range(repeats):
@@ -81,10 +81,10 @@ def timed(model: str, gpus: int, repeats: int) -> Timed:
         begun = time.perf_counter()
         pairs = summed(MODELS[model](gpus))
         seconds.append(time.perf_counter() - begun)
-    return Timed(model, gpus, pairs, tuple(seconds))
+    return MatrixTimes(model, gpus, pairs, tuple(seconds))
 
 
-def table_of(results: Sequence[Timed]) -> Table:
+def table_of(results: Sequence[MatrixTimes]) -> Table:
     """A row a model and cluster."""
     table = Table(title="Bytes by pair", title_justify="left")
     for column in ("model", "GPUs", "pairs with traffic", "ms: median (least–most)"):

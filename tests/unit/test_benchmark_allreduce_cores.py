@@ -5,16 +5,16 @@ import time
 from rich.console import Console
 
 from benchmarks import allreduce_cores
-from benchmarks.allreduce_cores import LoopbackRanks, Timed
+from benchmarks.allreduce_cores import LoopbackRanks, RingThroughput
 from tests.unit.shown import table_rows
 
 
 def test_table_compares_two_rails_with_a_single() -> None:
     rows = [
-        Timed(rails=1, cores=0.5, throughputs=(90.0, 100.0, 110.0)),
-        Timed(rails=2, cores=0.5, throughputs=(120.0,)),
-        Timed(rails=1, cores=1.0, throughputs=(150.0,)),
-        Timed(rails=2, cores=1.0, throughputs=(300.0,)),
+        RingThroughput(rails=1, cores=0.5, throughputs=(90.0, 100.0, 110.0)),
+        RingThroughput(rails=2, cores=0.5, throughputs=(120.0,)),
+        RingThroughput(rails=1, cores=1.0, throughputs=(150.0,)),
+        RingThroughput(rails=2, cores=1.0, throughputs=(300.0,)),
     ]
     console = Console(width=120)
     with console.capture() as capture:
