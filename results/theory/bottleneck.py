@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from railyard.results.theory.ecmp import Spread, uplink_imbalance
 from railyard.topologies.graph import FabricGraph
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.collectives.algorithm import Sizes
+from railyard.workloads.collectives.algorithm import Sizes, Transport
 from railyard.workloads.matrix.traffic_matrix import Way, rail_of_gpus, ways, without_path
 from railyard.workloads.schedule import Rates
 
@@ -26,6 +26,12 @@ HASH_DRAWS: Final = 256
 
 RoutedStage: TypeAlias = tuple[Sizes, Sequence[Way]]
 """Pairs and bytes of a stage, with the ways that they take."""
+
+
+def merged_sizes(stage: Sequence[Transport]) -> Sizes:
+    """Return the pairs and bytes of all transports of a stage, which run at the same time."""
+    columns = zip(*(transport.sizes() for transport in stage), strict=True)
+    return Sizes(*map(np.concatenate, columns))
 
 
 def bottleneck_s(

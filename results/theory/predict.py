@@ -4,31 +4,27 @@ Every collective is predicted by a lower bound on its completion time, from the 
 are of payload, in bytes a second: `payload_rates` computes them from a fabric's link rates and MTU.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import inf, isclose, isfinite
-from statistics import median
 from typing import Final
 
 import numpy as np
 
 from railyard.results.theory import equations
-from railyard.results.theory.bottleneck import bottleneck_s, is_multipath
+from railyard.results.theory.bottleneck import bottleneck_s, is_multipath, merged_sizes
 from railyard.results.theory.ecmp import Spread, has_choice, is_hashed
-from railyard.results.theory.path_seconds import PathSeconds
 from railyard.results.theory.stated import phase_pairs, stated
-from railyard.topologies.nics import RailOfRank, most_per_nic
+from railyard.topologies.nics import most_per_nic
 from railyard.topologies.prediction import WHOLE, NotCompared, Stated, StatedTime
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.collectives.algorithm import ALGORITHMS, Sizes, Transport
+from railyard.workloads.collectives.algorithm import ALGORITHMS, Sizes
 from railyard.workloads.matrix.traffic_matrix import at_line_rate, rail_of_gpus, ways
 from railyard.workloads.schedule import Iteration, Phase, Program, Rates, Scale, Schedule
 
 BOTTLENECK: Final = "bottleneck link"
-# of the most bytes that a GPU of a phase has: parts are rounded to whole bytes, so equal GPUs differ slightly
-BUSIEST: Final = 0.99
 
 
 def predict_phase(phase: Phase, rates: Rates, fabric: FabricSpec, spread: Spread = "even") -> float:
@@ -42,14 +38,8 @@ def _run_s(phase: Phase, rates: Rates, fabric: FabricSpec, spread: Spread) -> fl
     """Return the seconds of one run on a grid of its own, of `phase.y` domains with `phase.x` GPUs."""
     grid = Program(phase.y, phase.x).grid
     stages = ALGORITHMS[phase.collective].stages(phase, grid)
-    merged = [_merged_sizes(stage) for stage in stages if stage]
+    merged = [merged_sizes(stage) for stage in stages if stage]
     return bottleneck_s(merged, phase.x, phase.y, rates, fabric, spread)
-
-
-def _merged_sizes(stage: Sequence[Transport]) -> Sizes:
-    """Return the pairs and bytes of all transports of a stage, which run at the same time."""
-    columns = zip(*(transport.sizes() for transport in stage), strict=True)
-    return Sizes(*map(np.concatenate, columns))
 
 
 def hash_choices(phase: Phase, schedule: Schedule, fabric: FabricSpec) -> str:
@@ -317,165 +307,6 @@ def share_uplinks(schedule: Schedule, fabric: FabricSpec) -> dict[str, str]:
         other_phases[name] = ", ".join(other for other in names if other != name)
     other_phases[WHOLE] = ", ".join(names)
     return other_phases
-
-
-def idle_credit(schedule: Schedule, credit: PathSeconds, nics: RailOfRank = ()) -> dict[str, float]:
-    """Return the most seconds that idle credit of shapers saves in a run of each phase, and in the whole iteration.
-
-    `credit`: of a link of each path (`idle_credit_s`). `nics`: the rail of each rank, where GPUs share NICs.
-    """
-    # a stage ends with its slowest link, and every link may have been idle before it
-    return _by_stage(schedule, lambda sizes, _: max(_of_paths(sizes, schedule.rails, credit, nics)))
-
-
-def latency(schedule: Schedule, one_way: PathSeconds, nics: RailOfRank = ()) -> dict[str, float]:
-    """Return the seconds by which latency prolongs a run of each phase, and the whole iteration: alpha of alpha-beta.
-
-    `one_way`: of each path, all its hops together. `nics`: the rail of each rank, where GPUs share NICs.
-    """
-    # each sequential step of a stage waits for the message before it
-    return _by_stage(schedule, lambda sizes, steps: steps * max(_of_paths(sizes, schedule.rails, one_way, nics)))
-
-
-def _of_paths(sizes: Sizes, rails: int, seconds: PathSeconds, nics: RailOfRank) -> Iterator[float]:
-    """Yield the seconds of each path that these pairs take; 0 without pairs."""
-    crosses = sizes.src // rails != sizes.dst // rails
-    rail_of = np.array(nics or range(rails))
-    turns = rail_of[sizes.src % rails] != rail_of[sizes.dst % rails]
-    if np.any(~crosses):
-        yield seconds.hb
-    if np.any(crosses & ~turns):
-        yield seconds.rail
-    if np.any(crosses & turns):
-        yield seconds.cross_rail
-    yield 0.0
-
-
-def _by_stage(schedule: Schedule, stage_s: Callable[[Sizes, int], float]) -> dict[str, float]:
-    """Return what the stages of each phase sum to; `stage_s` gets a stage's pairs and its sequential steps.
-
-    A phase without an algorithm is one stage of one step.
-    """
-    pairs: defaultdict[str, dict[tuple[int, int], float]] = defaultdict(dict)
-    if not all(phase.collective for phase in schedule.phases):
-        for _, transfer in schedule.transfers:
-            phase = schedule.phases[transfer.phase]
-            if not phase.collective:
-                pairs[phase.name][transfer.src, transfer.dst] = transfer.bytes
-    grid = Program(schedule.gpus // schedule.rails, schedule.rails).grid
-
-    def run_s(phase: Phase) -> float:
-        if not phase.collective:
-            return stage_s(Sizes.of(pairs[phase.name]), 1)
-        part = tuple(row[: phase.x] for row in grid[: phase.y])
-        seconds = 0.0
-        for stage in ALGORITHMS[phase.collective].stages(phase, part):
-            if stage:
-                steps = max(transport.sequential_steps() for transport in stage)
-                seconds += stage_s(_merged_sizes(stage), steps)
-        return seconds
-
-    seconds_of_phases = {phase.name: run_s(phase) for phase in dict.fromkeys(schedule.phases)}
-    if schedule.iteration is not None:
-        seconds_of_phases[WHOLE] = _whole_s(schedule.iteration, run_s)
-    return seconds_of_phases
-
-
-def _whole_s(iteration: Iteration, run_s: Callable[[Phase], float]) -> float:
-    """Return the seconds of the whole iteration: as often as Eq. 6-11 count what the network does in each phase.
-
-    `run_s`: seconds of one run of a phase.
-    """
-
-    def all_runs_s(phases: Sequence[Phase]) -> float:
-        return sum(phase.repeats * run_s(phase) for phase in phases)
-
-    m = iteration.micro_batches
-    p = iteration.stages
-    v = iteration.virtual_stages
-    boundary_s = 0.0
-    if iteration.boundary:
-        boundary_s = run_s(iteration.boundary)
-    # seconds take the place of bytes, so rates are 1
-    collectives_s = all_runs_s(iteration.each_micro_batch)
-    network_s = equations.last_stage_network_s(m, collectives_s, v, boundary_s, 1.0)
-    bubble_s = equations.bubble_network_s(boundary_s, p, 1, 1.0, 1.0)
-    if iteration.bubble_has_collectives:
-        bubble_s += (p - 1) / v * collectives_s
-    return bubble_s + network_s + all_runs_s(iteration.sync)
-
-
-@dataclass(slots=True)
-class _Part:
-    """A GPU's part in a run of a phase: when its first transfer and the first that it sends begin, when its last ends.
-
-    `peer`: a GPU of the same group, through which all of the group lead to one.
-    """
-
-    peer: int
-    began: float = inf
-    sends: float = inf
-    ended: float = 0.0
-    sent: int = 0
-    received: int = 0
-
-
-def phase_times(schedule: Schedule, spans: Mapping[int, tuple[float, float]]) -> dict[str, list[float]]:
-    """Return the measured seconds of every run of each phase, by name and in order.
-
-    `spans`: start and end of each transfer by task number. A run's time is the median over the GPUs that send or
-    receive most; computing doesn't count. Runs of which a transfer is missing are left out.
-    """
-    runs: defaultdict[int, dict[int, _Part]] = defaultdict(dict)
-    broken = set[int]()
-    for number, transfer in schedule.transfers:
-        if number not in spans:
-            broken.add(transfer.phase)
-            continue
-        start, end = spans[number]
-        parts = runs[transfer.phase]
-        source = parts.setdefault(transfer.src, _Part(transfer.src))
-        destination = parts.setdefault(transfer.dst, _Part(transfer.dst))
-        source.sends = min(source.sends, start)
-        source.sent += transfer.bytes
-        destination.received += transfer.bytes
-        for part in (source, destination):
-            part.began = min(part.began, start)
-            part.ended = max(part.ended, end)
-        parts[_group(parts, transfer.src)].peer = _group(parts, transfer.dst)
-    times: defaultdict[str, list[float]] = defaultdict(list)
-    for phase, parts in sorted(runs.items()):
-        if phase not in broken:
-            # groups start one by one, and go on so to the next phase, which no formula has: each counts for itself
-            times[schedule.phases[phase].name].append(median(_durations(parts)))
-    return dict(times)
-
-
-def _group(parts: Mapping[int, _Part], gpu: int) -> int:
-    """Return the GPU that stands for the group of this one."""
-    while (peer := parts[gpu].peer) != gpu:
-        parts[gpu].peer = gpu = parts[peer].peer
-    return gpu
-
-
-def _durations(parts: Mapping[int, _Part]) -> list[float]:
-    """Return the seconds of a run at each GPU that sends or receives most: its group's, if it sends most."""
-    most = BUSIEST * max(max(part.sent, part.received) for part in parts.values())
-    senders: defaultdict[int, list[_Part]] = defaultdict(list)
-    for gpu, part in parts.items():
-        if part.sent >= most:
-            senders[_group(parts, gpu)].append(part)
-    durations: list[float] = []
-    for gpu, part in parts.items():
-        # in a group where none sends as much, as when many send to one
-        if part.received >= most and _group(parts, gpu) not in senders:
-            durations.append(part.ended - part.began)
-    for group in senders.values():
-        # no formula has the time in which some of a group wait for others: the run begins with the last of them
-        ended = max(part.ended for part in group)
-        last_begin = max(part.sends for part in group)
-        durations += [ended - last_begin] * len(group)
-    return durations
 
 
 def full_step_s(scale: Scale, fabric: FabricSpec) -> float | None:

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from railyard.core.records import IntervalId
+from railyard.experiments.measures.workloads.phase_times import phase_times
 from railyard.experiments.measures.workloads.predictions import Prediction, ReplayConditions, predictions_of
 from railyard.experiments.measures.workloads.records import UPLINK_BYTES, UPLINK_IMBALANCE, WAITS, WaitRecord
 from railyard.experiments.measures.workloads.turn import Turn, Workload
@@ -28,12 +29,8 @@ from railyard.results.runs.records import (
     Run,
 )
 from railyard.results.theory.ecmp import imbalance, uplink_imbalance
-from railyard.results.theory.path_seconds import PathSeconds
-from railyard.results.theory.predict import (
-    phase_times,
-    predict_schedule,
-    project_to_full_size,
-)
+from railyard.results.theory.latency import PathSeconds
+from railyard.results.theory.predict import predict_schedule, project_to_full_size
 from railyard.topologies.addresses import UPLINK_PORT, gpu_at
 from railyard.topologies.build.shaping import IP_TCP, payload_fraction
 from railyard.topologies.prediction import WHOLE

@@ -1,16 +1,11 @@
 """Predictions of phases and iterations; the tasks' own pace agrees with the equations, which know no tasks."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from railyard.results.theory.path_seconds import PathSeconds
 from railyard.results.theory.predict import (
     explained_ratios,
     full_step_s,
-    idle_credit,
-    latency,
-    phase_times,
     predict_iteration,
     predict_phase,
     predict_schedule,
@@ -23,13 +18,12 @@ from railyard.workloads.collectives.algorithm import ALGORITHMS, collective_sche
 from railyard.workloads.matrix.traffic_matrix import at_line_rate, line_rate_duration_s
 from railyard.workloads.schedule import Phase, Rates, Schedule, payload_rates
 from railyard.workloads.spec import build, parse_workload
-from railyard.workloads.tasks import Compute, Transfer
+from railyard.workloads.tasks import Transfer
 
 RAIL, HB = 100_000_000, 1_200_000_000
 RATES = payload_rates(HB, RAIL, 9000)
 ONLY = FabricSpec(kind="rail-only")
 OPTIMIZED = FabricSpec(kind="rail-optimized")
-MOE, *_ = build(parse_workload({"kind": "moe"}), ONLY, RAIL, HB)
 ALL = [name for name, algorithm in ALGORITHMS.items() if algorithm.collective]
 
 
@@ -116,40 +110,6 @@ def test_a_moe_step_is_its_all_to_alls_all_reduce_and_computing() -> None:
     assert line_rate_duration_s(schedule, RATES) == pytest.approx(by_hand, rel=1e-3)
 
 
-def test_each_run_of_a_phase_is_timed_by_itself() -> None:
-    phases = (
-        Phase("a", "EP", "all-to-all", 2, 1, 1),
-        Phase("a", "EP", "all-to-all", 2, 1, 1),
-        Phase("b", "DP", "all-reduce-ring", 1, 2, 1),
-    )
-    tasks = (Transfer(0, 1, 1, 0), Transfer(1, 0, 1, 0), Compute(0, 1.0, 1), Transfer(0, 1, 1, 1), Transfer(0, 1, 1, 2))
-    schedule = Schedule("s", 4, 2, phases, tasks)
-    spans = {0: (1.0, 2.0), 1: (1.5, 3.0), 3: (10.0, 10.5)}
-    assert phase_times(schedule, spans) == {"a": [1.5, 0.5]}  # b's transfer never ended
-
-
-def test_phase_is_timed_at_its_busiest_gpus() -> None:
-    phase = Phase("a", "TP", "", 2, 1, 1)
-    tasks = (Transfer(0, 1, 8, 0), Transfer(2, 3, 8, 0), Transfer(4, 5, 1, 0))
-    spans = {0: (1.0, 2.0), 1: (3.0, 4.0), 2: (0.0, 9.0)}
-    assert phase_times(Schedule("s", 6, 2, (phase,), tasks), spans) == {"a": [1.0]}
-
-
-def test_phase_begins_with_the_last_member_of_its_group() -> None:
-    """GPU 0 has sent half of it before GPU 1 begins; a second group takes as long, at another time."""
-    phase = Phase("a", "DP", "", 1, 2, 1)
-    pairs = [(0, 1), (0, 1), (1, 0), (1, 0), (2, 3), (3, 2)]
-    tasks = tuple(Transfer(src, dst, 8 if src < 2 else 16, 0) for src, dst in pairs)
-    spans = dict(enumerate([(0.0, 1.0), (1.0, 2.0), (2.5, 3.5), (3.5, 4.5), (7.0, 9.0), (7.0, 9.0)]))
-    assert phase_times(Schedule("s", 4, 2, (phase,), tasks), spans) == {"a": [2.0]}
-
-
-def test_phase_of_a_receiver_lasts_from_its_first_receipt() -> None:
-    phase = Phase("a", "EP", "", 1, 3, 1)
-    tasks = (Transfer(0, 2, 8, 0), Transfer(1, 2, 8, 0))
-    assert phase_times(Schedule("s", 4, 2, (phase,), tasks), {0: (1.0, 2.0), 1: (1.5, 4.0)}) == {"a": [3.0]}
-
-
 def test_phases_share_links_if_the_schedule_permits() -> None:
     phases = (Phase("a", "DP", "", 2, 2, 1), Phase("b", "DP", "", 2, 2, 1), Phase("c", "DP", "", 2, 2, 1))
     first, second = Transfer(0, 2, 1000, 0), Transfer(0, 2, 1000, 0)
@@ -157,34 +117,6 @@ def test_phases_share_links_if_the_schedule_permits() -> None:
     mixed = Schedule("s", 4, 2, phases, (first, between, second, apart))
     assert at_line_rate(mixed, RATES, ONLY).shared == {("a", "b"): pytest.approx(1 / 3)}
     assert at_line_rate(Schedule("s", 4, 2, phases, (first, second, between, apart)), RATES, ONLY).shared == {}
-
-
-@given(st.floats(0, 1), st.floats(0, 1))
-def test_idle_credit_grows_with_that_of_any_link(hb: float, rail: float) -> None:
-    saved, more = (idle_credit(MOE, PathSeconds(hb + x, rail + x, rail + x)) for x in (0.0, 0.1))
-    assert saved["moe-a2a"] == pytest.approx(hb + rail)  # a stage in HB domains, then one on rails
-    assert saved[WHOLE] == pytest.approx(4 * saved["moe-a2a"] + saved["dp-all-reduce"])
-    assert all(more[name] > saved[name] for name in saved)
-
-
-@pytest.mark.parametrize("name", ALL)
-@given(one_way=st.tuples(*[st.floats(0, 1)] * 3), more=st.floats(0, 1))
-def test_latency_adds_nothing_at_zero_and_grows(name: str, one_way: tuple[float, float, float], more: float) -> None:
-    schedule = collective_schedule(name, 2, 3, 6000)
-    assert set(latency(schedule, PathSeconds(0, 0, 0)).values()) == {0}
-    (alpha,), (longer,) = (
-        latency(schedule, PathSeconds(*(x + plus for x in one_way))).values() for plus in (0.0, more)
-    )
-    assert longer >= alpha
-
-
-def test_ring_waits_for_latency_at_each_step() -> None:
-    steps = PathSeconds(0.001, 0.1, 9.0)
-    assert latency(collective_schedule("all-gather-hierarchical", 4, 3, 12_000), steps) == {
-        "all-gather-hierarchical": pytest.approx(3 * 0.1 + 2 * 0.001)
-    }
-    large = collective_schedule("all-gather-hierarchical", 4, 3, 12_000_000)  # in slices: one travels, one is sent
-    assert latency(large, steps)["all-gather-hierarchical"] == pytest.approx(0.1 + 0.001)
 
 
 def test_the_prediction_itself_projects_to_full_size() -> None:
