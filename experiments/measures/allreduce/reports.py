@@ -13,8 +13,8 @@ import numpy as np
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.allreduce.records import MIN_SAMPLES_FOR_P99, Cut, Point
 from railyard.results.runs.records import GoodputTrace
-from railyard.workloads.allreduce.balancing.balancer import LONG_WINDOW
 from railyard.workloads.allreduce.balancing.policy import rail_seconds
+from railyard.workloads.allreduce.balancing.states import LONG_WINDOW
 from railyard.workloads.allreduce.engine.jobs import Migration, RankReport, latencies_s
 
 # Shares that change by a smaller part of the buffer count as unchanged.

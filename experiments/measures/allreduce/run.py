@@ -14,8 +14,8 @@ from railyard.experiments.measures.workloads.spec import workloads_of
 from railyard.experiments.run.session import surviving_interruptions
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.topologies.multirail.plan import MultirailPlan
-from railyard.workloads.allreduce.balancing.balancer import MIN_GAIN
 from railyard.workloads.allreduce.balancing.costs import allreduce_cost, threshold
+from railyard.workloads.allreduce.balancing.states import MIN_GAIN
 from railyard.workloads.allreduce.engine_kind import rails_of
 
 MIN_DILATED_BPS: Final = 200_000

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from railyard.workloads.allreduce.balancing.balancer import LEARNING_WINDOW, LONG_WINDOW
 from railyard.workloads.allreduce.balancing.costs import Cost, Rail, size_class
 from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, AllreducePolicy, Planner
+from railyard.workloads.allreduce.balancing.states import LEARNING_WINDOW, LONG_WINDOW
 from railyard.workloads.allreduce.tasks import MIN_PIECE_BYTES, Segment, split_evenly
 
 QUARTERS: Final = 4

@@ -8,18 +8,16 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from railyard.workloads.allreduce.balancing.balancer import MIN_GAIN, Balancer
+from railyard.workloads.allreduce.balancing.balancer import Balancer
 from railyard.workloads.allreduce.balancing.costs import (
     Cost,
     equal_finish_s,
     fastest_rail,
     ideal_shares,
-    initial_shares,
     rails_to_split,
-    size_class,
     spread,
-    update_shares,
 )
+from railyard.workloads.allreduce.balancing.states import MIN_GAIN
 from tests.unit.workloads.allreduce.multirail_net import split_seconds
 
 TRUE = st.builds(Cost, st.floats(0, 3e-3), st.floats(1e-10, 1e-7))
@@ -357,28 +355,6 @@ def test_settled_class_is_adjusted_when_a_rail_slows_down() -> None:
     slower = [Cost(0, 3e-9), Cost(0, 1e-9)]
     play(balancer, slower, 2**24, 350, [1.0])
     assert spread(used_times(balancer, slower, 2**24)) <= 0.093
-
-
-@given(seconds=st.lists(st.floats(0, 10), min_size=1, max_size=5))
-def test_equation_8_sums_to_one_and_gives_the_slower_less(seconds: list[float]) -> None:
-    shares = initial_shares(seconds)
-    assert sum(shares) == pytest.approx(1)
-    assert min(shares) >= 0
-    slowest = seconds.index(max(seconds))
-    assert shares[slowest] <= min(shares) + 1e-12
-
-
-@given(truth=st.lists(TRUE, min_size=2, max_size=4), size=st.integers(2**20, 2**28))
-def test_one_share_update_with_true_slopes_is_enough(truth: list[Cost], size: int) -> None:
-    even = [1 / len(truth)] * len(truth)
-    times = [cost.seconds(size / len(truth)) for cost in truth]
-    shares = update_shares(even, times, [cost.s_per_byte * size for cost in truth])
-    assume(all(share > 0 for share in shares))
-    assert spread(c.seconds(a * size) for c, a in zip(truth, shares, strict=True)) < 1e-6
-
-
-def test_classes_are_powers_of_two() -> None:
-    assert [size_class(size) for size in (0, 1, 2, 3, 4, 5, 2**20, 2**20 + 1)] == [0, 1, 2, 3, 3, 4, 21, 22]
 
 
 @given(noise=st.lists(st.floats(0.94, 1.06), min_size=3, max_size=13), size=st.integers(2**16, 2**26))

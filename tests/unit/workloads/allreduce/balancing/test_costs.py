@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from railyard.topologies.rail_kind import RAIL_KINDS
@@ -16,16 +16,21 @@ from railyard.workloads.allreduce.balancing.costs import (
     equal_finish_s,
     fastest_rail,
     ideal_shares,
+    initial_shares,
     paper_rail,
     rails_to_split,
     scaled,
+    size_class,
+    spread,
     threshold,
+    update_shares,
 )
 from railyard.workloads.allreduce.engine_kind import predicted_s
 from tests.unit.workloads.allreduce.multirail_net import split_seconds
 from tests.unit.workloads.messages import CheckMessages
 
 COSTS = st.builds(Cost, st.floats(0, 0.01), st.floats(1e-11, 1e-6))
+CLOSE_COSTS = st.builds(Cost, st.floats(0, 3e-3), st.floats(1e-10, 1e-7))
 SIZES = st.integers(1, 2**34)
 
 
@@ -130,3 +135,25 @@ def test_messages_of_bad_rails(check_messages: CheckMessages) -> None:
     )
     rail: dict[str, Any] = {"name": "a", "kind": "tcp", "rate": 1e6}
     check_messages({str(change): partial(Rail, **(rail | change)) for change in changes})
+
+
+@given(seconds=st.lists(st.floats(0, 10), min_size=1, max_size=5))
+def test_equation_8_sums_to_one_and_gives_the_slower_less(seconds: list[float]) -> None:
+    shares = initial_shares(seconds)
+    assert sum(shares) == pytest.approx(1)
+    assert min(shares) >= 0
+    slowest = seconds.index(max(seconds))
+    assert shares[slowest] <= min(shares) + 1e-12
+
+
+@given(truth=st.lists(CLOSE_COSTS, min_size=2, max_size=4), size=st.integers(2**20, 2**28))
+def test_one_share_update_with_true_slopes_is_enough(truth: list[Cost], size: int) -> None:
+    even = [1 / len(truth)] * len(truth)
+    times = [cost.seconds(size / len(truth)) for cost in truth]
+    shares = update_shares(even, times, [cost.s_per_byte * size for cost in truth])
+    assume(all(share > 0 for share in shares))
+    assert spread(c.seconds(a * size) for c, a in zip(truth, shares, strict=True)) < 1e-6
+
+
+def test_classes_are_powers_of_two() -> None:
+    assert [size_class(size) for size in (0, 1, 2, 3, 4, 5, 2**20, 2**20 + 1)] == [0, 1, 2, 3, 3, 4, 21, 22]

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.units import parse_size
-from railyard.workloads.allreduce.balancing.balancer import LEARNING_WINDOW, LONG_WINDOW
 from railyard.workloads.allreduce.balancing.costs import Rail
 from railyard.workloads.allreduce.balancing.policies.slicing import MAX_SLICE_BYTES, slice_count
 from railyard.workloads.allreduce.balancing.policy import Planner, make_planner
+from railyard.workloads.allreduce.balancing.states import LEARNING_WINDOW, LONG_WINDOW
 from railyard.workloads.allreduce.tasks import merged, missing, partition, pieces
 from tests.unit.workloads.messages import CheckMessages
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.workloads.allreduce.balancing.balancer import LEARNING_WINDOW
 from railyard.workloads.allreduce.balancing.costs import Cost
 from railyard.workloads.allreduce.balancing.policy import FixedWeights, Learning, make_planner, rail_seconds
+from railyard.workloads.allreduce.balancing.states import LEARNING_WINDOW
 from tests.unit.workloads.allreduce.multirail_net import rails_of
 
 TIMES = st.floats(0, 1e3)
