@@ -9,7 +9,8 @@ from railyard.core.units import format_rate, format_size
 from railyard.results.format import NOTHING, digits
 from railyard.topologies.platforms import PLATFORMS, SYSTEMS, Platform
 from railyard.workloads.models.catalogue import CATALOGUE, LayersModel, load_model, load_transformer, model_names
-from railyard.workloads.models.transformer import LayerKind, Transformer
+from railyard.workloads.models.layer_kind import LayerKind
+from railyard.workloads.models.transformer import Transformer
 
 Row = tuple[str, ...]
 MODEL_COLUMNS: Final = ("MODEL", "PARAMETERS", "ACTIVE", "LAYERS", "HIDDEN", "HEADS", "KV HEADS", "MLP", "EXPERTS")

@@ -14,7 +14,7 @@ from railyard.failure.faults import FAULTS
 from railyard.failure.faults.support import links, processes
 from railyard.topologies.platforms import PLATFORMS, LowPrecisionPeaks, Platform
 from railyard.workloads.models.catalogue import KINDS, Layer, load_model, load_transformer
-from railyard.workloads.models.transformer import LatentAttention
+from railyard.workloads.models.layer_kind import LatentAttention
 from railyard.workloads.placement.layout import Parallelism
 from railyard.workloads.schedule import Program
 

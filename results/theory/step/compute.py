@@ -10,7 +10,8 @@ from typing import Final
 
 from railyard.results.theory.step.hardware import Hardware
 from railyard.results.theory.step.strategy import FloatArray, Recipe, Strategies
-from railyard.workloads.models.transformer import LayerKind, Transformer
+from railyard.workloads.models.layer_kind import LayerKind
+from railyard.workloads.models.transformer import Transformer
 
 BYTES: Final = 2
 """Bytes of an activation or a parameter in bf16."""

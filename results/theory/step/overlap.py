@@ -8,7 +8,8 @@ import numpy as np
 from railyard.results.theory.step.communication import tensor_collectives
 from railyard.results.theory.step.hardware import Hardware
 from railyard.results.theory.step.strategy import FloatArray, Recipe, Strategies
-from railyard.workloads.models.transformer import LayerKind, Transformer
+from railyard.workloads.models.layer_kind import LayerKind
+from railyard.workloads.models.transformer import Transformer
 
 MATMULS: Final = 4
 """Matmuls of a layer that a collective is beside: queries, keys and values; output projection; both of the MLP."""
