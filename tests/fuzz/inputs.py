@@ -22,7 +22,8 @@ from railyard.topologies.platforms import SYSTEMS
 from railyard.workloads.models.catalogue import CATALOGUE
 from tests.fuzz.mutate import changed_bytes, changed_data, changed_messages, changed_text, same_type, value
 from tests.unit.experiments.measures.allreduce.sample_results import run_of, sample
-from tests.unit.sample_runs import recovery_run, sample_run, steered_run
+from tests.unit.sample_runs import recovery_run, sample_run
+from tests.unit.steered_runs import steered_run
 
 EXPERIMENTS: Final = tuple(name for name in loading.names() if "64" not in name)  # those take seconds each
 MODELS: Final = tuple(sorted(CATALOGUE.glob("*.yaml")))

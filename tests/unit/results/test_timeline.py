@@ -18,7 +18,8 @@ from railyard.results.timeline import add_links, timeline
 from railyard.results.views import chrome_trace, perfetto
 from railyard.results.views.tracks import Slice, Track
 from railyard.topologies.spec import parse_fabric
-from tests.unit.sample_runs import sample_run, steered_run
+from tests.unit.sample_runs import sample_run
+from tests.unit.steered_runs import steered_run
 
 INTERVAL = IntervalId("f", "w", "dr")
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4

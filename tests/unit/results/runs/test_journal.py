@@ -20,7 +20,8 @@ from railyard.results.runs import journal
 from railyard.results.runs.journal import Journal
 from railyard.results.runs.records import Event, Run, record_kinds
 from railyard.results.views import report
-from tests.unit.sample_runs import recovery_run, sample_run, steered_run
+from tests.unit.sample_runs import recovery_run, sample_run
+from tests.unit.steered_runs import steered_run
 
 SAMPLES = (sample_run(2, 3, 2), recovery_run(), steered_run())
 

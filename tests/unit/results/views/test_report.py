@@ -29,7 +29,8 @@ from railyard.results.views.sections import conditions
 from tests.figures import as_text
 from tests.unit import shown
 from tests.unit.replaced import replaced
-from tests.unit.sample_runs import sample_run, steered_run
+from tests.unit.sample_runs import sample_run
+from tests.unit.steered_runs import steered_run
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,8 @@ from railyard.results.runs.records import Run
 from tests.unit import shown
 from tests.unit.browser import SCREENS, WIDTHS, assert_accessible, assert_fits, chromium, opened, tab
 from tests.unit.experiments.measures.allreduce.sample_results import run_of, sample
-from tests.unit.sample_runs import sample_run, steered_run
+from tests.unit.sample_runs import sample_run
+from tests.unit.steered_runs import steered_run
 
 __all__ = ["chromium", "tab"]
 

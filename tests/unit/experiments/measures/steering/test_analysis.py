@@ -24,8 +24,9 @@ from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.measured import Check, RecordKind
 from railyard.results.runs.records import Event, Measurement, Run
-from tests.unit.sample_runs import PERIOD, SECOND, SETTLE, steered_run
+from tests.unit.sample_runs import SECOND
 from tests.unit.shown import policy_rows, screen, summarise
+from tests.unit.steered_runs import PERIOD, SETTLE, steered_run
 
 POLICIES = ("dr", "health-drd", "oracle")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from railyard.experiments.measures.steering import plot_over_time as steering
 from railyard.experiments.measures.steering.analysis import intervals
 from railyard.results.plots import style
-from tests.unit.sample_runs import steered_run
+from tests.unit.steered_runs import steered_run
 
 RAIL, HOT = ("rail", False), ("rail", True)
 

@@ -28,10 +28,10 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import make_plan
 from tests.unit.health_scan import spine_condition
 from tests.unit.loaded_experiments import load
-from tests.unit.sample_runs import SCENE_HB as HB
-from tests.unit.sample_runs import SCENE_RAIL as RAIL
-from tests.unit.sample_runs import Found, scenes_run, steered_run
 from tests.unit.shown import cells
+from tests.unit.steered_runs import SCENE_HB as HB
+from tests.unit.steered_runs import SCENE_RAIL as RAIL
+from tests.unit.steered_runs import Found, scenes_run, steered_run
 
 pytestmark = pytest.mark.usefixtures("figures_as_text")
 

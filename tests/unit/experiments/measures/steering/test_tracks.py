@@ -2,7 +2,7 @@
 
 from railyard.experiments.measures.steering.records import HEALTH
 from railyard.experiments.measures.steering.tracks import page_messages
-from tests.unit.sample_runs import steered_run
+from tests.unit.steered_runs import steered_run
 
 
 def test_page_has_scores_of_a_fabric_by_element() -> None:
