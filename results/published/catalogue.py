@@ -1,7 +1,8 @@
 """Figures and tables that `predict` computes: one module each, loaded when it is computed.
 
-Those of papers are in figures/, our own in predictions/. The first line of the module's docstring describes it; its
-function `figure()` computes it. A plugin registers such a function, with a docstring: `@FIGURES.register("my-figure")`.
+Those of papers are in figures/, in a folder for each paper, our own in predictions/. The first line of the module's
+docstring describes it; its function `figure()` computes it. A plugin registers such a function, with a docstring:
+`@FIGURES.register("my-figure")`.
 """
 
 import re
@@ -104,23 +105,24 @@ def describe(name: str) -> str:
 
 
 def _register_modules() -> None:
-    """Register every module of the folders, in natural order: fig2 before fig10."""
+    """Register every module of the folders and of those in them, in natural order: fig2 before fig10."""
 
     def natural(path: Path) -> list[str]:
         return [part.zfill(4) if part.isdigit() else part for part in re.split(r"(\d+)", path.stem)]
 
+    published = Path(__file__).parent
     paths: list[Path] = []
     for folder in FOLDERS:
-        paths += (Path(__file__).parent / folder).glob("[!_]*.py")
+        paths += (published / folder).rglob("[!_]*.py")
     for path in sorted(paths, key=natural):
         text = path.read_text()
         match = re.match(r'"""([^"\n]+)', text)
         source = Source("built-in", file_in_project(path), 1)
         if "\ndef figure() -> Figure:" not in text:
             raise BadDefinition(source, path.stem, "has no function figure() -> Figure")
-        FIGURES.add(
-            path.stem.replace("_", "-"), _later(f"{path.parent.name}.{path.stem}", match[1] if match else ""), source
-        )
+        module = ".".join(path.relative_to(published).with_suffix("").parts)
+        description = match[1] if match else ""
+        FIGURES.add(path.stem.replace("_", "-"), _later(module, description), source)
 
 
 _register_modules()

@@ -30,8 +30,8 @@ LAYERS_OF_RESULTS = (
     "sources",
 )  # fmt: skip
 """Folders and modules of `results`, the lowest first: each may import those before it."""
-ONE_FILE_EACH = ("experiments/commands", "results/published/figures")
-"""Folders that grow by a file with each command or figure."""
+ONE_FILE_EACH = ("experiments/commands",)
+"""Folders that grow by a file with each command."""
 IMPORT_OF_A_PACKAGE = re.compile(rf"^\s*(?:from|import)\b.*(?<![.\w])(?:{'|'.join(PACKAGES)})\b", re.MULTILINE)
 """A line that may import a package of the product without `railyard.` before its name."""
 

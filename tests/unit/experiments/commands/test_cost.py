@@ -8,7 +8,7 @@ import pytest
 from pytest_regressions.data_regression import DataRegressionFixture
 
 from railyard.experiments import cli
-from railyard.results.published.figures import table2
+from railyard.results.published.figures.rail_only import table2
 from tests.unit.experiments.command_errors import command_errors
 
 TABLE_2 = ["--gpus", "32768,65536", "--domain-gpus", "256", "--radix", "64,128,256"]

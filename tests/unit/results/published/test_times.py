@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 
 from railyard.results.plots.style import new_figure
 from railyard.results.published.catalogue import FIGURES
-from railyard.results.published.figures import fig8
+from railyard.results.published.figures.rail_only import fig8
 from railyard.results.published.iteration_figures import OTHERS
 
 TIMES = ("fig7", "fig8", "fig9", "fig10", "korthikanti", "megatron", "dp530b", "nezha")

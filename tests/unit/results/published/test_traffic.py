@@ -4,7 +4,7 @@ import pytest
 
 from railyard.results.plots import style
 from railyard.results.published.catalogue import Claim, Figure
-from railyard.results.published.figures import fig2, fig3, fig4, fig5, slowdown
+from railyard.results.published.figures.rail_only import fig2, fig3, fig4, fig5, slowdown
 
 MODULES = {"fig2": fig2, "fig3": fig3, "fig4": fig4, "fig5": fig5, "slowdown": slowdown}
 

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.figure import Figure as Drawing
 
 from railyard.results.published.catalogue import FIGURES, Claim, Figure
-from railyard.results.published.figures import allgather, table2
+from railyard.results.published.figures.rail_only import allgather, table2
 from railyard.results.theory import equations as bound
 
 # Rail-only Table II: GPUs, radix; switches rail-optimized, rail-only; transceivers; savings in percent.

@@ -7,7 +7,7 @@ from matplotlib.patches import Patch
 
 from railyard.results.plots.style import PAPER, SERIES, quiet
 from railyard.results.published.catalogue import Cell, Claim, Figure
-from railyard.results.published.figures import table2
+from railyard.results.published.figures.rail_only import table2
 from railyard.results.theory.clos import Comparison, Network
 
 

@@ -7,7 +7,7 @@ import matplotlib.figure
 
 from railyard.results.plots.style import BLUE, GREEN, ORANGE, VERMILION, quiet
 from railyard.results.published.catalogue import Cell, Claim, Figure
-from railyard.results.published.figures import table2
+from railyard.results.published.figures.rail_only import table2
 from railyard.results.theory.clos import Network, dual_plane
 
 COLUMNS: Final = (

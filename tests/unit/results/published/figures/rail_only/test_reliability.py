@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure as Drawing
 from pytest_regressions.data_regression import DataRegressionFixture
 
-from railyard.results.published.figures import reliability
+from railyard.results.published.figures.rail_only import reliability
 from railyard.results.theory.clos import Network, rail_only
 from railyard.results.theory.reliability.availability import (
     DEFAULT_COMPONENTS,

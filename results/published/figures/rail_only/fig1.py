@@ -6,7 +6,7 @@ import matplotlib.figure
 
 from railyard.results.plots.style import SERIES, quiet
 from railyard.results.published.catalogue import Claim, Figure
-from railyard.results.published.figures import table2
+from railyard.results.published.figures.rail_only import table2
 from railyard.results.theory.clos import AT_400G, Network, rail_only, rail_optimized
 
 RADICES: Final = (64, 128, 256)

@@ -3,8 +3,8 @@
 import pytest
 
 from railyard.results.published.catalogue import FIGURES, Claim
-from railyard.results.published.figures import nezha_rails, nezha_training
-from railyard.results.published.figures.nezha_training import Setting
+from railyard.results.published.figures.nezha import nezha_rails, nezha_training
+from railyard.results.published.figures.nezha.nezha_training import Setting
 from railyard.results.theory.nezha import FIG_16
 from railyard.workloads.allreduce.balancing.costs import paper_rail
 
