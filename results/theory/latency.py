@@ -6,24 +6,16 @@ idle lets the first bytes of a stage pass faster than the link's rate.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from railyard.results.theory import equations
 from railyard.results.theory.bottleneck import merged_sizes
+from railyard.results.theory.path_seconds import PathSeconds
 from railyard.topologies.nics import RailOfRank
 from railyard.topologies.prediction import WHOLE
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Sizes
 from railyard.workloads.schedule import Iteration, Phase, Program, Schedule
-
-
-class PathSeconds(NamedTuple):
-    """Seconds of one message by its path: within an HB domain, along a rail, or to another domain and rail."""
-
-    hb: float
-    rail: float
-    cross_rail: float
 
 
 def idle_credit(schedule: Schedule, credit: PathSeconds, nics: RailOfRank = ()) -> dict[str, float]:

@@ -53,7 +53,7 @@ class JobsMeasure(Measure[JobSpec]):
     key = "jobs"
     Spec = Jobs
     repeats_key = "job_repeats"
-    # port counters are read from Railyard's own controller
+    # faults beside jobs are rerouted by Railyard's own controller
     excludes = frozenset({"controller"})
     needs_all_paths = True
     short_keys = frozenset({"placement", "iterations"})

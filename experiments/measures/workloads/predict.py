@@ -19,7 +19,8 @@ from railyard.results import format as fmt
 from railyard.results.analysis.aggregate import Spread
 from railyard.results.plots import style, sweep
 from railyard.results.theory.ecmp import has_choice
-from railyard.results.theory.latency import PathSeconds, latency
+from railyard.results.theory.latency import latency
+from railyard.results.theory.path_seconds import PathSeconds
 from railyard.results.theory.predict import equation, full_step_s, hash_choices, predict_schedule
 from railyard.results.theory.stated import stated
 from railyard.results.views.computing import computing_lines

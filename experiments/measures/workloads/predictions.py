@@ -11,7 +11,8 @@ from typing import Final, TypeVar
 
 from railyard.results.theory.ecmp import has_choice
 from railyard.results.theory.formula_text import formula_texts
-from railyard.results.theory.latency import PathSeconds, idle_credit, latency
+from railyard.results.theory.latency import idle_credit, latency
+from railyard.results.theory.path_seconds import PathSeconds
 from railyard.results.theory.predict import explained_ratios, predict_schedule, share_uplinks
 from railyard.results.theory.stated import stated
 from railyard.topologies.addresses import Gpu

@@ -29,7 +29,7 @@ from railyard.results.runs.records import (
     Run,
 )
 from railyard.results.theory.ecmp import imbalance, uplink_imbalance
-from railyard.results.theory.latency import PathSeconds
+from railyard.results.theory.path_seconds import PathSeconds
 from railyard.results.theory.predict import predict_schedule, project_to_full_size
 from railyard.topologies.addresses import UPLINK_PORT, gpu_at
 from railyard.topologies.build.shaping import IP_TCP, payload_fraction

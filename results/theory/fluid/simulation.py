@@ -19,7 +19,7 @@ import numpy as np
 
 from railyard.results.theory.fluid.routes import Amounts, Numbers, Port, Routes, routes_of
 from railyard.results.theory.fluid.sharing import max_min
-from railyard.results.theory.latency import PathSeconds
+from railyard.results.theory.path_seconds import PathSeconds
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.matrix.traffic_matrix import rail_of_gpus
 from railyard.workloads.schedule import Columns, Rates, Schedule

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.results.theory.latency import PathSeconds, idle_credit, latency
+from railyard.results.theory.latency import idle_credit, latency
+from railyard.results.theory.path_seconds import PathSeconds
 from railyard.topologies.prediction import WHOLE
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS, collective_schedule

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from railyard.results.theory.fluid.routes import Port
 from railyard.results.theory.fluid.simulation import Conditions, FluidRun, RateChange, simulate
-from railyard.results.theory.latency import PathSeconds
+from railyard.results.theory.path_seconds import PathSeconds
 from railyard.results.theory.predict import predict_phase
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import collective_schedule
