@@ -96,8 +96,8 @@ class GroupRuns:
         """
         healthy_s = np.median([self.seconds(spans) for spans in before], axis=0)
         now_s = np.median([self.seconds(spans) for spans in after], axis=0)
-        slower = np.flatnonzero(now_s > healthy_s * (1 + least))
-        return {self.groups[number]: float(now_s[number] / healthy_s[number]) for number in slower}
+        numbers = np.flatnonzero(now_s > healthy_s * (1 + least))
+        return {self.groups[number]: float(now_s[number] / healthy_s[number]) for number in numbers}
 
     def pairs(self, schedule: Schedule, groups: Iterable[Group]) -> list[tuple[int, int]]:
         """Return the pairs of GPU numbers of these groups that send, each once."""
@@ -123,7 +123,7 @@ def links_of_pairs(pairs: Sequence[tuple[int, int]], plan: Plan) -> set[GpuLink]
     """Return the links of GPUs that pairs of GPU numbers send over, by the policy's paths."""
     ends = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     # of GPUs that share a NIC, the first one's link counts
-    at_nic = nic_of_gpus(Schedule("", len(plan.gpus), plan.spec.rails, (), ()), plan.spec)
+    at_nic = nic_of_gpus(len(plan.gpus), plan.spec)
     links: set[GpuLink] = set()
     for way in ways(ends[:, 0], ends[:, 1], plan.spec.rails, plan.spec):
         is_used = way.share > 0

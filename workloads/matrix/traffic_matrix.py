@@ -135,7 +135,7 @@ def _hops(schedule: Schedule, rates: Rates, fabric: FabricSpec | None) -> list[_
     pair = (np.cumsum(is_used) - 1)[pair]
     hops = []
     fabric = fabric or _rail_only(schedule)
-    at_nic = nic_of_gpus(schedule, fabric)
+    at_nic = nic_of_gpus(schedule.gpus, fabric)
     for way in ways(src, dst, schedule.rails, fabric):
         for a, b, port, rate in (
             (src, way.enter, 0, rates.hb),
@@ -272,7 +272,7 @@ def _pair_hops(
     """Return the hops of each pair, way by way: their share of its bytes, their rate, and the ports at both ends."""
     hops: defaultdict[tuple[int, int], list[tuple[float, float, _Port, _Port]]] = defaultdict(list)
     sizes = Sizes.of(schedule.matrix)
-    at_nic = nic_of_gpus(schedule, fabric).tolist()
+    at_nic = nic_of_gpus(schedule.gpus, fabric).tolist()
     for way in ways(sizes.src, sizes.dst, schedule.rails, fabric):
         nodes = zip(sizes.src.tolist(), way.enter.tolist(), way.leave.tolist(), sizes.dst.tolist(), strict=True)
         for share, (src, enter, leave, dst) in zip(way.share.tolist(), nodes, strict=True):
@@ -285,13 +285,13 @@ def _pair_hops(
     return hops
 
 
-def nic_of_gpus(schedule: Schedule, fabric: FabricSpec) -> Numbers:
+def nic_of_gpus(gpu_count: int, fabric: FabricSpec) -> Numbers:
     """Return for each GPU number the first GPU at the same NIC, whose ports on the rail are those of the NIC."""
-    gpus = np.arange(schedule.gpus)
+    gpus = np.arange(gpu_count)
     by_rank = fabric.rail_of_rank
     if not by_rank:
         return gpus
-    rank = gpus % schedule.rails
+    rank = gpus % fabric.rails
     first_rank: Numbers = np.array(first_ranks(by_rank))[rank]
     return gpus - rank + first_rank
 

@@ -36,7 +36,7 @@ def longest_queue_s(schedule: Schedule, plan: Plan, windows: Windows) -> float:
     if fabric.definition.is_graph:
         graph = fabric.graph
         leaf = np.array([graph.leaves.index(graph.switch_of[gpu]) for gpu in plan.gpus])
-    at_nic = nic_of_gpus(schedule, fabric)
+    at_nic = nic_of_gpus(schedule.gpus, fabric)
     for way in ways(src, dst, rails, fabric):
         steps = [(src, way.enter, hb), (at_nic[way.enter], at_nic[way.leave], rail), (way.leave, dst, hb)]
         on_way = np.zeros(len(channels))

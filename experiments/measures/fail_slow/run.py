@@ -126,6 +126,53 @@ def injected_after(
             raise CheckFailed(f"{active.name} was not injected: the iteration before it didn't end")
 
 
+@dataclass(frozen=True)
+class MeasuredCase:
+    """A case that was played, and what the detector said of it.
+
+    `seconds`: of each iteration. `predicted`: the slow-down by the fluid simulation. `passes`: replays of the
+    validation.
+    """
+
+    item: FailSlowSpec
+    case: Case
+    seconds: tuple[float, ...]
+    predicted: float
+    diagnosis: Diagnosis
+    passes: int
+
+    def iteration_times(self, interval: IntervalId) -> Iterator[IterationTime]:
+        """Yield the time of each iteration."""
+        for number, iteration_s in enumerate(self.seconds):
+            is_slow = self.case.culprit is not None and number >= self.case.iteration
+            yield IterationTime(interval, number, iteration_s, is_slow)
+
+    def row(self, interval: IntervalId) -> SlowCase:
+        """Return the case and its diagnosis as a record."""
+        case = self.case
+        diagnosis = self.diagnosis
+        row = SlowCase(
+            interval=interval,
+            part=self.item.part,
+            target="",
+            ratio=1.0,
+            iteration=case.iteration,
+            slowdown=median(self.seconds[case.iteration :]) / median(self.seconds[: case.iteration]),
+            predicted=self.predicted,
+            reported=-1,
+            noticed=-1,
+            named=", ".join(f"{named.title} ({named.ratio:.2f})" for named in diagnosis.culprits),
+            is_right=diagnosis.is_right(case.culprit),
+            passes=self.passes,
+            detector=self.item.detector,
+        )
+        if case.culprit is not None:
+            row = replace(row, target=case.culprit.name, ratio=case.culprit.ratio)
+        if diagnosis.change is not None:
+            row = replace(row, reported=diagnosis.change.iteration, noticed=diagnosis.change.noticed)
+        return row
+
+
 def measure_case(
     item: FailSlowSpec, place: int, session: FabricSession, interval: IntervalId, run: Run, seed: int
 ) -> None:
@@ -148,45 +195,11 @@ def measure_case(
         # the fault stays until the validation is over
         detector = DETECTORS[item.detector]
         diagnosis = diagnose(detector, plan, schedule, seconds, spans_of_iteration, player.play)
-    _record(item, case, seconds, diagnosis, player, schedule, interval, run)
-
-
-def _record(
-    item: FailSlowSpec,
-    case: Case,
-    seconds: tuple[float, ...],
-    diagnosis: Diagnosis,
-    player: SlowPlayer,
-    schedule: Schedule,
-    interval: IntervalId,
-    run: Run,
-) -> None:
-    """Record the times of all iterations, and the diagnosis."""
-    culprit = case.culprit
-    for number, iteration_s in enumerate(seconds):
-        is_slow = culprit is not None and number >= case.iteration
-        run.rows(ITERATION_TIMES).append(IterationTime(interval, number, iteration_s, is_slow))
-    change = diagnosis.change
-    row = SlowCase(
-        interval=interval,
-        part=item.part,
-        target="",
-        ratio=1.0,
-        iteration=case.iteration,
-        slowdown=median(seconds[case.iteration :]) / median(seconds[: case.iteration]),
-        predicted=SimulatedJob(player.session.plan, schedule).slowdown(culprit),
-        reported=-1,
-        noticed=-1,
-        named=", ".join(f"{named.title} ({named.ratio:.2f})" for named in diagnosis.culprits),
-        is_right=diagnosis.is_right(culprit),
-        passes=player.passes,
-        detector=item.detector,
-    )
-    if culprit is not None:
-        row = replace(row, target=culprit.name, ratio=culprit.ratio)
-    if change is not None:
-        row = replace(row, reported=change.iteration, noticed=change.noticed)
+    predicted = SimulatedJob(plan, schedule).slowdown(case.culprit)
+    measured = MeasuredCase(item, case, seconds, predicted, diagnosis, player.passes)
+    row = measured.row(interval)
+    run.rows(ITERATION_TIMES).extend(measured.iteration_times(interval))
     run.rows(SLOW_CASES).append(row)
-    player.session.record_event(
+    session.record_event(
         interval, "fail-slow", "diagnosed", named=row.named or "nothing", slow=f"{row.part} {row.target}".strip()
     )

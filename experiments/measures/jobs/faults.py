@@ -11,7 +11,6 @@ from railyard.experiments.spec.faults import FaultSpec
 from railyard.failure.active import PREPARE_S, ActiveFault
 from railyard.failure.faults import FAULTS
 from railyard.failure.faults.link_slow import LinkSlow
-from railyard.failure.faults.support.links import LinkFault
 from railyard.results.theory.fluid.jobs import JobsPrediction
 from railyard.results.theory.fluid.routes import Port, is_hashed
 from railyard.results.theory.fluid.simulation import Conditions, FluidRun, RateChange, simulate
@@ -54,20 +53,25 @@ def predicted_with_fault(prediction: JobsPrediction, fault: FaultSpec, plan: Pla
 
     None for a fault that does more, such as new routes, and where a hash decides which flows meet.
     """
+    definition = FAULTS[fault.kind]
     routes = prediction.together.routes
-    changes = tuple(_rate_changes(fault, plan, routes.ports))
-    if not isinstance(FAULTS[fault.kind], LinkSlow) or is_hashed(routes, plan.spec):
+    if not isinstance(definition, LinkSlow) or is_hashed(routes, plan.spec):
         return None
+    changes = tuple(_rate_changes(fault, definition, plan, routes.ports))
     return simulate(prediction.combined.schedule, rates, plan.spec, Conditions(changes=changes))
 
 
-def _rate_changes(fault: FaultSpec, plan: Plan, used: tuple[Port, ...]) -> Iterator[RateChange]:
-    """Yield the changes of a slow link in both directions, when it becomes slow and when it is repaired."""
-    definition = FAULTS[fault.kind]
-    if not isinstance(definition, LinkFault):
-        return
-    share = getattr(fault.parameters, "rate", 0.0)
-    node, plane = fault.target, 0
+def _rate_changes(
+    fault: FaultSpec, definition: LinkSlow, plan: Plan, used: tuple[Port, ...]
+) -> Iterator[RateChange]:
+    """Yield the changes of a slow link in both directions, when it becomes slow and when it is repaired.
+
+    `used`: the ports that any transfer crosses.
+    """
+    parameters = fault.parameters
+    assert isinstance(parameters, LinkSlow.Parameters)
+    node = fault.target
+    plane = 0
     if fault.target not in plan.nics:
         gpu, plane = link_of_name(fault.target)
         node = gpu.name
@@ -75,5 +79,5 @@ def _rate_changes(fault: FaultSpec, plan: Plan, used: tuple[Port, ...]) -> Itera
         port = Port(node, definition.layer, is_out, plane=plane)
         # a link that carries nothing makes no difference
         if port in used:
-            yield RateChange(fault.at, port, share)
+            yield RateChange(fault.at, port, parameters.rate)
             yield RateChange(fault.at + fault.repair, port, 1.0)
