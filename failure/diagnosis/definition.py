@@ -119,13 +119,14 @@ def diagnose(
     """Return what a detector says of a job, and let it play its validation if the job got slower.
 
     `schedule`: of one iteration. `seconds`: the time of each iteration. `spans_of`: returns the tasks of an iteration.
+    `play`: for the validation.
     """
     slower = [change for change in definition.changes(seconds) if change.ratio > 1]
     if not slower:
         return Diagnosis(None)
     change = slower[-1]
     before = [spans_of(number) for number in range(max(0, change.iteration - PROFILED), change.iteration)]
-    # those that follow the notice: a change may be dated too early
+    # not the first slow ones, but those after the notice: a change may be dated too early
     first = min(change.noticed + 1, len(seconds) - CONFIRMED_AFTER)
     after = [spans_of(number) for number in range(first, len(seconds))][:PROFILED]
     job = SlowJob(plan, schedule, before, after)

@@ -34,8 +34,8 @@ class GpuLink(NamedTuple):
 class GroupRuns:
     """The transfers of a schedule by the group that they belong to; a group communicates in one run or in several.
 
-    `transfers`: task numbers. `sender_of_transfer`: the number of its sender in its run. `run_of_sender`,
-    `group_of_run`: the numbers that these have.
+    `transfers`: task numbers. The others are numbers too: for each transfer its sender, for each sender the run in
+    which it sends, and for each run its group. A GPU that sends in several runs is several senders.
     """
 
     groups: tuple[Group, ...]

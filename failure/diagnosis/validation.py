@@ -34,7 +34,10 @@ class LinkPair(NamedTuple):
 
 
 def medium_of(link: GpuLink, rails: int) -> tuple[Part, int]:
-    """Return what joins a link with others of its kind: the rail, or the HB domain. `rails`: GPUs of a domain."""
+    """Return what joins a link with others of its kind: the rail or the HB domain, by number.
+
+    `rails`: GPUs of a domain.
+    """
     domain, rank = divmod(link.gpu, rails)
     if link.part == "rail":
         return "rail", rank
@@ -153,7 +156,7 @@ def computing_ratios(schedule: Schedule, spans: Spans) -> dict[int, float]:
 def link_ratios(ratios: Mapping[LinkPair, float]) -> dict[GpuLink, float]:
     """Return the ratio of each link: that of its fastest pair, as its partner may be the slow one.
 
-    It is over the fastest pair of such links, which is healthy, as a busy machine makes all of them slower.
+    Ratios are divided by that of the fastest pair of their part, which is healthy: a busy machine slows all pairs.
     """
     fastest: dict[Part, float] = {}
     for part in ("rail", "hb"):

@@ -64,7 +64,10 @@ class Routes:
 
     @cached_property
     def groups(self) -> Numbers:
-        """The group of each flow: flows of different groups have no port in common, nor any flow between them."""
+        """The group of each flow: flows of a group share ports, with one another or through others of the group.
+
+        What happens in a group leaves the rates of all other groups.
+        """
         label = np.arange(len(self.crossed))
         while True:
             least = np.full(len(self.rates), len(label))

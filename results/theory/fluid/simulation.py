@@ -199,6 +199,7 @@ class _Simulation:
         return Pieces(task, start_s, end_s, rate)
 
     def _begin_ready(self) -> None:
+        """Begin every task that waits for nothing; a transfer whose connection is taken queues for it."""
         while self._ready:
             task = self._ready.popleft()
             if self._is_compute[task]:
@@ -216,6 +217,7 @@ class _Simulation:
                 self._queues[flow].append(task)
 
     def _begin_transfer(self, flow: int, task: int) -> None:
+        """Put a transfer on its connection. `_share` gives it a rate."""
         self.start_s[task] = self.now_s
         self._task[flow] = task
         self._rate[flow] = 0.0
@@ -287,12 +289,14 @@ class _Simulation:
             self._release(self._dependents.on_receipt.get(task, ()))
 
     def _release(self, tasks: Iterable[int]) -> None:
+        """Count down what these tasks wait for; those that wait for nothing more are ready."""
         for task in tasks:
             self._dependents.counts[task] -= 1
             if not self._dependents.counts[task]:
                 self._ready.append(task)
 
     def _apply_changes(self) -> None:
+        """Give ports the rates that they have from now on, and let all flows share anew."""
         while self._changes and self._changes[0].at_s <= self.now_s * SAME_TIME:
             change = self._changes.popleft()
             number = self._routes.number(change.port)

@@ -78,7 +78,7 @@ def _crossings(run: FluidRun, jobs: Numbers) -> _Crossings:
 
 
 def _merged(start_s: Amounts, end_s: Amounts) -> Intervals:
-    """Return intervals, in the order of their starts, as those that don't touch."""
+    """Return intervals with those joined that overlap or touch. `start_s`: in order."""
     # an interval may lie within an earlier one that is longer
     latest_s = np.maximum.accumulate(end_s)
     begins = np.flatnonzero(np.append(True, start_s[1:] > latest_s[:-1] * SAME_TIME))
