@@ -1,7 +1,7 @@
 """Runs the items of a measure on fabrics as they are: each fabric is built once, each interval gets a verdict."""
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from railyard.core.records import IntervalId
@@ -29,13 +29,8 @@ def run_items(context: RunContext, measure: Measure[Item], work: Work[Item]) -> 
     reroutes, as nothing fails.
     """
     for number, items in measure.items_by_fabric(context.spec):
-        plan = context.plans[number]
         label = context.spec.labels[number]
-        with surviving_interruptions(context.run, IntervalId(label)), ExitStack() as stack:
-            with context.steps.step(f"{label}: building"):
-                session = stack.enter_context(built(label, plan, context.datapath, True, context.run))
-                if not any(link.fabric == label for link in context.run.links):
-                    check_links(session, context.run)
+        with surviving_interruptions(context.run, IntervalId(label)), checked_fabric(context, number) as session:
             names = distinct_labels([_name(measure, item) for item in items], [{} for _ in items])
             for repeat in range(measure.repeats(context.spec)):
                 for name, item in zip(names, items, strict=True):
@@ -43,6 +38,22 @@ def run_items(context: RunContext, measure: Measure[Item], work: Work[Item]) -> 
                     title = f"{label}: {name}" + repeat_suffix(repeat, measure.repeats(context.spec))
                     with context.steps.step(title), surviving_interruptions(context.run, interval):
                         measure_undisturbed(context.run, partial(_measure, session, item, interval, context.run, work))
+
+
+@contextmanager
+def checked_fabric(context: RunContext, number: int, reroute: bool = True) -> Iterator[FabricSession]:
+    """Build a fabric of the experiment, by its number, as a step of the run, and take it down again.
+
+    Its links are checked unless another measure did. `reroute`: the controller reroutes pairs.
+    """
+    label = context.spec.labels[number]
+    run = context.run
+    with ExitStack() as stack:
+        with context.steps.step(f"{label}: building"):
+            session = stack.enter_context(built(label, context.plans[number], context.datapath, reroute, run))
+            if not any(link.fabric == label for link in run.links):
+                check_links(session, run)
+        yield session
 
 
 def _name(measure: Measure[Item], item: Item) -> str:

@@ -28,21 +28,20 @@ from railyard.experiments.measures.training.spec import TrainingSpec
 from railyard.experiments.measures.training.traffic import TrafficMeter
 from railyard.experiments.run import observers
 from railyard.experiments.run.heartbeats import heartbeats_running
+from railyard.experiments.run.items import checked_fabric
 from railyard.experiments.run.progress import Steps, measure_undisturbed
 from railyard.experiments.run.session import (
     FabricSession,
-    built,
-    check_links,
     record_late_injection,
     repeat_suffix,
     surviving_interruptions,
 )
+from railyard.experiments.spec.experiment import Reroute
 from railyard.experiments.spec.faults import BaseFaultSpec
 from railyard.failure.active import PREPARE_S, ActiveFault
 from railyard.failure.faults.support.processes import processes_in, signal_all
 from railyard.results.runs.records import Event, Measurement, Run
 from railyard.topologies.build import namespaces, programs
-from railyard.topologies.plan import Plan
 from railyard.workloads.training.program import Job, Launch, Line, is_whole
 
 _POLL_S: Final = 0.005
@@ -450,25 +449,19 @@ def run_trainings(context: RunContext, measure: Measure[TrainingSpec]) -> None:
     spec = context.spec
     for number, trainings in measure.items_by_fabric(spec):
         for reroute in spec.reroute:
-            _train_on(context, number, context.plans[number], reroute, trainings, measure.repeats(spec))
+            _train_on(context, number, reroute, trainings, measure.repeats(spec))
 
 
 def _train_on(
-    context: RunContext, number: int, plan: Plan, reroute: str, trainings: Sequence[TrainingSpec], repeats: int
+    context: RunContext, number: int, reroute: Reroute, trainings: Sequence[TrainingSpec], repeats: int
 ) -> None:
-    """Build a fabric and run all its trainings."""
+    """Build a fabric, by its number, and run all its trainings."""
     spec = context.spec
     run = context.run
-    label = spec.labels[number]
-    with ExitStack() as stack:
-        with context.steps.step(f"{label}: building"):
-            session = stack.enter_context(built(label, plan, context.datapath, reroute == "on", run))
-            if not any(link.fabric == label for link in run.links):
-                check_links(session, run)
-        heartbeats = "off" if reroute == "off" else spec.heartbeats
-        stack.enter_context(heartbeats_running(session, heartbeats, run))
+    heartbeats = "off" if reroute == "off" else spec.heartbeats
+    with checked_fabric(context, number, reroute == "on") as session, heartbeats_running(session, heartbeats, run):
         for training in trainings:
-            with surviving_interruptions(run, IntervalId(label)):
+            with surviving_interruptions(run, IntervalId(session.label)):
                 _train(TrainingRun(session, training, spec.seed, reroute, run), repeats, context.steps)
 
 
