@@ -1,4 +1,4 @@
-"""Measures that need a path for every pair refuse fabrics whose policy leaves some without."""
+"""Measures refuse fabrics that leave pairs without a path, and a controller of the user's, if they can't have these."""
 
 from typing import Any
 
@@ -9,7 +9,11 @@ from railyard.experiments.spec.parsing import parse
 
 ISOLATED = {"kind": "rail-only", "domains": 2, "rails": 4, "policy": "isolated"}
 JOINED = {"kind": "rail-only", "domains": 2, "rails": 4, "policy": "dr"}
+JOB = {"name": "a", "workload": {"kind": "collective", "collective": "all-to-all"}, "rails": 2}
 NEEDS_ALL_PATHS: dict[str, dict[str, Any]] = {
+    "fail_slow": {"fail_slow": [{}]},
+    "jobs": {"jobs": [JOB]},
+    "replacements": {"replacements": [{"case": "server", "failed": "hb1"}]},
     "routing": {"routing": {}, "workloads": [{"kind": "transfers"}]},
     "trainings": {"trainings": [{"program": "command", "arguments": {"command": "true"}, "steps": 5}]},
 }
@@ -20,6 +24,20 @@ def test_measures_that_need_all_paths_refuse_isolated_rails(key: str) -> None:
     with pytest.raises(BadInput, match=f"with {key}$") as raised:
         parse({"name": "mine", "fabrics": [JOINED, ISOLATED], **NEEDS_ALL_PATHS[key]})
     assert str(raised.value).startswith("fabrics.1.policy: 'isolated'")
+
+
+@pytest.mark.parametrize("key", ["jobs", "replacements"])
+def test_controller_of_the_user_is_refused_beside(key: str) -> None:
+    with pytest.raises(BadInput, match="together with controller") as raised:
+        parse({"name": "mine", "fabrics": [JOINED], "controller": "mine.py", **NEEDS_ALL_PATHS[key]})
+    assert raised.value.field == key
+
+
+def test_items_that_are_no_keys_and_values_are_refused() -> None:
+    for key in ("fail_slow", "jobs", "replacements"):
+        with pytest.raises(BadInput, match="must be keys and values") as raised:
+            parse({"name": "mine", "fabrics": [JOINED], key: [3]})
+        assert raised.value.field == f"{key}.0"
 
 
 def test_trainings_on_another_fabric_are_not_refused() -> None:
