@@ -61,9 +61,7 @@ def predicted_with_fault(prediction: JobsPrediction, fault: FaultSpec, plan: Pla
     return simulate(prediction.combined.schedule, rates, plan.spec, Conditions(changes=changes))
 
 
-def _rate_changes(
-    fault: FaultSpec, definition: LinkSlow, plan: Plan, used: tuple[Port, ...]
-) -> Iterator[RateChange]:
+def _rate_changes(fault: FaultSpec, definition: LinkSlow, plan: Plan, used: tuple[Port, ...]) -> Iterator[RateChange]:
     """Yield the changes of a slow link in both directions, when it becomes slow and when it is repaired.
 
     `used`: the ports that any transfer crosses.
