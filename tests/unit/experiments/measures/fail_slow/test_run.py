@@ -13,7 +13,7 @@ INTERVAL = IntervalId("rail-only", "fail-slow gpu")
 SECONDS = (1.0, 1.0, 1.0, 2.0, 2.0, 2.0)
 
 
-def test_row_has_the_slow_part_and_what_was_reported_of_it() -> None:
+def test_row_has_the_slow_part_and_the_report_of_the_detector() -> None:
     culprit = Culprit("gpu", "d0g1", 4.0)
     diagnosis = Diagnosis(Change(3, 5, 2.0), (Culprit("gpu", "d0g1", 3.9),))
     measured = MeasuredCase(FailSlowSpec(), Case(culprit, 3), SECONDS, 2.1, diagnosis, 2)
