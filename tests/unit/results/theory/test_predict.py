@@ -2,7 +2,6 @@
 
 import pytest
 
-from railyard.results.theory.path_seconds import PathSeconds
 from railyard.results.theory.predict import (
     explained_ratios,
     full_step_s,
