@@ -19,8 +19,8 @@ from railyard.results.theory.nezha import (
     THRESHOLDS,
     gain_tolerance,
 )
-from railyard.workloads.allreduce.balancing.balancer import MIN_GAIN
 from railyard.workloads.allreduce.balancing.costs import Rail, allreduce_cost, paper_rail, paper_rails, threshold
+from railyard.workloads.allreduce.balancing.states import MIN_GAIN
 from railyard.workloads.allreduce.engine_kind import predicted_s
 
 if TYPE_CHECKING:
