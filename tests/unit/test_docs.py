@@ -32,7 +32,7 @@ PAGES = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "labs").glob("*.
 PAGES.append(ROOT / "CONTRIBUTING.md")
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 MAX_README_LINES = 130
-PLACEHOLDERS = {"results/published/figures/PAPER/NAME.py", "quiet_check.py", "commsTraceReplay.py", "mine.py"}
+PLACEHOLDERS = {"quiet_check.py", "commsTraceReplay.py", "mine.py"}
 """Of a user's own files, or another project's."""
 
 

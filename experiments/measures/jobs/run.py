@@ -5,7 +5,6 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
-from typing import Final
 
 import numpy as np
 
