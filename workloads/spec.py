@@ -241,7 +241,11 @@ class Training(Modelled):
 
 def kinds_for(fabric_spec: type[BaseFabricSpec]) -> dict[str, type[Workload]]:
     """Return the kinds of workload for a class of fabrics, by name."""
-    return {name: kind for name, kind in WORKLOADS.items() if kind.fabric_spec is fabric_spec}
+    kinds: dict[str, type[Workload]] = {}
+    for name, kind in WORKLOADS.items():
+        if kind.fabric_spec is fabric_spec:
+            kinds[name] = kind
+    return kinds
 
 
 def parse_workload(data: object, field: str = "workload") -> Workload:

@@ -206,7 +206,9 @@ class Measure(MeasuredResults, Generic[Item]):
 
     def item_runs(self, spec: ExperimentSpec) -> int:
         """Return how often items are measured: all items of all fabrics, with repeats."""
-        item_count = sum(len(items) for _, items in self.items_by_fabric(spec))
+        item_count = 0
+        for _, items in self.items_by_fabric(spec):
+            item_count += len(items)
         return item_count * self.repeats(spec)
 
     def predict(self, spec: ExperimentSpec) -> "Predicted | None":

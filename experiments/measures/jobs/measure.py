@@ -91,7 +91,10 @@ class JobsMeasure(Measure[JobSpec]):
 
     def steps(self, spec: ExperimentSpec) -> int:
         """Return the number of fabrics that are built, and of replays."""
-        return sum(1 + self._replays(spec, len(jobs)) for _, jobs in self.items_by_fabric(spec))
+        steps = 0
+        for _, jobs in self.items_by_fabric(spec):
+            steps += 1 + self._replays(spec, len(jobs))
+        return steps
 
     def _replays(self, spec: ExperimentSpec, job_count: int) -> int:
         """Return how many replays a fabric with so many jobs has: each job alone, and those of all together."""
