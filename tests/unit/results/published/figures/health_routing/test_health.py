@@ -3,7 +3,7 @@
 import pytest
 
 from railyard.controller.health.policy import Scores
-from railyard.results.published.figures.health import healthier_by_rdr
+from railyard.results.published.figures.health_routing.health import healthier_by_rdr
 
 
 @pytest.mark.parametrize(
