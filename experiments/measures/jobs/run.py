@@ -35,11 +35,10 @@ from railyard.experiments.measures.jobs.spec import JobSpec, faults_of, is_inter
 from railyard.experiments.measures.workloads.replay import flows_of
 from railyard.experiments.run import observers
 from railyard.experiments.run.heartbeats import heartbeats_running
+from railyard.experiments.run.items import checked_fabric
 from railyard.experiments.run.progress import measure_undisturbed
 from railyard.experiments.run.session import (
     FabricSession,
-    built,
-    check_links,
     repeat_suffix,
     surviving_interruptions,
 )
@@ -87,9 +86,7 @@ def run_jobs(context: RunContext, measure: Measure[JobSpec]) -> None:
         planned = planned_jobs(spec, number, plan)
         predictions = predicted_jobs(planned, plan, is_interleaved(spec))
         with surviving_interruptions(context.run, IntervalId(label)), ExitStack() as stack:
-            with context.steps.step(f"{label}: building"):
-                session = stack.enter_context(built(label, plan, context.datapath, True, context.run))
-                check_links(session, context.run)
+            session = stack.enter_context(checked_fabric(context, number))
             # the same queues for jobs alone and together, so that only the other jobs make a difference
             stack.enter_context(fair_queues(plan, pairs_by_end(planned.combined.schedule, plan)))
             counters = stack.enter_context(closing(PortCounters(plan)))
