@@ -100,7 +100,7 @@ class Workload(ConfigModel):
     @classmethod
     def _check_fabric_spec(cls, stragglers: Stragglers | None) -> Stragglers | None:
         if stragglers is not None and cls.fabric_spec is not FabricSpec:
-            raise ValueError("is for fabrics of GPUs")
+            raise ValueError("is for fabrics of GPUs only: leave it out here")
         return stragglers
 
     def build(self, setting: Setting) -> Built:
@@ -281,7 +281,12 @@ def build(
         raise BadInput(name, value, f"{error}; a smaller number, or fewer domains or rails, helps") from error
     if spec.stragglers is not None:
         stragglers_field = f"{field}.stragglers"
-        check_computes(built.schedule, spec.stragglers, stragglers_field, "this workload only sends")
+        check_computes(
+            built.schedule,
+            spec.stragglers,
+            stragglers_field,
+            "this workload only sends: leave it out, or give one that computes, such as gpt",
+        )
         built = built._replace(schedule=uneven(built.schedule, spec.stragglers, stragglers_field, seed))
     # a file of the user's or a plugin may change until the next call
     if inputs_read.number != inputs_before or type(spec).__module__.partition(".")[0] != "railyard":

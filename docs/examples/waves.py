@@ -14,7 +14,7 @@ from railyard.workloads.arrivals.definition import ARRIVALS, ArrivalProcess
 
 @ARRIVALS.register("waves")
 class Waves(ArrivalProcess):
-    """`size` jobs begin at once, the next ones `every` so long after them."""
+    """`size` jobs begin at once, and the next `size` jobs `every` later."""
 
     pace_key: ClassVar[str] = "every"
     remedy: ClassVar[str] = "less time between waves, larger waves, or fewer jobs"

@@ -1,6 +1,7 @@
 """Arrival processes: when the jobs of an experiment begin. Built-in ones are in the folder `processes`."""
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import ClassVar, Final
 
 from railyard.core.config import ConfigModel, parse_by_kind
@@ -52,6 +53,10 @@ def checked_starts(
 ) -> tuple[float, ...]:
     """Return when each job begins. BadInput if the last one begins too late."""
     times_s = process.start_times(starts_s, seed, field)
+    # a plugin's may return anything
+    if len(times_s) != len(starts_s) or not all(isfinite(time_s) and time_s >= 0 for time_s in times_s):
+        wrong = f"gives {list(times_s)} for {len(starts_s)} jobs: its start_times() must return a time >= 0 for each"
+        raise BadInput(f"{field}.kind", process.kind, wrong)
     last_s = max(times_s, default=0.0)
     if last_s > MAX_START_S:
         key = process.pace_key

@@ -52,7 +52,8 @@ class SlowDowns:
         if not most_off and not self.predicted.is_point:
             return "within interval"
         if most_off <= MOST_OFF:
-            return f"within {percent(MOST_OFF, 0)}"
+            of = "" if self.predicted.is_point else " of interval"
+            return f"within {percent(MOST_OFF, 0)}{of}"
         return f"{percent(most_off)} off"
 
 

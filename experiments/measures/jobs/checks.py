@@ -64,7 +64,7 @@ def _unused(rows: Sequence[JobPort]) -> Check:
     worst = max(rows, key=lambda row: row.counted_bytes)
     place = f"{worst.link} {worst.direction} ({worst.interval.workload})"
     return Check(
-        "ports beside the routes of jobs carry no job",
+        "ports that no job's route crosses are idle",
         passed=worst.counted_bytes <= worst.allowed_bytes,
         detail=f"of {len(rows)} counts, that of {place} is highest: {worst.counted_bytes:,} bytes",
         quantity="bytes at a port without a route",

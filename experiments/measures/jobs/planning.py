@@ -141,8 +141,9 @@ def _check_size(job: JobSpec, field: str, fabric: FabricSpec) -> None:
     if grid.gpus < MIN_GPUS:
         raise BadInput(field, str(grid), "must have 2 GPUs or more: one has no other to send to")
     if grid.gpus > fabric.gpus:
-        allowed = f"has {grid.gpus} GPUs, more than the fabric's {JobGrid(fabric.domains, fabric.rails)}"
-        raise BadInput(field, str(grid), f"{allowed} = {fabric.gpus}")
+        largest = JobGrid(fabric.domains, fabric.rails)
+        too_large = f"has {grid.gpus} GPUs, more than the fabric's {fabric.gpus}: the largest job is {largest}"
+        raise BadInput(field, str(grid), too_large)
 
 
 def _given_gpus(job: JobSpec, field: str, fabric: FabricSpec, owners: dict[int, str]) -> tuple[int, ...]:
@@ -166,8 +167,15 @@ def _given_gpus(job: JobSpec, field: str, fabric: FabricSpec, owners: dict[int, 
         gpus = tuple(names.index(name) for name in job.gpus or ())
     for gpu in gpus:
         if gpu in owners:
-            raise BadInput(field, names[gpu], f"is a GPU of job {owners[gpu]} too: jobs share links, and no GPU")
+            raise BadInput(field, names[gpu], f"is a GPU of job {owners[gpu]} too: give each GPU to one job")
     return gpus
+
+
+def _check_choice(gpus: Sequence[int], grid: JobGrid, free: FreeGpus, field: str, policy: str) -> None:
+    """Raise BadInput unless a policy, which may be a plugin's, gives a job as many free GPUs as its grid has."""
+    if len(gpus) != grid.gpus or len(set(gpus)) != len(gpus) or not free.numbers.issuperset(gpus):
+        wrong = f"gives GPUs {list(gpus)} for {grid}: its place() must return {grid.gpus} different free GPUs, or None"
+        raise BadInput(field, policy, wrong)
 
 
 def _chosen_gpus(job: JobSpec, field: str, fabric: FabricSpec, owners: dict[int, str], seed: int) -> tuple[int, ...]:
@@ -177,6 +185,7 @@ def _chosen_gpus(job: JobSpec, field: str, fabric: FabricSpec, owners: dict[int,
     free = FreeGpus(fabric.domains, fabric.rails, frozenset(range(fabric.gpus)) - owners.keys())
     gpus = policy.place(grid, free, Random(seed))
     if gpus is not None:
+        _check_choice(gpus, grid, free, f"{field}.placement", job.placement)
         return gpus
     # a user who has to change the size wants to know to what
     largest = largest_grid(policy, grid, free, seed)

@@ -190,8 +190,9 @@ def _measure_faulted(turn: JobsTurn, fault: FaultSpec, context: RunContext) -> N
         )
     session.record_fault(run, turn.interval, fault.fault, injected_ns, repaired_ns)
     session.await_detours_withdrawn()
-    # the links that transfers used are those of the policy, as long as no detour carries them
-    record(turn, simulated.together, done, _counted_since(before, turn.fabric.counters), run)
+    # detours carry transfers over links that the policy's routes don't name
+    routed = None if faulted else simulated.together
+    record(turn, routed, done, _counted_since(before, turn.fabric.counters), run)
 
 
 def record(

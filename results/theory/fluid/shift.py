@@ -28,7 +28,9 @@ POINTS: Final = 72
 TRIED: Final = 6  # of the most compatible shifts, those that are simulated
 MOST_TURNS: Final = 8  # of a job on the unified circle
 MOST_PASSES: Final = 8  # over all jobs, in which each is shifted anew beside the others
-EQUAL_SCORES: Final = 1e-6
+EQUAL_SCORES: Final = 1e-6  # compatibilities that differ by less are equal
+# of a part of a period, so that a time on an edge falls into the later part
+ROUNDING: Final = 1e-6
 # slow-downs that differ by less are equal: then the more compatible shift is better, or the one farther from collisions
 EQUAL_SLOW_DOWNS: Final = 1e-3
 
@@ -211,7 +213,7 @@ def _times_on_circle(demands: Sequence[Demand]) -> Amounts:
 
 def _rate_at(demand: Demand, times_s: Amounts) -> Amounts:
     """Return what a job that began at 0 wants at these times: a row for each port."""
-    parts = np.floor(times_s / demand.period_s * POINTS + EQUAL_SCORES).astype(np.int64) % POINTS
+    parts = np.floor(times_s / demand.period_s * POINTS + ROUNDING).astype(np.int64) % POINTS
     wanted: Amounts = demand.rate[:, parts]
     return wanted
 

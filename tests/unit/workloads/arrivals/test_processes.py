@@ -60,3 +60,15 @@ def test_process_without_a_pace_names_its_kind() -> None:
 
     with pytest.raises(BadInput, match=r"^arrivals\.kind: 'late' .* after 1000s"):
         checked_starts(Late(), [0.0], 1)
+
+
+@pytest.mark.parametrize("times_s", [(), (0.0, 1.0), (float("nan"),), (-1.0,)])
+def test_times_of_a_plugin_that_are_none_are_refused(times_s: tuple[float, ...]) -> None:
+    class Wrong(ArrivalProcess):
+        kind: str = "wrong"
+
+        def start_times(self, starts_s: Sequence[float], seed: int, field: str) -> tuple[float, ...]:
+            return times_s
+
+    with pytest.raises(BadInput, match=r"^arrivals\.kind: 'wrong' .* for 1 jobs"):
+        checked_starts(Wrong(), [0.0], 1)

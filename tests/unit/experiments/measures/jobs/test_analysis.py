@@ -58,7 +58,7 @@ def test_a_slow_down_within_its_interval_meets_the_target() -> None:
     ("values", "predicted", "text"),
     [
         ((1.15, 1.25), Spread(1.2, 1.1, 1.3), "within interval"),
-        ((1.15, 1.32), Spread(1.2, 1.1, 1.3), "within 3%"),
+        ((1.15, 1.32), Spread(1.2, 1.1, 1.3), "within 3% of interval"),
         ((1.0, 1.2), Spread(1.2, 1.1, 1.3), "9.1% off"),
         ((1.21, 1.22), Spread.point(1.2), "within 3%"),
         ((1.2, 1.32), Spread.point(1.2), "10.0% off"),

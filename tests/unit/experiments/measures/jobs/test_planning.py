@@ -8,6 +8,7 @@ from railyard.core.errors import BadInput
 from railyard.experiments.measures.jobs.planning import PlannedJobs, planned_jobs
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.experiments.spec.parsing import parse
+from railyard.workloads.placement.policy import PLACEMENT_POLICIES
 from tests.unit.traces import TRACES
 
 FABRIC = {"kind": "rail-only", "domains": 4, "rails": 4}
@@ -154,3 +155,11 @@ def test_recorded_trace_is_the_workload_of_a_job() -> None:
     assert set(recorded.schedule.matrix) == set(zip(recorded.gpus, following, strict=True))
     with pytest.raises(BadInput, match=r"^jobs\.0\.workload\.path: .* has 4 ranks"):
         planned({**job_with_trace, "domains": 1})
+
+
+@pytest.mark.parametrize("gpus", [(0, 1), (0, 0, 1, 2), (0, 1, 2, 15)])
+def test_choice_of_a_plugin_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, gpus: tuple[int, ...]) -> None:
+    """Too few GPUs, one of them twice, one of another job."""
+    monkeypatch.setattr(PLACEMENT_POLICIES["packed"], "place", lambda grid, free, random: gpus)
+    with pytest.raises(BadInput, match=r"^jobs\.1\.placement: .* 4 different free GPUs"):
+        planned(job("a", gpus=["d3g2", "d3g3"]), job("b", placement="packed", **SQUARE))
