@@ -41,9 +41,9 @@ def command(
 ) -> int:
     """List what the papers claim, with what Railyard computes and measures of it, and whether they agree.
 
-    ✓ reproduced, ≠ differs, ± unclear, – not reproducible, with the reason, ? not measured yet. Where the measured
-    column says "not yet", the mark is of what is computed alone. The commands that show a claim are listed for one
-    paper, or for one claim.
+    ✓ reproduced, ≠ differs, ± unclear, – not reproducible, with the reason, ? neither computed nor of a
+    stored run. Where the measured column says "no stored run", the mark is of what is computed alone. The commands that
+    show a claim are listed for one paper, or for one claim.
 
     A measurement agrees if its median is within the tolerance of the claim and no repeat is off by more than twice the
     tolerance. It differs if its median, its least and its greatest repeat are all outside the tolerance; between these

@@ -50,6 +50,7 @@ GAINS_OVER_POLICIES: Final[dict[tuple[str, int, str], float]] = {
 }
 """5.2.2 and the abstract: the most throughput of Nezha over another policy's, of large data."""
 STATIC_LATENCY_RATIO: Final = 1.09  # 4.3: of static shares, over shares that follow the load
+LIKE_RAILS: Final = (1.58, 1.87)  # 1: throughput of two TCP rails over that of one
 OVER_GLOO: Final = (1.7, 4.3)  # abstract: latency of Gloo over that of Nezha
 
 THRESHOLDS: Final[dict[tuple[str, int], int]] = {("tcp+tcp", 4): 256 * KB, ("tcp+tcp", 8): 128 * KB}

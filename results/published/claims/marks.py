@@ -8,7 +8,7 @@ neither the median nor the least and the most are within the tolerance. Anything
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isinf
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from railyard.results.format import digits
 from railyard.results.published.claims.computed import ComputedClaim, numbers_of
@@ -24,6 +24,11 @@ SYMBOLS: Mapping[Mark, str] = {
     "not reproducible": "–",
     "not measured": "?",
 }
+
+COUNTED: Final = frozenset(
+    ("allreduces", "clusters", "comparisons", "grids", "numbers", "pairs", "sets", "steps", "tiers", "trainings")
+)
+"""Last words of units of which there are whole numbers."""
 
 
 def mark_of(measured: Measured, measurement: Measurement) -> Mark:
@@ -90,7 +95,7 @@ class JudgedClaim:
             return ""
         if self.measurement is None:
             # a claim may be marked for what is computed of it alone, which must not read as if it had been measured
-            return "" if self.claim.not_reproducible else "not yet"
+            return "" if self.claim.not_reproducible else "no stored run"
         measurement = self.measurement
         text = _number(measurement.median, self.claim.measured.unit)
         if measurement.rows > 1:
@@ -139,7 +144,10 @@ def _spread(measurement: Measurement) -> str:
 
 
 def _number(value: float, unit: str) -> str:
+    words = unit.split()
     text = _digits(value)
+    if words and words[-1] in COUNTED and value.is_integer():
+        text = f"{value:,.0f}"
     if isinf(value):
         return text
     if unit.startswith("%"):

@@ -8,7 +8,7 @@ from typing import Final
 from railyard.core.installation import PROJECT
 from railyard.results.published.claims import computed
 from railyard.results.published.claims.definition import papers
-from railyard.results.published.claims.marks import MARKS, SYMBOLS, JudgedClaim, judged
+from railyard.results.published.claims.marks import MARKS, SYMBOLS, JudgedClaim, Mark, judged
 from railyard.results.published.claims.measured import read
 
 PAGE: Final = Path("docs/claims.md")
@@ -16,22 +16,23 @@ HEAD: Final = """# The papers' claims
 
 What five papers claim, in a sentence each, and what Railyard makes of it. *Computed* is a formula, a simulation or a
 count. *Measured* is a run with real packets on an emulated fabric: the median (least to greatest, number of repeats),
-the verdict of the run unless it is ok, date and commit. A run is `degraded` if the machine was somewhat disturbed; an
-invalid run is never kept.
+the verdict of the run unless it is ok, date and commit. Recovery times are those of the worst repeat. A run is
+`degraded` if the machine was somewhat disturbed; an invalid run is never kept.
 
 | mark | means |
 |---|---|
 | ✓ | reproduced: what is computed and what is measured agree with the paper, within the stated tolerance; \
-where the measured column says "not yet", that is of what is computed alone |
+where the measured column says "no stored run", that is of what is computed alone |
 | ≠ | differs: one of them doesn't |
 | ± | unclear: some repeats of a measurement agree with the paper, and others do not |
 | – | not reproducible, for the reason below the table |
-| ? | nothing of it is computed, and it is not yet measured on packets |
+| ? | nothing of it is computed, and no run is stored; [measurements.md](measurements.md) may have an earlier one |
 
 **Tolerances.** [published.md](published.md#tolerances) has those of what is computed. Each measured claim has its own,
 with the reason for it, in the paper's file in `results/published/claims/`. Where a paper gives no number
 ("negligible", "near-optimal"), the bar is Railyard's own. A number that is better than the paper's differs like one
-that is worse, unless the paper gives a bound.
+that is worse, unless the paper gives a bound. An error of a paper's own model counts as a bound: a smaller error
+agrees.
 
 **Spread.** A measurement agrees if its median is within the tolerance and no repeat is off by more than twice the
 tolerance. It differs if its median, its least and its greatest repeat are all outside the tolerance. Between these it
@@ -52,7 +53,11 @@ def page() -> str:
     claims = list(judged(papers(), read()))
     marks = Counter(claim.mark for claim in claims)
     counts = ", ".join(f"{marks[mark]} {mark}" for mark in MARKS)
-    parts = [HEAD, f"{len(claims)} claims: {counts}.\n"]
+    unmarked: tuple[Mark, ...] = ("not reproducible", "not measured")
+    computed_alone = 0
+    for claim in claims:
+        computed_alone += claim.measurement is None and claim.mark not in unmarked
+    parts = [HEAD, f"{len(claims)} claims: {counts}. {computed_alone} are marked by what is computed alone.\n"]
     for name, paper in papers().items():
         parts.append(f"## {paper.title}\n")
         parts.append("\n".join(_table([claim for claim in claims if claim.paper == name])) + "\n")

@@ -126,7 +126,6 @@ def _claims(rows: Sequence[Row]) -> Iterator[Claim]:
     """Yield the claims for HB links as fast as the platform's; loads drawn alike, and by traffic."""
     most = "the article says most cases, which we take as more than half"
     queues = "the article takes a higher score for a lower latency; of mean latencies in queues that is not always so"
-    rates = "a score says nothing of a link's rate: a tenth of an HB link may be more than an idle rail"
     for row in rows:
         if row.hb_ratio != PLATFORM_RATIO:
             continue
@@ -141,9 +140,6 @@ def _claims(rows: Sequence[Row]) -> Iterator[Claim]:
         )  # fmt: skip
         yield Claim(
             f"condition names the lower latency, by {spines}", 100, row.names_lower_latency_pct, "%", note=queues
-        )
-        yield Claim(
-            f"condition names the higher bandwidth, by {spines}", 100, row.names_higher_bandwidth_pct, "%", note=rates
         )
 
 

@@ -122,17 +122,18 @@ def _claims() -> tuple[Claim, ...]:
     example = min(large_ratios, key=lambda grid: (grid[0] * grid[1], grid))
     x, y, ratio = example
     shown = (
-        f"of {len(searched):,} searched, C_F/C_S {RATIOS[0]} to {RATIOS[-1]}. The smallest at 9 or more: x={x}, y={y}, "
+        f"searched: C_F/C_S {RATIOS[0]} to {RATIOS[-1]}. The smallest at 9 or more: x={x}, y={y}, "
         f"C_F/C_S={ratio}, A has one GPU alone, {float(examples[example]):.4g}/C_S against {y - 1}/C_S. A GPU "
         "must take xy-1 units through C_F + C_S, so C_F >> C_S has to mean C_F/C_S >= y(x-1)/(y-1), about x. "
         "x >= y isn't needed"
     )
     broken = sum(ratio >= bound.least_ratio(x, y) for x, y, ratio in examples)
     apart = sum(eq12 != eq13 for eq12, eq13 in searched.values())
+    of_grids = f"of {len(searched):,} grids"
     return (
-        Claim("grids with x >= y on which a bound isn't (y-1)/C_S", 0, len(examples), "grids", note=shown),
-        Claim("the same where C_F/C_S >= y(x-1)/(y-1)", 0, broken, "grids"),
-        Claim("grids with x >= y on which Eq. 12 and 13 differ", 0, apart, "grids"),
+        Claim("grids with x >= y on which a bound isn't (y-1)/C_S", 0, len(examples), of_grids, note=shown),
+        Claim("the same where C_F/C_S >= y(x-1)/(y-1)", 0, broken, of_grids),
+        Claim("grids with x >= y on which Eq. 12 and 13 differ", 0, apart, of_grids),
         *_near_optimal("a100"),
         *_near_optimal("h100"),
     )

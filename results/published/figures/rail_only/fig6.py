@@ -66,7 +66,8 @@ def _least_at_64(pairs: Sequence[Comparison]) -> Claim:
         least_cost_pct = min(both.cost_saving_pct for both in of_cluster)
         least_power_pct = min(both.power_saving_pct for both in of_cluster)
         count += at_64.cost_saving_pct <= least_cost_pct and at_64.power_saving_pct <= least_power_pct
-    return Claim("clusters in which no radix saves less than 64", len(clusters), count, "clusters")
+    of_clusters = f"of {len(clusters)} clusters"
+    return Claim("clusters in which no radix saves less than 64", len(clusters), count, of_clusters)
 
 
 def _rows(network: Network) -> Iterator[tuple[Cell, ...]]:

@@ -55,7 +55,8 @@ def _growing_errors(errors_pct: Sequence[float]) -> Claim:
     for smaller, larger in pairwise(errors_pct):
         count += smaller > larger
     note = "with the constants fitted on other shapes, so that the largest and the smallest model are extrapolations"
-    return Claim("steps to a smaller model with a larger error", len(errors_pct) - 1, count, "steps", note=note)
+    steps = len(errors_pct) - 1
+    return Claim("steps to a smaller model with a larger error", steps, count, f"of {steps} steps", note=note)
 
 
 def _draw(drawn: matplotlib.figure.Figure, rows: list[tuple[Measured, float]]) -> None:

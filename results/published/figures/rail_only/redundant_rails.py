@@ -79,9 +79,10 @@ def _claims(options: list[Option], design: str, label: str) -> tuple[Claim, ...]
         note = f"where rail-only saves less than half, two of everything cost more: up to {worst_pct:.0f}%"
     cheaper = sum(option.cost_pct < 100 for option in chosen)
     weaker = sum(option.power_pct < 100 for option in chosen)
+    of_clusters = f"of {len(chosen)} clusters"
     return (
-        Claim(f"{label}: of Table II, cost less than with spines", len(chosen), cheaper, "clusters", note=note),
-        Claim(f"{label}: of Table II, draw less than with spines", len(chosen), weaker, "clusters", note=note),
+        Claim(f"{label}: of Table II, cost less than with spines", len(chosen), cheaper, of_clusters, note=note),
+        Claim(f"{label}: of Table II, draw less than with spines", len(chosen), weaker, of_clusters, note=note),
     )
 
 

@@ -233,7 +233,7 @@ def test_a_measured_difference_has_its_reason() -> None:
     assert JudgedClaim("paper", entry(), (), UNCLEAR).reason == "measured 7.500 to 10.10, to be 7.000 to 9.000: noise"
     assert JudgedClaim("paper", entry(note="as V"), (), MEASURED).reason == "as V"
     assert JudgedClaim("paper", entry(), (), MEASURED).reason == ""
-    assert JudgedClaim("paper", entry(), (), None).measured_text == "not yet"
+    assert JudgedClaim("paper", entry(), (), None).measured_text == "no stored run"
 
 
 def test_a_target_is_measured(tmp_path: Path) -> None:
