@@ -45,12 +45,11 @@ def _delivered(rows: Sequence[JobRun]) -> Check:
 def _as_routed(rows: Sequence[JobPort]) -> Check:
     """Return the check of ports that jobs use, by the one that is furthest off of what it is allowed."""
     worst = max(rows, key=lambda row: row.off_bytes / row.allowed_bytes)
-    place = f"{worst.link} {worst.direction} ({worst.interval.workload})"
     counts = f"{worst.counted_bytes:,} bytes counted, {worst.expected_bytes:,} by the routes"
     return Check(
         "ports count the bytes that routes of jobs say",
         passed=worst.off_bytes <= worst.allowed_bytes,
-        detail=f"of {len(rows)} counts, that of {place} is furthest off: {counts}",
+        detail=f"of {len(rows)} counts, that of {_place(worst)} is furthest off: {counts}",
         quantity="bytes off at a port",
         value=worst.off_bytes,
         limit=worst.allowed_bytes,
@@ -62,14 +61,18 @@ def _as_routed(rows: Sequence[JobPort]) -> Check:
 def _unused(rows: Sequence[JobPort]) -> Check:
     """Return the check of ports that no job's route crosses, such as those of the GPUs of other jobs."""
     worst = max(rows, key=lambda row: row.counted_bytes)
-    place = f"{worst.link} {worst.direction} ({worst.interval.workload})"
     return Check(
         "ports that no job's route crosses are idle",
         passed=worst.counted_bytes <= worst.allowed_bytes,
-        detail=f"of {len(rows)} counts, that of {place} is highest: {worst.counted_bytes:,} bytes",
+        detail=f"of {len(rows)} counts, that of {_place(worst)} is highest: {worst.counted_bytes:,} bytes",
         quantity="bytes at a port without a route",
         value=worst.counted_bytes,
         limit=worst.allowed_bytes,
         unit="B",
         interval=worst.interval,
     )
+
+
+def _place(row: JobPort) -> str:
+    """Return the port of a row and the jobs that ran, for messages."""
+    return f"{row.link} {row.direction} ({row.interval.workload})"
