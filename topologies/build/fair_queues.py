@@ -42,9 +42,7 @@ def fair_queue_commands(interface: str, rate_bps: int, mtu: int, pairs: Sequence
 
 
 def _class(interface: str, number: int, rate_bps: int, mtu: int) -> str:
-    # A frame in each turn: with more bytes, whole messages would go one after the other. That is equal on average, but
-    # what waits for the first of them begins earlier than under fair shares (an all-to-all took 0.73 of their time).
-    return htb_class_command(interface, f"{number:x}", GUARANTEED_BPS, rate_bps, mtu, "1:1", turn_bytes=0)
+    return htb_class_command(interface, f"{number:x}", GUARANTEED_BPS, rate_bps, mtu, "1:1")
 
 
 def removal_commands(interface: str, pairs: int) -> str:

@@ -61,9 +61,6 @@ def htb_commands(interface: str, rate_bps: int, mtu: int) -> str:
     return root + htb_class_command(interface, 1, rate_bps, rate_bps, mtu)
 
 
-TURN_BYTES: Final = 20_000
-
-
 def htb_class_command(
     interface: str,
     number: int | str,
@@ -72,16 +69,12 @@ def htb_class_command(
     mtu: int,
     parent: str = "1:",
     credit: Callable[[int, int], int] = burst_bytes,
-    turn_bytes: int = TURN_BYTES,
 ) -> str:
-    """Return the line of `tc -batch` that adds a class. `number`: as tc reads it, in hexadecimal.
-
-    `turn_bytes`: what it sends at once before the next class of its parent has its turn; a frame at least.
-    """
+    """Return the line of `tc -batch` that adds a class. `number`: as tc reads it, in hexadecimal."""
     bursts = f"burst {credit(rate_bps, mtu)}b cburst {credit(ceil_bps, mtu)}b"
     return (
         f"class add dev {interface} parent {parent} classid 1:{number} htb rate {rate_bps}bit ceil {ceil_bps}bit"
-        f" {bursts} quantum {max(mtu + ETHERNET, turn_bytes)}\n"
+        f" {bursts} quantum {max(mtu + ETHERNET, 20_000)}\n"
     )
 
 
