@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from railyard.workloads.schedule import Columns, Numbers, Phase, Schedule
+from railyard.workloads.columns import Columns, Numbers
+from railyard.workloads.schedule import Phase, Schedule
 
 GATE: Final = "start"
 """The phase of gates, after the job's name; it sends nothing."""
@@ -27,8 +28,8 @@ class PlacedJob:
 
     `schedule`: one iteration, on the fabric (placement.layout.relabelled). `gpus`: the GPU of each of its ranks, by
     number on the fabric. `start_s`: after which it begins. `compute_s`: for which each GPU computes at the beginning of
-    each iteration, before what the schedule has. `compute_factors`: times as long that the GPU of each rank computes
-    then; empty if all are alike.
+    each iteration, before what the schedule has. `compute_factors`: how many times as long the GPU of each rank
+    computes then; empty if all are alike.
     """
 
     name: str

@@ -21,8 +21,10 @@ from railyard.core.units import Size, Time
 from railyard.topologies.fabric_kinds import BaseFabricSpec
 from railyard.topologies.platforms import PLATFORMS, Platform
 from railyard.topologies.spec import FabricSpec
+from railyard.workloads.columns import Columns
 from railyard.workloads.models.catalogue import model_title
-from railyard.workloads.schedule import Columns, Rates, Scale, Schedule, TooManyTasks, payload_rates, real_rates
+from railyard.workloads.scale import Scale, real_rates
+from railyard.workloads.schedule import Rates, Schedule, TooManyTasks, payload_rates
 from railyard.workloads.stragglers import Stragglers, check_computes, uneven
 from railyard.workloads.tasks import Task
 

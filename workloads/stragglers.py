@@ -12,7 +12,8 @@ from pydantic import Field
 from railyard.core.config import ConfigModel
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.topologies.addresses import Gpu
-from railyard.workloads.schedule import Columns, Schedule
+from railyard.workloads.columns import Columns
+from railyard.workloads.schedule import Schedule
 
 Factor = Annotated[float, Field(ge=0.1, le=100)]
 Jitter = Annotated[float, Field(ge=0, le=1)]

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from railyard.failure.diagnosis.definition import Part, Spans
 from railyard.topologies.plan import Plan
+from railyard.workloads.columns import Numbers
 from railyard.workloads.matrix.traffic_matrix import nic_of_gpus, ways
-from railyard.workloads.schedule import Numbers, Schedule
+from railyard.workloads.schedule import Schedule
 
 
 class Group(NamedTuple):

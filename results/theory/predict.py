@@ -22,7 +22,8 @@ from railyard.topologies.prediction import WHOLE, NotCompared, Stated, StatedTim
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Sizes
 from railyard.workloads.matrix.traffic_matrix import at_line_rate, rail_of_gpus, ways
-from railyard.workloads.schedule import Iteration, Phase, Program, Rates, Scale, Schedule
+from railyard.workloads.scale import Scale
+from railyard.workloads.schedule import Iteration, Phase, Program, Rates, Schedule
 
 BOTTLENECK: Final = "bottleneck link"
 

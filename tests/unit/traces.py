@@ -6,7 +6,8 @@ from typing import Any, Final
 from railyard.topologies.platforms import PLATFORMS
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.jobs.trace import TraceSpec
-from railyard.workloads.schedule import payload_rates, real_rates
+from railyard.workloads.scale import real_rates
+from railyard.workloads.schedule import payload_rates
 from railyard.workloads.spec import Setting, parse_workload
 from railyard.workloads.traces.common import Trace
 from railyard.workloads.traces.lower import Lowered

@@ -13,7 +13,8 @@ from railyard.core.units import Size
 from railyard.workloads.collectives.algorithm import run, whole_phase
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.models.catalogue import LayersModel
-from railyard.workloads.schedule import Iteration, Phase, Program, Scale, Schedule
+from railyard.workloads.scale import Scale
+from railyard.workloads.schedule import Iteration, Phase, Program, Schedule
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Modelled, Setting, TrafficKind
 
 TRAFFIC_KINDS.add("DP", TrafficKind(is_dense=True, is_headline=False))

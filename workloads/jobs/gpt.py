@@ -20,7 +20,8 @@ from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.models.catalogue import FP16_BYTES, Dense, GptModel, check_dense, check_heads, load_dense
 from railyard.workloads.pipeline import Pass, emit_pipeline
 from railyard.workloads.placement.layout import Layout, Parallelism, place
-from railyard.workloads.schedule import Factor, Iteration, Phase, Program, Scale, Schedule
+from railyard.workloads.scale import Factor, Scale
+from railyard.workloads.schedule import Iteration, Phase, Program, Schedule
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Job, Setting, TrafficKind, Training
 
 MICRO_BATCHES: Final = 4

@@ -15,7 +15,8 @@ from railyard.core.errors import BadInput
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import whole_bytes
 from railyard.workloads.matrix.traffic_matrix import port_bytes
-from railyard.workloads.schedule import Phase, Rates, Scale, Schedule
+from railyard.workloads.scale import Scale
+from railyard.workloads.schedule import Phase, Rates, Schedule
 from railyard.workloads.spec import WORKLOADS, Workload
 from railyard.workloads.tasks import Transfer
 

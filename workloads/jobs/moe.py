@@ -35,7 +35,8 @@ from railyard.workloads.placement.layout import (
     hierarchical,
     place,
 )
-from railyard.workloads.schedule import Factor, Grid, Iteration, Phase, Program, Schedule
+from railyard.workloads.scale import Factor
+from railyard.workloads.schedule import Grid, Iteration, Phase, Program, Schedule
 from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Job, Setting, TrafficKind, Training
 
 ALL_TO_ALL: Final = "all-to-all"

@@ -11,7 +11,8 @@ from railyard.core.units import Time
 from railyard.workloads import spec
 from railyard.workloads.collectives.algorithm import AllToAllAlgorithm, chosen_algorithm, sizing_algorithm
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
-from railyard.workloads.schedule import Factor, Scale, TooManyTasks
+from railyard.workloads.scale import Factor, Scale
+from railyard.workloads.schedule import TooManyTasks
 from railyard.workloads.traces import common
 from railyard.workloads.traces.lower import Lowered, durations, lower
 

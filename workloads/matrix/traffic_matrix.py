@@ -21,7 +21,8 @@ from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, Shares, 
 from railyard.topologies.nics import RailOfRank, first_ranks
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import Numbers, Sizes
-from railyard.workloads.schedule import Columns, Rates, Schedule
+from railyard.workloads.columns import Columns
+from railyard.workloads.schedule import Rates, Schedule
 from railyard.workloads.tasks import Transfer
 
 Side = Literal["hb", "rail"]

@@ -27,7 +27,8 @@ from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.jobs.migration import state_bytes, state_s, state_schedule, state_senders
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.placement.layout import place_with_spares, relabelled
-from railyard.workloads.schedule import Rates, Scale, Schedule, check_gpus, check_total, payload_rates
+from railyard.workloads.scale import Scale
+from railyard.workloads.schedule import Rates, Schedule, check_gpus, check_total, payload_rates
 from railyard.workloads.spec import build
 
 PROBED: Final = 3

@@ -9,7 +9,8 @@ from railyard.core.records import IntervalId
 if TYPE_CHECKING:
     from railyard.experiments.run.session import FabricSession
     from railyard.results.runs.records import Run
-    from railyard.workloads.schedule import Scale, Schedule
+    from railyard.workloads.scale import Scale
+    from railyard.workloads.schedule import Schedule
     from railyard.workloads.spec import TaskSpans
 
 

@@ -21,8 +21,9 @@ from railyard.results.theory.fluid.routes import Amounts, Numbers, Port, Routes,
 from railyard.results.theory.fluid.sharing import max_min
 from railyard.results.theory.path_seconds import PathSeconds
 from railyard.topologies.spec import FabricSpec
+from railyard.workloads.columns import Columns
 from railyard.workloads.matrix.traffic_matrix import rail_of_gpus
-from railyard.workloads.schedule import Columns, Rates, Schedule
+from railyard.workloads.schedule import Rates, Schedule
 
 NO_LATENCY: Final = PathSeconds(0.0, 0.0, 0.0)
 # events that differ by rounding are at the same time

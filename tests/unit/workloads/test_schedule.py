@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives import algorithm as algorithms
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Exchange, Ring, collective_schedule
+from railyard.workloads.columns import Columns
 from railyard.workloads.matrix import traffic_matrix
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, line_rate_duration_s
-from railyard.workloads.schedule import Columns, Phase, Program, Rates, Schedule, TooManyTasks
-from railyard.workloads.tasks import Compute, Task, Transfer
+from railyard.workloads.schedule import Phase, Program, Rates, Schedule, TooManyTasks
 
 RATES = Rates(hb=30e6, rail=2.5e6)
 NAMES = sorted(name for name, a in ALGORITHMS.items() if a.collective)
@@ -112,43 +112,11 @@ def test_batches_take_exactly_as_long_as_single_tasks(
     assert batched == line_rate_duration_s(replace(found, tasks=tuple(found.tasks)), RATES, fabric)
 
 
-TASKS: tuple[Task, ...] = (Compute(0, 0.5, 0), Transfer(0, 1, 7, 0, (0,)), Transfer(1, 2, 8, 0, (1,), 3))
-
-
 @pytest.mark.parametrize("name", [name for name in NAMES if ALGORITHMS[name].per_rail])
 def test_all_rails_take_the_time_of_one(name: str) -> None:
     """A probe of an algorithm that keeps rails apart has a single one."""
     durations = {line_rate_duration_s(collective_schedule(name, 5, rails, 10**7), RATES) for rails in (1, 2, 4)}
     assert len(durations) == 1
-
-
-def test_columns_give_back_their_tasks() -> None:
-    columns = Columns.joined([Columns.of(TASKS[:1]), Columns.of(()), Columns.of(TASKS[1:])])
-    assert tuple(columns) == TASKS
-    assert [columns[0], columns[-1], *columns[1:]] == [TASKS[0], TASKS[2], *TASKS[1:]]
-    assert columns == Columns.of(TASKS)
-    assert hash(columns) == hash(Columns.of(TASKS))
-    assert columns != Columns.of(TASKS[:2])
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        Transfer(2, 2, 1, 0),
-        Transfer(2, 1, 0, 0),
-        Transfer(2, 1, 1, 0, (), -1),
-        Transfer(2, 1, 1, 0, (3,)),
-        Transfer(2, 1, 1, 0, (-1,)),
-        Transfer(0, 1, 1, 0, (2,)),
-        Compute(1, 1.0, 0, (0,)),
-    ],
-)
-def test_bad_task_gives_the_same_error_in_columns(bad: Task) -> None:
-    with pytest.raises(ValueError, match="task 3") as expected:
-        Schedule("s", 4, 2, (PHASE,), (*TASKS, bad)).check()
-    with pytest.raises(ValueError, match="task 3") as found:
-        Schedule("s", 4, 2, (PHASE,), Columns.of((*TASKS, bad))).check()
-    assert str(found.value) == str(expected.value)
 
 
 def test_a_transfer_of_too_many_bytes_is_refused() -> None:

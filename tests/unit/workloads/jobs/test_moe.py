@@ -26,7 +26,8 @@ from railyard.workloads.models.catalogue import MoeModel
 from railyard.workloads.models.mixture import load_mixture, mixture_of
 from railyard.workloads.placement.cross_rail import lint
 from railyard.workloads.placement.layout import data_parallel
-from railyard.workloads.schedule import Factor, payload_rates
+from railyard.workloads.scale import Factor
+from railyard.workloads.schedule import payload_rates
 from railyard.workloads.spec import build, parse_workload
 from railyard.workloads.tasks import Compute
 from tests.unit.workloads.messages import CheckMessages

@@ -39,7 +39,8 @@ from railyard.workloads.models.catalogue import CATALOGUE, GptModel, MoeModel
 from railyard.workloads.models.mixture import load_mixture
 from railyard.workloads.models.transformer import Transformer
 from railyard.workloads.placement.layout import Parallelism, hierarchical
-from railyard.workloads.schedule import Scale, Schedule
+from railyard.workloads.scale import Scale
+from railyard.workloads.schedule import Schedule
 from railyard.workloads.spec import WORKLOADS, build, parse_workload
 from railyard.workloads.tasks import Transfer
 from railyard.workloads.traces.formats import chakra as pb
