@@ -94,9 +94,10 @@ class ReplacementTimeline:
             raise CheckFailed(f"{schedule.name}: {missing} transfers didn't arrive: {'; '.join(done.broken[:2])}")
         return done
 
-    def fail_and_replace(self, fault: Fault, iteration_s: float, prober: Prober) -> int:
-        """Inject the fault in the middle of an iteration, replace what fails, and return when replacements answer (ns
-        from which on their answers count). CheckFailed if the fault has no effect, or one of the steps doesn't come.
+    def fail_and_replace(self, fault: Fault, fault_s: float, prober: Prober) -> int:
+        """Inject the fault `fault_s` after the start of an iteration, replace what fails, and return when replacements
+        answer (ns from which on their answers count). CheckFailed if the fault has no effect, or one of the steps
+        doesn't come.
         """
         optical = self.job.way == "optical"
         replaced_by = self.job.replacement_map.to
@@ -117,7 +118,7 @@ class ReplacementTimeline:
                 if iteration.done():
                     # raises what ended it before it started
                     iteration.result()
-                due_ns = started.result() + round(iteration_s * FAULT_POSITION * 1e9)
+                due_ns = started.result() + round(fault_s * 1e9)
                 sleep_until(due_ns / 1e9 - PREPARE_S)
                 active.prepare()
                 sleep_until(due_ns / 1e9)
@@ -197,6 +198,15 @@ class ReplacementTimeline:
         return event_ns
 
 
+def fault_delay_s(measured: Sequence[float], estimated_s: float) -> float:
+    """Return how long after the start of an iteration something fails, s: after half of the shortest one.
+
+    `measured`: seconds of the iterations before. `estimated_s`: of one at line rate.
+    """
+    # an iteration that the machine delayed says nothing of the next one, which would be over before the fault
+    return FAULT_POSITION * min(min(measured), estimated_s)
+
+
 def _inject(active: ActiveFault, due_ns: int) -> int:
     """Inject a fault that is prepared, and confirm it; return when it was injected (monotonic ns)."""
     # names can't move before the fault has taken effect
@@ -234,11 +244,12 @@ def run_replacement(
     # iterations since the last checkpoint
     redone = replacement.iterations % replacement.checkpoint_every
     with relaxed_tcp_timers(_gpus_of(job.before, session.plan)), session.watch().record_load(run, before_interval):
-        before_s = median(timeline.play(job.before).seconds for _ in range(replacement.iterations))
+        before_seconds = [timeline.play(job.before).seconds for _ in range(replacement.iterations)]
+    fault_s = fault_delay_s(before_seconds, job.estimated_s)
     with ExitStack() as cleanup:
         with session.watch().record_load(run, during, faulted=True) as watch:
             with Prober(job.probed) as prober:
-                since_ns = timeline.fail_and_replace(replacement.fault, before_s, prober)
+                since_ns = timeline.fail_and_replace(replacement.fault, fault_s, prober)
                 # probes would take a share of the bandwidth of the state transfer
                 first_ns = taken_over_ns(prober.stop(), since_ns)
             if first_ns is None:
@@ -276,7 +287,7 @@ def run_replacement(
         interruption_ms=ms["job-resumed"],
         iterations_lost=1 + redone,  # one was in progress
         moved_bytes=sum(state.delivered.values()),
-        before_s=before_s,
+        before_s=median(before_seconds),
         after_s=median(done.seconds for done in after),
         before_predicted_s=job.iteration_s,
         after_predicted_s=job.after_s,

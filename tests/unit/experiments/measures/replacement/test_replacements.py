@@ -14,7 +14,7 @@ from railyard.core.errors import BadInput, CheckFailed
 from railyard.experiments.measures.replacement.job import ReplacementJob, replacement_job
 from railyard.experiments.measures.replacement.measure import ReplacementMeasure
 from railyard.experiments.measures.replacement.planning import planned_replacements
-from railyard.experiments.measures.replacement.run import ReplacementTimeline
+from railyard.experiments.measures.replacement.run import ReplacementTimeline, fault_delay_s
 from railyard.experiments.measures.replacement.spec import WAYS, Case, ReplacementSpec, replacement_map, with_spares
 from railyard.experiments.run.session import FabricSession
 from railyard.experiments.spec.experiment import ExperimentSpec
@@ -224,3 +224,9 @@ def test_dry_run_shows_replacements_and_sources_of_state() -> None:
     }
     assert rows["idle-gpu"][3] == "d1g4"
     assert rows["server"][-5:] == ["d0g0,", "d0g1,", "d0g2,", "d0g3", "2"]
+
+
+def test_fault_is_in_the_first_half_of_the_next_iteration() -> None:
+    """A machine that delayed iterations may not delay the next one."""
+    assert fault_delay_s([1.1, 1.0, 1.2], estimated_s=1.05) == 0.5
+    assert fault_delay_s([2.5], estimated_s=1.0) == 0.5
