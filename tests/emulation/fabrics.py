@@ -5,7 +5,8 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import permutations
@@ -86,6 +87,21 @@ class Fabric:
 
     def await_event(self, what: str, times: int = 1) -> None:
         eventually(lambda: self.whats().count(what) >= times)
+
+    @contextmanager
+    def awaited(self, what: str) -> Iterator[None]:
+        """Wait on leaving until an event has come since entering, however many have come before."""
+        times = self.whats().count(what)
+        yield
+        self.await_event(what, times + 1)
+
+    def await_no_detours(self) -> None:
+        """Wait until the controller has reported that it withdrew its last detour."""
+
+        def last_detours() -> list[int]:
+            return [detail["detours"] for what, detail in self.events if what == "rerouted"][-1:]
+
+        eventually(lambda: last_detours() == [0])
 
     def in_node(self, node: str, *argv: str) -> str:
         """Run a command in a node's namespace."""

@@ -46,19 +46,19 @@ def test_flows_use_both_planes_and_leave_a_dead_switch_or_link() -> None:
     assert fabric.net.pingAll(timeout="5") == 0
     for src in (Gpu(0, 0), Gpu(0, 1)):  # along the rail, and forwarded by d0g0
         assert min(received(fabric, src, Gpu(1, 0))) > FLOWS / 4
-    fabric.net.ovs["rail0p1"].kill()
-    fabric.await_event("rerouted")
+    with fabric.awaited("rerouted"):
+        fabric.net.ovs["rail0p1"].kill()
     assert fabric.all_arrive()
     for src in (Gpu(0, 0), Gpu(0, 1)):
         assert_on_plane_0(fabric, src, Gpu(1, 0))
     assert min(received(fabric, Gpu(0, 1), Gpu(1, 1))) > FLOWS / 4  # rail 1 keeps both
     fabric.restart("rail0p1")
+    fabric.await_no_detours()
     eventually(lambda: fabric.routes() == before)
     assert min(received(fabric, Gpu(0, 0), Gpu(1, 0))) > FLOWS / 4
-    fabric.await_event("rerouted", times=2)
     link = fabric.net.plan.rail_link(Gpu(1, 0), plane=1)
-    fabric.in_node(link.b.node, "ip", "link", "set", link.b.interface, "down")
-    fabric.await_event("rerouted", times=3)
+    with fabric.awaited("rerouted"):
+        fabric.in_node(link.b.node, "ip", "link", "set", link.b.interface, "down")
     assert fabric.all_arrive()
     assert_on_plane_0(fabric, Gpu(0, 0), Gpu(1, 0))
 
