@@ -165,7 +165,7 @@ def job_rows(analysis: Analysis) -> list[JobRow]:
 
 def _row(analysis: Analysis, label: str, job: str, alone: list[JobRun], together: list[JobRun]) -> JobRow:
     intervals = {run.interval for run in together}
-    slow_downs = _slow_downs(analysis.run, job, intervals)
+    slow_downs = slow_downs_of(analysis.run, job, intervals)
     verdicts: list[Verdict] = []
     for run in (*alone, *together):
         verdicts.append(analysis.judgement.of_interval(run.interval))
@@ -192,8 +192,8 @@ def _row(analysis: Analysis, label: str, job: str, alone: list[JobRun], together
     )
 
 
-def _slow_downs(run: Run, job: str, intervals: set[IntervalId]) -> list[Measurement]:
-    """Return the slow-downs of a job in these intervals."""
+def slow_downs_of(run: Run, job: str, intervals: set[IntervalId]) -> list[Measurement]:
+    """Return the measured slow-downs of a job in these intervals."""
     rows: list[Measurement] = []
     for row in run.measurements:
         if row.metric == JOB_SLOWDOWN and row.phase == job and row.interval in intervals:

@@ -29,10 +29,10 @@ def rates_of(plan: Plan) -> Rates:
 
 
 def pairs_by_end(schedule: Schedule, plan: Plan) -> dict[End, list[Pair]]:
-    """Return the pairs that leave each end of a link where they have to be served in turn.
+    """Return the pairs whose traffic leaves each end of a link, for the ends that need a queue for each pair.
 
-    That is where several pairs leave, and where forwarded traffic leaves a GPU, a shared NIC or a switch for another
-    switch beside acknowledgements. A pair whose uplink a hash chooses is among those of every uplink.
+    An end needs them if several pairs leave there, or if it forwards the traffic of a pair beside acknowledgements of
+    others. Where a hash chooses the uplink of a pair, the pair counts at every uplink.
     """
     sending = set(schedule.matrix)
     # a pair's acknowledgements take the path back
@@ -48,7 +48,7 @@ def pairs_by_end(schedule: Schedule, plan: Plan) -> dict[End, list[Pair]]:
 
 
 def _is_forwarding(end: End, pairs: Collection[Pair], plan: Plan) -> bool:
-    """Return whether any of these pairs is only forwarded at the end of a link: at a GPU, a NIC or an uplink."""
+    """Return whether any of these pairs is forwarded at the end of a link, and does not begin at its node."""
     if any(end in (link.a, link.b) for link in plan.uplinks):
         return True
     if end.node in plan.gpus_of_nic:
@@ -62,7 +62,7 @@ def _is_forwarding(end: End, pairs: Collection[Pair], plan: Plan) -> bool:
 
 
 def _crossing(numbers: Collection[tuple[int, int]], plan: Plan) -> dict[End, dict[Pair, None]]:
-    """Return the pairs that leave each end. `numbers`: of the GPUs of each pair."""
+    """Return the pairs that leave each end of a link. `numbers`: of the GPUs of all pairs."""
     pairs: defaultdict[End, dict[Pair, None]] = defaultdict(dict)
     src, dst = np.array(sorted(numbers), dtype=np.int64).reshape(-1, 2).T
     routes = routes_of(src, dst, plan.spec.rails, rates_of(plan), plan.spec)

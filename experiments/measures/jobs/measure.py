@@ -180,7 +180,7 @@ class JobsMeasure(Measure[JobSpec]):
 
     def page_messages(self, run: "Run", fabric_label: str) -> "Iterator[tuple[str, dict[str, Any]]]":
         """Yield which jobs ran on a fabric from when on."""
-        from railyard.experiments.measures.jobs.shown import page_messages
+        from railyard.experiments.measures.jobs.live_page import page_messages
 
         return page_messages(run, fabric_label)
 
@@ -192,7 +192,7 @@ class JobsMeasure(Measure[JobSpec]):
 
     def sections(self) -> "Mapping[str, type[Section]]":
         """Return its sections of the report."""
-        from railyard.experiments.measures.jobs.bursts_section import InterleavingSection
+        from railyard.experiments.measures.jobs.interleaving_section import InterleavingSection
         from railyard.experiments.measures.jobs.section import JobsSection
 
         return {"jobs": JobsSection, "interleaving": InterleavingSection}

@@ -105,7 +105,7 @@ def _schedule(job: JobSpec, field: str, gpus: tuple[int, ...], plan: Plan, seed:
 
 
 def _compute_factors(job: JobSpec, fabric: FabricSpec, seed: int) -> tuple[float, ...]:
-    """Return times as long that the GPU of each rank computes before its workload; empty if all are alike.
+    """Return how many times as long the GPU of each rank computes before its workload; empty if all are alike.
 
     The names of its stragglers have been checked.
     """

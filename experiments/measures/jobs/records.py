@@ -15,12 +15,13 @@ JOB_SLOWDOWN: Final = "job_slowdown"
 
 @dataclass(frozen=True, slots=True)
 class JobRun(Record):
-    """A row of jobs.csv: all iterations of a job, alone on its GPUs (`mode` alone), together with the others
-    (together), that with shifted starts (interleaved), or with a fault (its kind and target).
+    """A row of jobs.csv: all iterations of a job in a mode.
 
+    `mode`: `alone` on its GPUs, `together` with the other jobs, `interleaved` (together, with shifted starts), or the
+    kind and target of a fault that is injected while all jobs run.
     `placed_by`: the policy that chose its GPUs. `gpus`: in the order of its ranks. `start_s`: after the replay began.
-    `iteration_s`: the mean. `waiting_share`: of the job's time, on average over its GPUs, without a transfer or
-    computing. `pairs_wrong`: GPU pairs that didn't receive what they should. `port_bytes`: counted on the rail links of
+    `iteration_s`: the mean. `waiting_share`: of the job's time, in which a GPU, on average, neither sends, receives nor
+    computes. `pairs_wrong`: GPU pairs that didn't receive what they should. `port_bytes`: counted on the rail links of
     the job's GPUs, also what these forward. `iteration_predicted_s`: without noise, by even shares of hashed links.
     `iteration_mean_s`, `iteration_least_s`, `iteration_most_s`: mean and interval of simulations with noise and hashes,
     None with a fault.

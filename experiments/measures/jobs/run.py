@@ -30,7 +30,7 @@ from railyard.experiments.measures.jobs.records import (
     JobIteration,
     JobRun,
 )
-from railyard.experiments.measures.jobs.shown import show_jobs
+from railyard.experiments.measures.jobs.live_page import show_jobs
 from railyard.experiments.measures.jobs.spec import JobSpec, faults_of, is_interleaved
 from railyard.experiments.measures.workloads.replay import flows_of
 from railyard.experiments.run import observers

@@ -52,7 +52,7 @@ class JobSpec(OnFabrics):
 
     @field_validator("rectangle")
     @classmethod
-    def _says_its_size(cls, rectangle: RectangleSpec | None, info: ValidationInfo) -> RectangleSpec | None:
+    def _check_no_other_size(cls, rectangle: RectangleSpec | None, info: ValidationInfo) -> RectangleSpec | None:
         has_size = info.data.get("domains") is not None or info.data.get("rails") is not None
         if rectangle is not None and has_size:
             raise ValueError("can't be given together with domains or rails: it says both")
@@ -60,7 +60,7 @@ class JobSpec(OnFabrics):
 
     @field_validator("gpus")
     @classmethod
-    def _fill_its_size(cls, gpus: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
+    def _check_size(cls, gpus: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
         if gpus is None:
             return None
         if info.data.get("rectangle") is not None:

@@ -6,13 +6,14 @@ from typing import Any
 
 from rich.console import Console
 
+from railyard.core.records import IntervalId
+from railyard.experiments.measures.jobs.analysis import slow_downs_of
 from railyard.experiments.measures.jobs.bursts_plot import bursts_plots
 from railyard.experiments.measures.jobs.records import (
     INTERLEAVED,
     JOB_BURSTS,
     JOB_RUNS,
     JOB_SHIFTS,
-    JOB_SLOWDOWN,
     TOGETHER,
     JobShift,
 )
@@ -88,15 +89,12 @@ def interleaved_rows(analysis: Analysis) -> list[InterleavedRow]:
 
 def _slow_down(analysis: Analysis, shift: JobShift, mode: str) -> float | None:
     """Return the median slow-down of a job in a mode; None if none was measured."""
-    intervals = set()
+    intervals: set[IntervalId] = set()
     for run in analysis.run.rows(JOB_RUNS):
         if (run.fabric, run.policy, run.mode) == (shift.fabric, shift.policy, mode):
             intervals.add(run.interval)
-    values: list[float] = []
-    for row in analysis.run.measurements:
-        if row.metric == JOB_SLOWDOWN and row.phase == shift.job and row.interval in intervals:
-            values.append(row.value)
-    return median(values) if values else None
+    slow_downs = slow_downs_of(analysis.run, shift.job, intervals)
+    return median(row.value for row in slow_downs) if slow_downs else None
 
 
 def _table(analysis: Analysis) -> Table:
