@@ -15,7 +15,7 @@ from railyard.experiments.options import console, shows_progress
 from railyard.results.published.claims import measured
 from railyard.results.published.claims.definition import Paper, chosen
 from railyard.results.published.claims.marks import MARKS, SYMBOLS, JudgedClaim, judged
-from railyard.results.published.claims.measured import Measurement
+from railyard.results.published.claims.measured import MeasuredClaim
 
 PURPOSE = "Compute and check, without packets"
 COLUMNS: Final = ("", "claim", "where", "paper", "computed", "measured")
@@ -76,9 +76,9 @@ def command(
     return _status(problems)
 
 
-def _name_other_versions(claims: Sequence[JudgedClaim], results_of_user: Mapping[str, Measurement]) -> None:
+def _name_other_versions(claims: Sequence[JudgedClaim], results_of_user: Mapping[str, MeasuredClaim]) -> None:
     """Print a line on the user's results that another version of Railyard measured, if claims have any."""
-    shown: list[Measurement] = []
+    shown: list[MeasuredClaim] = []
     for claim in claims:
         if claim.measurement and claim.measurement in results_of_user.values():
             shown.append(claim.measurement)

@@ -41,8 +41,8 @@ class Measured(ConfigModel):
     `options`: overrides of the experiment, as `-o` takes them.
     `table`: file of the run's folder. `rows`: the values that rows have which count.
     `per`: a column by which the value of each row is divided.
-    `over`: values that other rows have instead; the quantity is then how often the value of a row fits in that of the
-    other row of the same repeat.
+    `over`: values that other rows have instead; the quantity is then the value of the other row of the same repeat,
+    divided by that of the row.
     `each`: a column, as `fabric`: rows of different values of it are different things, and the quantity is of the one
     that agrees least. One median over all of them would hide it.
     `target`: the quantity of a target of the run, in place of rows.
@@ -166,7 +166,7 @@ class Paper(ConfigModel):
 
 @cache
 def papers() -> dict[str, Paper]:
-    """Return every paper by the name of its file."""
+    """Return every paper by the name of its file. BadInput for a file that has an error."""
     as_written = {path.stem: _read(path) for path in sorted(FOLDER.glob("*.yaml"))}
     claims: dict[str, PublishedClaim] = {}
     for paper in as_written.values():
@@ -193,7 +193,10 @@ def _read(path: Path) -> Paper:
 
 
 def chosen(name: str) -> dict[str, Paper]:
-    """Return the papers that a name stands for: all if it is empty, one paper, or the one claim of that id."""
+    """Return the papers that a name stands for: all if it is empty, one paper, or one with the claim of that id alone.
+
+    BadInput for a name that is neither a paper nor a claim.
+    """
     if not name:
         return papers()
     # no claim is called as a paper

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from railyard.results.format import digits
 from railyard.results.published.claims.computed import ComputedClaim, numbers_of
 from railyard.results.published.claims.definition import Measured, Paper, PublishedClaim
-from railyard.results.published.claims.measured import INVALID, Measurement
+from railyard.results.published.claims.measured import INVALID, MeasuredClaim
 
 Mark = Literal["reproduced", "differs", "unclear", "not reproducible", "not measured"]
 MARKS: tuple[Mark, ...] = ("reproduced", "differs", "unclear", "not reproducible", "not measured")
@@ -31,7 +31,7 @@ COUNTED: Final = frozenset(
 """Last words of units of which there are whole numbers."""
 
 
-def mark_of(measured: Measured, measurement: Measurement) -> Mark:
+def mark_of(measured: Measured, measurement: MeasuredClaim) -> Mark:
     """Return whether a measurement agrees with the paper, by its median and its spread."""
     median_difference = measured.difference(measurement.median)
     differences = (median_difference, measured.difference(measurement.least), measured.difference(measurement.most))
@@ -52,7 +52,7 @@ class JudgedClaim:
     paper: str
     claim: PublishedClaim
     numbers: tuple[ComputedClaim, ...]
-    measurement: Measurement | None
+    measurement: MeasuredClaim | None
 
     @property
     def measured_mark(self) -> Mark:
@@ -138,7 +138,7 @@ class JudgedClaim:
         }
 
 
-def _spread(measurement: Measurement) -> str:
+def _spread(measurement: MeasuredClaim) -> str:
     """Return the least and the most, as `1.840 to 1.910`."""
     return f"{_digits(measurement.least)} to {_digits(measurement.most)}"
 
@@ -162,7 +162,7 @@ def _digits(value: float) -> str:
     return digits(value, 4)
 
 
-def judged(papers: Mapping[str, Paper], measurements: Mapping[str, Measurement]) -> Iterator[JudgedClaim]:
+def judged(papers: Mapping[str, Paper], measurements: Mapping[str, MeasuredClaim]) -> Iterator[JudgedClaim]:
     """Yield each claim with its numbers and the valid measurement, if there is one."""
     for name, paper in papers.items():
         for claim in paper.claims:

@@ -30,7 +30,7 @@ _DAMAGE: Final = (OSError, ValueError, KeyError, TypeError, AttributeError, Zero
 """Errors of a folder whose files are missing, or are not those of a run."""
 
 
-class Measurement(NamedTuple):
+class MeasuredClaim(NamedTuple):
     """A claim as measured: the median of its rows, the least and the most; when, and by which commit of Railyard."""
 
     claim: str
@@ -51,7 +51,7 @@ class Measurement(NamedTuple):
         return plain
 
 
-def measure(claim: PublishedClaim, folder: Path) -> Measurement:
+def measure(claim: PublishedClaim, folder: Path) -> MeasuredClaim:
     """Return what a run's folder says of a claim.
 
     BadInput if the run is invalid, did not end, is damaged, or has no such values.
@@ -65,7 +65,7 @@ def measure(claim: PublishedClaim, folder: Path) -> Measurement:
         raise BadInput(f"claim {claim.id}", str(folder), problem) from error
 
 
-def _measurement(claim_id: str, measured: Measured, folder: Path) -> Measurement:
+def _measurement(claim_id: str, measured: Measured, folder: Path) -> MeasuredClaim:
     """Return what a run's folder says. BadInput if that is nothing, an error of _DAMAGE if it is no run's."""
     field = f"claim {claim_id}"
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
@@ -78,14 +78,14 @@ def _measurement(claim_id: str, measured: Measured, folder: Path) -> Measurement
         raise BadInput(field, str(folder), "is of a run that did not end, or of which records are damaged")
     values = _values(measured, folder, summary)
     if not values:
-        raise BadInput(field, str(folder), f"has no valid value of {_what(measured)}")
+        raise BadInput(field, str(folder), f"has no valid value of {_quantity_text(measured)}")
     date = str(summary["started_utc"])[:10]
     measured_by = version(provenance.get("git_commit"))
     spread = (median(values), min(values), max(values))
-    return Measurement(claim_id, date, measured_by, summary["verdict"], len(values), *spread)
+    return MeasuredClaim(claim_id, date, measured_by, summary["verdict"], len(values), *spread)
 
 
-def _what(measured: Measured) -> str:
+def _quantity_text(measured: Measured) -> str:
     """Return what is looked for, for messages."""
     if measured.target:
         return f"the target {measured.target!r}"
@@ -156,7 +156,7 @@ def _of_rows(measured: Measured, table: Sequence[Mapping[str, str]]) -> list[flo
 
 
 def _of_group(measured: Measured, table: Sequence[Mapping[str, str]]) -> list[float]:
-    """Return the values of the rows that count; with `over`, how often each fits in the other one of its repeat."""
+    """Return the values of the rows that count; with `over`, those of the other rows divided by them."""
     rows = _valid(table, measured.rows, measured.column)
     values: list[float] = []
     if measured.over:
@@ -196,11 +196,11 @@ def _is_meant(row: Mapping[str, str], values: Mapping[str, str]) -> bool:
     return all(row.get(key) == value for key, value in values.items())
 
 
-def read(file: Path = FILE) -> dict[str, Measurement]:
+def read(file: Path = FILE) -> dict[str, MeasuredClaim]:
     """Return the stored measurements by the id of their claim; none if there is no file. BadInput for a damaged one."""
     if not file.exists():
         return {}
-    measurements: dict[str, Measurement] = {}
+    measurements: dict[str, MeasuredClaim] = {}
     try:
         with file.open(encoding="utf-8", newline="") as opened:
             for row in csv.DictReader(opened):
@@ -212,21 +212,21 @@ def read(file: Path = FILE) -> dict[str, Measurement]:
     return measurements
 
 
-def _measurement_of(row: Mapping[str, str]) -> Measurement:
+def _measurement_of(row: Mapping[str, str]) -> MeasuredClaim:
     """Return a row of the file. ValueError, TypeError or KeyError for one that isn't a measurement."""
     if row["verdict"] not in VERDICTS:
         raise ValueError(f"verdict {row['verdict']!r} is none of {', '.join(VERDICTS)}")
     numbers = (float(row["median"]), float(row["least"]), float(row["most"]))
     if any(isnan(number) for number in numbers):
         raise ValueError(f"{row['claim']} has no number")
-    return Measurement(row["claim"], row["date"], row["version"], row["verdict"], int(row["rows"]), *numbers)
+    return MeasuredClaim(row["claim"], row["date"], row["version"], row["verdict"], int(row["rows"]), *numbers)
 
 
-def to_csv(measurements: Mapping[str, Measurement]) -> str:
+def to_csv(measurements: Mapping[str, MeasuredClaim]) -> str:
     """Return measurements as the file has them, by claim."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Measurement._fields)
+    writer.writerow(MeasuredClaim._fields)
     for _, measurement in sorted(measurements.items()):
         numbers = (f"{number:.6g}" for number in (measurement.median, measurement.least, measurement.most))
         writer.writerow([*measurement[:5], *numbers])
@@ -238,7 +238,7 @@ def version(commit: object) -> str:
     return str(commit or "")[:VERSION_DIGITS] or "no commit"
 
 
-def of_other_versions(measurements: Iterable[Measurement], current: str) -> str:
+def of_other_versions(measurements: Iterable[MeasuredClaim], current: str) -> str:
     """Return a line that names the measurements of other versions than the current one; "" if there are none."""
     outdated = [
         f"{measurement.claim} ({measurement.version})" for measurement in measurements if measurement.version != current

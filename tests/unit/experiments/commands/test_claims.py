@@ -8,7 +8,7 @@ import pytest
 
 from railyard.experiments import cli
 from railyard.results.published.claims import measured
-from railyard.results.published.claims.measured import Measurement
+from railyard.results.published.claims.measured import MeasuredClaim
 
 
 def test_a_paper_is_listed_with_commands_and_reasons(capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,7 +27,7 @@ def test_a_mark_chooses_claims(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_results_of_the_user_take_their_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    own = Measurement("two-step-all-to-all", "2026-11-30", "0badc0de", "ok", 5, 1.2, 1.19, 1.21)
+    own = MeasuredClaim("two-step-all-to-all", "2026-11-30", "0badc0de", "ok", 5, 1.2, 1.19, 1.21)
     (tmp_path / measured.NAME).write_text(measured.to_csv({own.claim: own}))
     assert cli.main(["claims", "two-step-all-to-all", "--out", str(tmp_path), "--json"]) == 0
     printed = capsys.readouterr()
@@ -37,7 +37,7 @@ def test_results_of_the_user_take_their_place(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_json_of_a_time_that_never_came_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    never = Measurement("plane-crash-goodput", "2026-11-30", "0badc0de", "ok", 1, inf, inf, inf)
+    never = MeasuredClaim("plane-crash-goodput", "2026-11-30", "0badc0de", "ok", 1, inf, inf, inf)
     (tmp_path / measured.NAME).write_text(measured.to_csv({never.claim: never}))
     assert cli.main(["claims", never.claim, "--out", str(tmp_path), "--json"]) == 0
     (claim,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)

@@ -15,10 +15,10 @@ from railyard.results.published.catalogue import FIGURES
 from railyard.results.published.claims import computed, measured, page
 from railyard.results.published.claims.definition import PublishedClaim, papers
 from railyard.results.published.claims.marks import JudgedClaim, judged
-from railyard.results.published.claims.measured import Measurement
+from railyard.results.published.claims.measured import MeasuredClaim
 
 PROJECT = Path(__file__).parents[5]
-MEASURED = Measurement("slow", "2026-11-29", "abcdef12", "ok", 3, 8.0, 7.5, 8.5)
+MEASURED = MeasuredClaim("slow", "2026-11-29", "abcdef12", "ok", 3, 8.0, 7.5, 8.5)
 OUTSIDE = MEASURED._replace(median=9.2, least=9.1, most=9.5)
 UNCLEAR = MEASURED._replace(most=10.1)
 
@@ -29,7 +29,7 @@ def entry(**keys: Any) -> PublishedClaim:
     return PublishedClaim.model_validate(data)
 
 
-def mark(measurement: Measurement | None, **keys: Any) -> str:
+def mark(measurement: MeasuredClaim | None, **keys: Any) -> str:
     claim = entry(**keys)
     numbers = computed.numbers_of(claim.computed) if claim.computed else ()
     return JudgedClaim("paper", claim, numbers, measurement).mark
@@ -174,7 +174,7 @@ ROWS: list[dict[str, object]] = [
 ]
 
 
-def measure(claim: PublishedClaim, folder: Path) -> Measurement:
+def measure(claim: PublishedClaim, folder: Path) -> MeasuredClaim:
     return measured.measure(claim, run_folder(folder / "run", "degraded", ROWS))
 
 
