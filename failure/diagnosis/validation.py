@@ -45,9 +45,9 @@ def medium_of(link: GpuLink, rails: int) -> tuple[Part, int]:
 
 
 def rings(links: Iterable[GpuLink], plan: Plan) -> list[list[GpuLink]]:
-    """Return the links of each rail and each HB domain, with more of them where there are few.
+    """Return a ring for each rail and each HB domain that has links to test; where these are few, it gets more of them.
 
-    A rail or domain without any of these links is a ring too, one for rails and one for domains: to compare with.
+    One rail and one domain without such links get a ring too: links that are taken to be healthy, to compare with.
     """
     by_medium = defaultdict[tuple[Part, int], set[GpuLink]](set)
     for link in links:
@@ -174,7 +174,7 @@ def link_ratios(ratios: Mapping[LinkPair, float]) -> dict[GpuLink, float]:
 
 
 def second_tests(ratios: Mapping[GpuLink, float], slow: float, rails: int) -> list[list[LinkPair]]:
-    """Return passes that test slow links again, if there are several: most of them met a slow link, or a busy machine.
+    """Return passes that test slow links again, if there are several: their partner or the machine may have been slow.
 
     Each gets a healthy partner; where none is known to be healthy, the one opposite on the ring. `ratios`: of the tests
     so far. `slow`: the ratio from which a link is slow. `rails`: GPUs of a domain.

@@ -42,6 +42,7 @@ class FailSlowSpec(OnFabrics):
         """Return what gets slow in a repeat, and when.
 
         `schedule`: of an iteration. `place`: of the item among those of its part, which have cases of their own.
+        ValueError if none of the drawn cases is felt by the job.
         """
         seeds = (seed, PARTS.index(self.part) + len(PARTS) * place, repeat)
         if self.part == "none":

@@ -13,6 +13,7 @@ from railyard.experiments.measures.definition import Measure, RunContext
 from railyard.experiments.measures.jobs.faults import predicted_with_fault, replay_with_fault
 from railyard.experiments.measures.jobs.interleaving import job_bursts, job_shifts
 from railyard.experiments.measures.jobs.links import link_records, measured_uses, pairs_by_end, rates_of
+from railyard.experiments.measures.jobs.live_page import show_jobs
 from railyard.experiments.measures.jobs.planning import PlannedJobs, planned_jobs
 from railyard.experiments.measures.jobs.ports import JobRoutes, PortCounters, port_records
 from railyard.experiments.measures.jobs.predictions import ALL_JOBS, Predictions, alone_name, predicted_jobs
@@ -30,7 +31,6 @@ from railyard.experiments.measures.jobs.records import (
     JobIteration,
     JobRun,
 )
-from railyard.experiments.measures.jobs.live_page import show_jobs
 from railyard.experiments.measures.jobs.spec import JobSpec, faults_of, is_interleaved
 from railyard.experiments.measures.workloads.replay import flows_of
 from railyard.experiments.run import observers

@@ -76,8 +76,8 @@ def predict_jobs(
 ) -> JobsPrediction:
     """Simulate each job alone, then all together.
 
-    `rates`, `conditions`: as of `simulate`. `factors`: how many times as long each iteration of each job computes, both
-    alone and together, so that a slow-down has only what the other jobs do; none: as long as stated.
+    `rates`, `conditions`: as of `simulate`. `factors`: of the computing of each iteration of each job; none: 1. They
+    are the same alone and together, so that a slow-down is due to the other jobs.
     """
     conditions = conditions or Conditions()
     alone: list[FluidRun] = []

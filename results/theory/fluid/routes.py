@@ -66,7 +66,7 @@ class Routes:
     def groups(self) -> Numbers:
         """The group of each flow: flows of a group share ports, with one another or through others of the group.
 
-        What happens in a group leaves the rates of all other groups.
+        What happens in a group doesn't change the rates of flows in other groups.
         """
         label = np.arange(len(self.crossed))
         while True:

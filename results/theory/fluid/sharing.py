@@ -1,7 +1,8 @@
 """Max-min fair rates of flows by progressive filling (Bertsekas and Gallager, Data Networks, section 6.5.2), in arrays.
 
-A port whose share for each of its flows is the least at all ports that these flows cross fixes their rates. All such
-ports of a round do so at once: flows elsewhere only raise the shares of the others. Rates in bytes a second.
+A port that is shared evenly by its pending flows offers each of them a rate. A port is a bottleneck if no port that its
+flows cross offers less: its flows get that rate, which is then taken from all ports that they cross. The other flows
+share in the next round what remains. Rates in bytes a second.
 """
 
 import numpy as np
@@ -26,20 +27,19 @@ def max_min(routes: Routes, flows: Numbers, port_rates: Amounts) -> Amounts:
     shares = np.ascontiguousarray(routes.shares[flows].T)
     while len(pending):
         weights = np.bincount(crossed.ravel(), shares.ravel(), len(free))
-        # what each pending flow would get if all of a port were shared among them now
-        level = np.full(len(free), np.inf)
-        np.divide(free, weights, out=level, where=weights > 0)
-        # fillers have infinite rates, and so infinite levels
-        least = level[crossed].min(axis=0)
-        neighbour = np.full(len(free), np.inf)
-        np.minimum.at(neighbour, crossed.ravel(), np.tile(least, len(crossed)))
-        # a port with a neighbour that fills earlier has to wait: flows there will take less of it
-        is_full = level <= neighbour * EQUAL
-        is_full[-1] = False
-        is_fixed = is_full[crossed].any(axis=0)
-        rates[pending[is_fixed]] = least[is_fixed]
+        offered = np.full(len(free), np.inf)
+        np.divide(free, weights, out=offered, where=weights > 0)
+        # fillers have infinite rates, and so offer infinite ones
+        least_of_flow = offered[crossed].min(axis=0)
+        least_at_port = np.full(len(free), np.inf)
+        np.minimum.at(least_at_port, crossed.ravel(), np.tile(least_of_flow, len(crossed)))
+        # all bottlenecks at once: two of them with a common flow offer the same
+        is_bottleneck = offered <= least_at_port * EQUAL
+        is_bottleneck[-1] = False
+        is_fixed = is_bottleneck[crossed].any(axis=0)
+        rates[pending[is_fixed]] = least_of_flow[is_fixed]
         pending = pending[~is_fixed]
-        used = shares[:, is_fixed] * least[is_fixed]
+        used = shares[:, is_fixed] * least_of_flow[is_fixed]
         taken = np.bincount(crossed[:, is_fixed].ravel(), used.ravel(), len(free))
         # rounding may take slightly more than there is
         free = np.maximum(0.0, free - taken)

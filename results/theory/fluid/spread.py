@@ -112,7 +112,7 @@ def _point(times: JobTimes) -> PredictedJob:
 
 
 def _draws(prediction: JobsPrediction, rates: Rates, fabric: FabricSpec, has_hash: bool) -> list[tuple[JobTimes, ...]]:
-    """Return the times of all jobs in each simulation, which have the same noise and hashes every time."""
+    """Return the times of all jobs in each simulation. Its seeds are fixed, so that a prediction never changes."""
     jobs = prediction.combined
     most = DRAWS_OF_HASHES if has_hash else DRAWS_OF_NOISE
     count = max(FEWEST_DRAWS, min(most, DRAWN_TASKS // len(jobs.schedule.tasks)))

@@ -10,8 +10,8 @@ from railyard.core.safe_files import Folder
 from railyard.experiments.live import recorded
 from railyard.experiments.live.sampler import structure
 from railyard.experiments.measures.jobs.links import rates_of
-from railyard.experiments.measures.jobs.planning import planned_jobs
 from railyard.experiments.measures.jobs.live_page import jobs_on_fabric
+from railyard.experiments.measures.jobs.planning import planned_jobs
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.experiments.spec.loading import load_any
 from railyard.results.theory.fluid.jobs import predict_jobs

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from railyard.core.records import IntervalId
-from railyard.experiments.measures.jobs.interleaving_section import InterleavingSection, interleaved_rows
 from railyard.experiments.measures.jobs.interleaving import busiest_shared_port, job_bursts, job_shifts
+from railyard.experiments.measures.jobs.interleaving_section import InterleavingSection, interleaved_rows
 from railyard.experiments.measures.jobs.links import measured_uses
 from railyard.experiments.measures.jobs.planning import planned_jobs
 from railyard.experiments.measures.jobs.predictions import Predictions, predicted_jobs

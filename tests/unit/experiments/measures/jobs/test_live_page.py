@@ -5,9 +5,9 @@ from typing import Any
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.definition import MEASURES
 from railyard.experiments.measures.jobs.links import link_records, measured_uses, rates_of
+from railyard.experiments.measures.jobs.live_page import jobs_on_fabric
 from railyard.experiments.measures.jobs.planning import planned_jobs
 from railyard.experiments.measures.jobs.records import JOB_LINKS, JOB_RUNS, JobRun
-from railyard.experiments.measures.jobs.live_page import jobs_on_fabric
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.experiments.spec.parsing import parse
 from railyard.results.runs.records import Event, Run
