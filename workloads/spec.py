@@ -98,13 +98,6 @@ class Workload(ConfigModel):
     name: PlainName | None = None
     stragglers: Stragglers | None = None
 
-    @field_validator("stragglers")
-    @classmethod
-    def _check_fabric_spec(cls, stragglers: Stragglers | None) -> Stragglers | None:
-        if stragglers is not None and cls.fabric_spec is not FabricSpec:
-            raise ValueError("is for fabrics of GPUs only: leave it out here")
-        return stragglers
-
     def build(self, setting: Setting) -> Built:
         """Return the schedule and its scale. BadInput names fields below `setting.field`.
 

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from railyard.core.errors import BadInput
+from railyard.topologies.multirail.spec import MultirailSpec
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.schedule import Phase, Program, Schedule
-from railyard.workloads.spec import build, parse_workload
+from railyard.workloads.spec import build, kinds_for, parse_workload
 from railyard.workloads.stragglers import Stragglers, factors_of, uneven, with_stragglers
 
 
@@ -79,6 +80,9 @@ def test_stragglers_of_a_workload_that_only_sends_are_refused() -> None:
         build(parse_workload(data), FabricSpec(kind="rail-only"), 100_000_000, 1_200_000_000)
 
 
-def test_workloads_of_multi_rail_nodes_have_no_stragglers() -> None:
-    with pytest.raises(BadInput, match=r"^workload\.stragglers: .* is for fabrics of GPUs"):
+def test_kinds_of_multi_rail_nodes_have_no_stragglers() -> None:
+    for kind in kinds_for(MultirailSpec).values():
+        assert "stragglers" not in kind.model_fields
+    with pytest.raises(BadInput, match=r"^workload\.stragglers: .* is not a known key") as error:
         parse_workload({"kind": "ddp", "stragglers": {"jitter": 0.1}})
+    assert "stragglers" not in error.value.allowed
