@@ -30,6 +30,11 @@ class Stragglers(ConfigModel):
     slow: Mapping[str, Factor] = Field(default_factory=dict)
     jitter: Jitter = 0.0
 
+    @property
+    def slowest(self) -> float:
+        """Return times as long that the slowest GPU computes, at least 1: jitter is left out."""
+        return max([1.0, *self.slow.values()])
+
 
 def factors_of(slow: Mapping[str, float], domains: int, rails: int, field: str) -> list[float]:
     """Return the factor of each GPU by number. BadInput, with the field's name, for a GPU that isn't in the grid."""

@@ -19,6 +19,8 @@ GPU_S: Final = 0.02
 INTERVAL_S: Final = 0.65
 # a guess, for a workload that states neither time nor bytes
 WORKLOAD_S: Final = 5.0
+# a guess, as no schedule says how much of an iteration a slow GPU or link prolongs
+SLOWED_SHARE: Final = 0.5
 
 
 def duration_s(spec: ExperimentSpec) -> float | None:
@@ -36,8 +38,24 @@ def duration_s(spec: ExperimentSpec) -> float | None:
 
 
 def stated_duration_s(workload: Workload) -> float:
-    """Return the duration that a workload states, s, or a guess."""
-    return getattr(workload, "duration", None) or WORKLOAD_S
+    """Return the duration that a workload states, s, or a guess; longer by its stragglers."""
+    even_s = getattr(workload, "duration", None) or WORKLOAD_S
+    # plain traffic doesn't compute
+    if not workload.is_iteration:
+        return even_s
+    return slowed_s(even_s, slowest_factor(workload))
+
+
+def slowest_factor(workload: Workload) -> float:
+    """Return times as long that the slowest GPU of a workload computes: 1 without stragglers."""
+    if workload.stragglers is None:
+        return 1.0
+    return workload.stragglers.slowest
+
+
+def slowed_s(seconds: float, ratio: float) -> float:
+    """Return about how long an iteration of so many s takes in which a GPU or a link is `ratio` times as slow."""
+    return seconds * (1 + SLOWED_SHARE * (ratio - 1))
 
 
 def about(seconds: float | None) -> str:

@@ -1,5 +1,6 @@
 """Seeded cases of fail-slow: which GPU or link of a fabric gets slow, by how much, and when. And a score over many."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -12,6 +13,8 @@ from railyard.topologies.plan import Plan
 
 RATIOS: Final = (1.25, 4.0)
 """Times as slow as a healthy one that a slow GPU or link is, at least and at most."""
+MEAN_RATIO: Final = (RATIOS[1] - RATIOS[0]) / math.log(RATIOS[1] / RATIOS[0])
+"""Of drawn cases, whose logarithm is even."""
 MIN_HEALTHY: Final = 8
 """Iterations before a GPU or link gets slow, at least."""
 
@@ -35,6 +38,11 @@ def draw(part: Part | None, plan: Plan, iterations: int, seed: int | Sequence[in
     # the logarithm is even, so that small factors are as frequent as large ones
     ratio = float(np.exp(rng.uniform(*np.log(RATIOS))))
     return Case(Culprit(part, name, ratio), iteration)
+
+
+def mean_iteration(iterations: int) -> float:
+    """Return the first slow iteration of drawn cases, on average. `iterations`: of the job."""
+    return (MIN_HEALTHY + iterations - CONFIRMED_AFTER - 1) / 2
 
 
 def names_of(part: Part, plan: Plan) -> tuple[str, ...]:

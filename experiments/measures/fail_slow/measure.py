@@ -44,12 +44,15 @@ class FailSlow(Measure[FailSlowSpec]):
 
     def seconds(self, spec: ExperimentSpec) -> float:
         """Return how long all jobs and validations take."""
-        from railyard.experiments.spec.duration import stated_duration_s
+        from railyard.experiments.spec.duration import slowed_s, stated_duration_s
 
         total_s = 0.0
         for _, items in self.items_by_fabric(spec):
             for item in items:
-                total_s += VALIDATION_S + item.iterations * stated_duration_s(item.workload)
+                iteration_s = stated_duration_s(item.workload)
+                slow_s = slowed_s(iteration_s, item.mean_ratio)
+                healthy = item.mean_healthy_iterations
+                total_s += VALIDATION_S + healthy * iteration_s + (item.iterations - healthy) * slow_s
         return total_s * self.repeats(spec)
 
     def dry_run(self, spec: ExperimentSpec, console: Console) -> None:

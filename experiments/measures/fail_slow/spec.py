@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from railyard.core.config import OnFabrics
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.experiments.spec.items import parsed_items
-from railyard.failure.diagnosis.cases import MIN_HEALTHY, Case, draw, names_of
+from railyard.failure.diagnosis.cases import MEAN_RATIO, MIN_HEALTHY, Case, draw, mean_iteration, names_of
 from railyard.failure.diagnosis.change_points import CONFIRMED_AFTER
 from railyard.failure.diagnosis.definition import DETECTORS, Culprit, Part
 from railyard.failure.faults import Fault
@@ -37,6 +37,18 @@ class FailSlowSpec(OnFabrics):
     iterations: Annotated[int, Field(ge=MIN_HEALTHY + CONFIRMED_AFTER + 1, le=1000)] = 24
     workload: WorkloadSpec = DEFAULT_JOB
     detector: Annotated[str, AfterValidator(DETECTORS.checked)] = "greyhound"
+
+    @property
+    def mean_ratio(self) -> float:
+        """Return times as slow that the GPU or link is, on average over draws: 1 if nothing gets slow."""
+        if self.part == "none":
+            return 1.0
+        return self.ratio or MEAN_RATIO
+
+    @property
+    def mean_healthy_iterations(self) -> float:
+        """Return how many iterations come before the first slow one, on average over draws."""
+        return self.iteration or mean_iteration(self.iterations)
 
     def case(self, plan: Plan, schedule: Schedule, seed: int, repeat: int, place: int = 0) -> Case:
         """Return what gets slow in a repeat, and when.

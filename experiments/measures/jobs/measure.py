@@ -106,14 +106,15 @@ class JobsMeasure(Measure[JobSpec]):
 
     def seconds(self, spec: ExperimentSpec) -> float:
         """Return about how long all replays take."""
-        from railyard.experiments.spec.duration import INTERVAL_S, stated_duration_s
+        from railyard.experiments.spec.duration import INTERVAL_S, slowest_factor, stated_duration_s
 
         total_s = 0.0
         for _, jobs in self.items_by_fabric(spec):
             alone_s = 0.0
             together_s = 0.0
             for job, start_s in zip(jobs, starts_of(spec, jobs), strict=True):
-                job_s = job.iterations * ((job.compute or 0.0) + stated_duration_s(job.workload))
+                compute_s = (job.compute or 0.0) * slowest_factor(job.workload)
+                job_s = job.iterations * (compute_s + stated_duration_s(job.workload))
                 alone_s += job_s
                 together_s = max(together_s, start_s + job_s)
             total_s += FABRIC_S + self.repeats(spec) * (alone_s + together_s * self._replays_of_all(spec))

@@ -42,6 +42,27 @@ def test_each_part_of_an_experiment_adds_time(keys: dict[str, Any], least_s: flo
     assert after - before >= least_s
 
 
+def test_slow_gpus_and_links_add_time() -> None:
+    fabrics = SMALL["fabrics"]
+    slow = {"stragglers": {"slow": {"d0g0": 3.0}}}
+    gpt = {"kind": "gpt", "duration": "2s"}
+    ring = {"kind": "collective", "collective": "all-reduce", "algorithm": "ring", "duration": "2s"}
+    case = {"part": "hb", "workload": gpt, "iterations": 12, "iteration": 8}
+
+    def seconds(**section: Any) -> float:
+        return duration_s(parse_keys({"name": "slow", "fabrics": fabrics, **section})) or 0
+
+    def job_s(workload: dict[str, Any]) -> float:
+        return seconds(jobs=[{"name": "job", "workload": workload, "compute": "1s", "iterations": 1}])
+
+    # half of an iteration is taken to compute
+    assert seconds(workloads=[gpt | slow]) - seconds(workloads=[gpt]) == pytest.approx(2)
+    # alone and together
+    assert job_s(ring | slow) - job_s(ring) == pytest.approx(2 * 2)
+    slowed_s = seconds(fail_slow=[case | {"ratio": 4}]) - seconds(fail_slow=[case | {"ratio": 2}])
+    assert slowed_s == pytest.approx(4 * 2 * 0.5 * (4 - 2))
+
+
 def test_traffic_continues_after_a_repair() -> None:
     assert AFTER_S == evaluate.AFTER_S
 

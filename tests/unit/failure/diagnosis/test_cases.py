@@ -1,6 +1,10 @@
 """Seeded cases of fail-slow: their bounds, the computing of a slow GPU, and the score of many cases."""
 
-from railyard.failure.diagnosis.cases import MIN_HEALTHY, RATIOS, CaseResult, Score, draw
+from statistics import fmean
+
+import pytest
+
+from railyard.failure.diagnosis.cases import MEAN_RATIO, MIN_HEALTHY, RATIOS, CaseResult, Score, draw, mean_iteration
 from railyard.failure.diagnosis.change_points import CONFIRMED_AFTER
 from railyard.failure.diagnosis.definition import Culprit, computing_factors
 from railyard.topologies.plan import make_plan
@@ -19,6 +23,13 @@ def test_case_of_a_seed_is_within_its_bounds() -> None:
         assert RATIOS[0] <= case.culprit.ratio <= RATIOS[1]
         assert MIN_HEALTHY <= case.iteration < ITERATIONS - CONFIRMED_AFTER
     assert len({case.culprit for case in cases}) == 30
+
+
+def test_means_are_those_of_drawn_cases() -> None:
+    cases = [draw("gpu", PLAN, ITERATIONS, seed) for seed in range(1000)]
+    ratios = [case.culprit.ratio for case in cases if case.culprit is not None]
+    assert fmean(ratios) == pytest.approx(MEAN_RATIO, rel=0.03)
+    assert fmean(case.iteration for case in cases) == pytest.approx(mean_iteration(ITERATIONS), rel=0.03)
 
 
 def test_only_a_slow_gpu_computes_for_longer() -> None:
