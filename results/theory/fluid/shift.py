@@ -3,7 +3,7 @@
 Each job's demand for a port, alone, is periodic with its iteration time: a circle. On a circle whose perimeter is a
 multiple of all iteration times, one job is turned against the other. The compatibility of a shift is 1 less the mean
 excess of the demands over the port's rate, as a share of that rate: 1 if the jobs never want more than there is. Of the
-shifts that are most compatible, the one is best with which the simulation slows the jobs least.
+shifts that are most compatible, the one is best with which simulations with noise slow the jobs least on average.
 
 Source: Rajasekaran et al., "CASSINI: Network-Aware Job Scheduling in Machine Learning Clusters", NSDI 2024, section 3
 (geometric abstraction, unified circle, compatibility score). Bytes of payload, seconds, bytes a second.
@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from railyard.results.theory.fluid.jobs import JobsPrediction, predict_jobs
+from railyard.results.theory.fluid.noisy_trials import NoisyTrials
 from railyard.results.theory.fluid.routes import Amounts, Port
 from railyard.results.theory.fluid.simulation import Conditions, FluidRun
 from railyard.topologies.spec import FabricSpec
@@ -79,6 +80,7 @@ def best_interleaving(
     capacity = np.array([before.together.routes.rates[before.together.routes.number(port)] for port in ports])
     starts_s = [job.start_s for job in jobs.jobs]
     shifts_s = compatible_shifts(demands, starts_s, capacity)
+    noisy = NoisyTrials(jobs, rates, fabric, conditions or Conditions(), TRIED * (len(demands) - 1))
     for number in range(1, len(demands)):
         neighbours = [neighbour for neighbour in range(len(demands)) if neighbour != number]
         candidates = _ranked_shifts(demands, starts_s, shifts_s, number, neighbours, capacity)[:TRIED]
@@ -86,7 +88,7 @@ def best_interleaving(
         for shift_s in candidates:
             tried_s = [*shifts_s[:number], shift_s, *shifts_s[number + 1 :]]
             shifted = interleaved(jobs, tried_s)
-            trials.append(_worst(predict_jobs(shifted, rates, fabric, conditions)))
+            trials.append(noisy.slow_down(shifted))
         least = min(trials)
         best = next(place for place, worst in enumerate(trials) if worst <= least + EQUAL_SLOW_DOWNS)
         shifts_s[number] = candidates[best]
