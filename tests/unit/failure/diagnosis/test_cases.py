@@ -25,7 +25,7 @@ def test_case_of_a_seed_is_within_its_bounds() -> None:
     assert len({case.culprit for case in cases}) == 30
 
 
-def test_means_are_those_of_drawn_cases() -> None:
+def test_means_agree_with_drawn_cases() -> None:
     cases = [draw("gpu", PLAN, ITERATIONS, seed) for seed in range(1000)]
     ratios = [case.culprit.ratio for case in cases if case.culprit is not None]
     assert fmean(ratios) == pytest.approx(MEAN_RATIO, rel=0.03)
