@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.patches import Patch
 
 from railyard.experiments.measures.jobs.records import JobBurst
 from railyard.results.analysis.aggregate import grouped
@@ -32,7 +31,6 @@ def _plot(fabric: str, bursts: Sequence[JobBurst]) -> style.Plot:
             _draw(axes, jobs, rows, colours)
             axes.set_title(mode, loc="left")
         panels[-1].set_xlabel("seconds after the start")
-        style.top_legend(figure, [Patch(color=colours[job], label=job) for job in jobs])
         link = f"{bursts[0].link} {bursts[0].direction}"
         alt = f"Bursts of {', '.join(jobs)} at {link} on {fabric}, before and after their interleaving"
         caption = f"{fabric}: when each job sends over {link}, the link that jobs share most; first repeat."

@@ -2,7 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
+
+from matplotlib.patches import Patch
 
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.jobs.records import JOB_RUNS, LINK_SHARING, TOGETHER, LinkSharing
@@ -14,11 +17,15 @@ if TYPE_CHECKING:
 
 MAX_LINKS: Final = 12
 """Links in a figure: those that jobs shared longest."""
+MAX_NAMES: Final = 3
+"""Jobs that are named beside a link."""
+NAME_WIDTH: Final = 30
+"""Characters of the name of a job, so that long names leave room for the figure."""
 ROW: Final = 0.32
 """Height of a row, inches."""
 _CAPTION: Final = (
     "All jobs together, first repeat. Above: when each job sends, by kind of traffic; gaps are computing and waiting."
-    " Below: when jobs shared a link, a line in the colour of each job."
+    f" Below: when jobs shared a link, a line in the colour of each job; the {MAX_LINKS} links shared longest."
 )
 Spans = list[tuple[float, float]]
 """(start, length) in s, as matplotlib's bars have them."""
@@ -56,55 +63,89 @@ def sending_spans(flows: Sequence[Flow]) -> dict[tuple[str, str], Spans]:
     return dict(spans)
 
 
-def longest_shared(sharings: Sequence[LinkSharing]) -> list[str]:
-    """Return the links that jobs shared longest, longest first, each with its direction."""
+def shared_seconds(sharings: Sequence[LinkSharing]) -> dict[str, float]:
+    """Return how long jobs shared each link, s, by link and direction: the longest first."""
     shared_s = defaultdict[str, float](float)
     for row in sharings:
         shared_s[f"{row.link} {row.direction}"] += row.end_s - row.start_s
-    return sorted(shared_s, key=lambda link: (-shared_s[link], link))[:MAX_LINKS]
+    by_name = sorted(shared_s.items())
+    return dict(sorted(by_name, key=itemgetter(1), reverse=True))
 
 
 def _gantt(
     interval: IntervalId, jobs: Sequence[str], flows: Sequence[Flow], sharings: Sequence[LinkSharing]
 ) -> style.Plot:
     """Draw the phases of all jobs of an interval, and the links that they shared."""
-    links = longest_shared(sharings)
+    shared = list(shared_seconds(sharings))
+    links = shared[:MAX_LINKS]
     heights = [len(jobs) + 1, max(1, len(links))]
     with style.drawing(ROW * (sum(heights) + 3)) as figure:
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=heights)
-        _draw_phases(upper, jobs, flows)
+        kinds = style.kind_colours(flow.kind for flow in flows)
+        _draw_phases(upper, jobs, flows, kinds)
         _draw_links(lower, jobs, links, sharings)
         lower.set(xlabel="s")
-        alt = f"{len(jobs)} jobs on {interval.fabric}: {', '.join(jobs)}. They shared {len(links)} links or more."
-        if not links:
-            alt = f"{len(jobs)} jobs on {interval.fabric}: {', '.join(jobs)}. They shared no link."
+        style.top_legend(figure, [Patch(color=colour, label=kind) for kind, colour in kinds.items()])
+        number_shared = f"{len(shared)} links" if shared else "no link"
+        alt = f"{len(jobs)} jobs on {interval.fabric}: {', '.join(jobs)}. They shared {number_shared}."
         return style.finish(figure, f"jobs-{interval.fabric}", alt, _CAPTION)
 
 
-def _draw_phases(axes: "Axes", jobs: Sequence[str], flows: Sequence[Flow]) -> None:
-    colours = style.kind_colours(flow.kind for flow in flows)
+def _draw_phases(axes: "Axes", jobs: Sequence[str], flows: Sequence[Flow], kinds: dict[str, str]) -> None:
+    """Draw a row for each job, with its colour beside its name. `kinds`: colour of each kind of traffic."""
     for (job, kind), spans in sending_spans(flows).items():
-        axes.broken_barh(spans, (jobs.index(job) - 0.4, 0.8), facecolors=colours[kind])
-    for kind, colour in colours.items():
-        axes.plot([], [], color=colour, lw=6, label=kind)
-    axes.set_yticks(range(len(jobs)), jobs)
+        axes.broken_barh(spans, (jobs.index(job) - 0.4, 0.8), facecolors=kinds[kind])
+    at_edge = axes.get_yaxis_transform()
+    for number in range(len(jobs)):
+        axes.plot(0, number, "s", ms=9, color=_colour(number), transform=at_edge, clip_on=False)
+    axes.set_yticks(range(len(jobs)), list(map(_short, jobs)))
     axes.set_ylim(len(jobs) - 0.5, -0.5)
-    axes.legend(loc="upper right", ncols=len(colours), fontsize=8)
 
 
 def _draw_links(axes: "Axes", jobs: Sequence[str], links: Sequence[str], sharings: Sequence[LinkSharing]) -> None:
-    lane = 0.8 / len(jobs)
+    """Draw a row for each link, in it a lane for each job that shared it, in the order of the jobs."""
+    rows_by_link = defaultdict[str, list[LinkSharing]](list)
     for row in sharings:
-        link = f"{row.link} {row.direction}"
-        if link not in links:
-            continue
-        for number, job in enumerate(jobs):
-            # a lane for each job, so that it is visible which of them share
-            if job in row.jobs.split(", "):
-                place = (links.index(link) - 0.4 + number * lane, lane)
-                axes.broken_barh([(row.start_s, row.end_s - row.start_s)], place, facecolors=style.SERIES[number % 8])
-    for number, job in enumerate(jobs):
-        axes.plot([], [], color=style.SERIES[number % 8], lw=6, label=job)
+        rows_by_link[f"{row.link} {row.direction}"].append(row)
+    for position, link in enumerate(links):
+        users = _users(jobs, rows_by_link[link])
+        lane = 0.8 / max(1, len(users))
+        for number, job in enumerate(users):
+            spans: Spans = []
+            for row in rows_by_link[link]:
+                if job in row.jobs.split(", "):
+                    spans.append((row.start_s, row.end_s - row.start_s))
+            place = (position - 0.4 + number * lane, lane)
+            axes.broken_barh(spans, place, facecolors=_colour(jobs.index(job)))
+        # names at the right, since eight colours can't distinguish twenty jobs
+        axes.text(1.01, position, _names(users), transform=axes.get_yaxis_transform(), va="center", fontsize=8)
     axes.set_yticks(range(len(links)), links)
     axes.set_ylim(max(1, len(links)) - 0.5, -0.5)
-    axes.legend(loc="upper right", ncols=len(jobs), fontsize=8)
+
+
+def _users(jobs: Sequence[str], rows: Sequence[LinkSharing]) -> list[str]:
+    """Return the jobs that shared a link, in their order."""
+    names: set[str] = set()
+    for row in rows:
+        names.update(row.jobs.split(", "))
+    return [job for job in jobs if job in names]
+
+
+def _names(jobs: Sequence[str]) -> str:
+    """Return the names of the first jobs, and how many more there are."""
+    text = ", ".join(map(_short, jobs[:MAX_NAMES]))
+    if len(jobs) > MAX_NAMES:
+        text += f" and {len(jobs) - MAX_NAMES} more"
+    return text
+
+
+def _short(name: str) -> str:
+    """Return the name of a job, cut off if it is long."""
+    if len(name) <= NAME_WIDTH:
+        return name
+    return f"{name[:NAME_WIDTH]}…"
+
+
+def _colour(number: int) -> str:
+    """Return the colour of a job, by its number."""
+    return style.SERIES[number % len(style.SERIES)]
