@@ -68,9 +68,17 @@ export function levelOf(perMille) {
   return perMille < 10 ? "u0" : `u${Math.min(4, Math.ceil(perMille / 250))}`;
 }
 
-/** Return the colour of a job, by its number. */
-export function jobColour(number) {
-  return `var(--s${number % JOB_COLOURS})`;
+/** Give an element the colour of a job, by its number; jobs of one colour have other edges: thin, dotted, thick. */
+export function markJob(element, number) {
+  element.style.setProperty("--job", number === undefined ? "" : `var(--s${number % JOB_COLOURS})`);
+  const edge = Math.floor(number / JOB_COLOURS);
+  element.classList.toggle("dotted", edge === 1);
+  element.classList.toggle("thick", edge > 1);
+}
+
+/** Return the numbers of the jobs that use a link. */
+export function jobsOfLink({ a, target, layer }, jobs) {
+  return jobs?.links[`${layer === "uplink" ? a : target} ${layer}`] ?? [];
 }
 
 /** Return a rate with its unit, or that nothing flows. */
@@ -322,7 +330,6 @@ export class Drawing {
     this.last = [sample, faults, health, path, jobs];
     this.writeTip();
     if (!this.fabric || !sample) return;
-    this.colourJobs(jobs);
     const faulty = new Set(faults.map(({ target }) => target));
     const isFaulty = ({ layer, target }) => faults.some((fault) => fault.layer && fault.layer === layer && fault.target === target);
     const [up, to, from, queue] = sample.links;
@@ -340,6 +347,7 @@ export class Drawing {
       shown.line.setAttribute("class", level);
       shown.line.style.strokeWidth = up[i] ? 1 + 5 * Math.min(1, used / 1000) : 2;
     });
+    this.colourJobs(jobs);
     const ends = (numbers) => new Set((numbers ?? []).filter((i) => this.links[i]).flatMap((i) => [this.fabric.links[i].a, this.fabric.links[i].b]));
     const onPath = ends(path?.links), onPolicy = ends(path?.policy_links);
     if (this.halo) {
@@ -361,13 +369,18 @@ export class Drawing {
     }
   }
 
-  /** Give GPUs the colour of their job. */
+  /** Give GPUs the colour of their job. If a job is emphasised, pale the GPUs and links of all others. */
   colourJobs(jobs) {
+    const emphasised = jobs?.names.indexOf(jobs.emphasised) ?? -1;
+    const isPale = (users) => emphasised >= 0 && !users.includes(emphasised);
     for (const [name, { group }] of this.nodes) {
       const number = jobs?.gpus[name];
+      const isHost = this.fabric.hosts.some((host) => host.name === name);
       group.classList.toggle("job", number !== undefined);
-      group.style.setProperty("--job", number === undefined ? "" : jobColour(number));
+      group.classList.toggle("pale", isHost && isPale([number]));
+      markJob(group, number);
     }
+    this.links.forEach((shown, i) => (shown.group ?? shown.cell).classList.toggle("pale", isPale(jobsOfLink(this.fabric.links[i], jobs))));
   }
 
   markSelected() {

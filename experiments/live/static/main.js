@@ -19,6 +19,7 @@ const page = {
   steps: [], // of the run
   phases: [], // of workloads
   jobs: [], // that run from then on: {fabric, names, gpus, links}, numbers of jobs by GPU and link
+  job: null, // that is emphasised
   section: null, // that is shown
   selected: null,
   pair: "", // whose path is shown, if any
@@ -166,7 +167,13 @@ function currentSample() {
 /** Return the jobs on the fabric that is shown, at the time that is shown; undefined without. */
 function currentJobs() {
   const jobs = lastUntil(page.jobs);
-  return jobs?.fabric === page.section?.fabric.label ? jobs : undefined;
+  return jobs?.fabric === page.section?.fabric.label ? { ...jobs, emphasised: page.job } : undefined;
+}
+
+/** Emphasise the GPUs and links of a job in the drawing; those of none if it was emphasised already. */
+function emphasiseJob(name) {
+  page.job = page.job === name ? null : name;
+  render();
 }
 
 /** Return the faults that are active at the time that is shown, by the events until then. */
@@ -221,7 +228,7 @@ function render() {
     const sample = currentSample();
     showStep();
     drawing.update(sample, activeFaults(), page.section && current(page.section.health), showPath(), currentJobs());
-    showJobs(currentJobs());
+    showJobs(currentJobs(), emphasiseJob);
     const slider = byId("slider");
     const samples = page.section?.samples ?? [];
     if (samples.length) {

@@ -1,6 +1,6 @@
 // The panel: what is known of the selected element, and the faults that it can have.
 
-import { jobColour, rateText } from "./fabric.js";
+import { jobsOfLink, markJob, rateText } from "./fabric.js";
 
 const byId = (id) => document.getElementById(id);
 
@@ -25,19 +25,28 @@ function faultText({ kind, layer, since }, element) {
   return `✕ ${kind}${place} since ${since.toFixed(3)} s`;
 }
 
-/** List the jobs with their colours; hide the list without. */
-export function showJobs(jobs) {
+/** List the jobs with their colours, as buttons that call `emphasise` with the name; hide the list without. */
+export function showJobs(jobs, emphasise) {
   const names = jobs?.names ?? [], list = byId("jobs");
   list.hidden = !names.length;
-  if (list.dataset.names === names.join("\n")) return;
-  list.dataset.names = names.join("\n");
-  list.replaceChildren(...names.map((name, number) => {
-    const item = text("li", `job ${name}`), colour = document.createElement("i");
-    colour.className = "job";
-    colour.style.setProperty("--job", jobColour(number));
-    item.prepend(colour);
-    return item;
-  }));
+  if (list.dataset.names !== names.join("\n")) {
+    list.dataset.names = names.join("\n");
+    list.replaceChildren(...names.map((name, number) => jobItem(name, number, emphasise)));
+  }
+  for (const button of list.querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.value === jobs?.emphasised));
+}
+
+function jobItem(name, number, emphasise) {
+  const item = document.createElement("li"), button = text("button", `job ${name}`), colour = document.createElement("i");
+  button.type = "button";
+  button.value = name;
+  button.title = "Show the GPUs and links of this job";
+  button.addEventListener("click", () => emphasise(name));
+  colour.className = "job";
+  markJob(colour, number);
+  button.prepend(colour);
+  item.append(button);
+  return item;
 }
 
 /** Return the line about the job of a GPU, or those that use a link, in a list; empty without. */
@@ -46,8 +55,7 @@ function jobLines(fabric, element, jobs) {
     const number = jobs?.gpus[element.node];
     return number === undefined ? [] : [`job ${jobs.names[number]}`];
   }
-  const { a, target, layer } = fabric.links[element.link];
-  const names = (jobs?.links[`${layer === "uplink" ? a : target} ${layer}`] ?? []).map((number) => jobs.names[number]);
+  const names = jobsOfLink(fabric.links[element.link], jobs).map((number) => jobs.names[number]);
   if (names.length < 2) return names.map((name) => `used by job ${name}`);
   return [`shared by jobs ${names.join(", ")}`];
 }

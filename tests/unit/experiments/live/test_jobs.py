@@ -15,13 +15,14 @@ from railyard.experiments.measures.jobs.planning import planned_jobs
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.experiments.spec.loading import load_any
 from railyard.results.theory.fluid.jobs import predict_jobs
-from tests.unit.browser import assert_accessible, chromium, opened
+from tests.unit.browser import assert_accessible, assert_fits, chromium, opened
 from tests.unit.experiments.live.test_matrix import selected
 
 __all__ = ["chromium"]
 SECOND = 1_000_000_000
 EVEN, ODD = 0, 1
 FILL = "element => getComputedStyle(element).fill"
+EDGE = "element => getComputedStyle(element).strokeDasharray + getComputedStyle(element).strokeWidth"
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +45,17 @@ def messages() -> list[dict[str, Any]]:
     return lines
 
 
+def page_of(messages: list[dict[str, Any]], path: Path) -> Path:
+    """Write the page of a record into a folder."""
+    path.joinpath(recorded.RECORD).write_text("".join(json.dumps(line) + "\n" for line in messages))
+    with Folder(path) as folder:
+        recorded.write_page(folder)
+    return path / recorded.PAGE
+
+
 @pytest.fixture
 def page(messages: list[dict[str, Any]], tmp_path: Path) -> Path:
-    tmp_path.joinpath(recorded.RECORD).write_text("".join(json.dumps(line) + "\n" for line in messages))
-    with Folder(tmp_path) as folder:
-        recorded.write_page(folder)
-    return tmp_path / recorded.PAGE
+    return page_of(messages, tmp_path)
 
 
 def show_second(tab: Any, second: float) -> None:
@@ -78,6 +84,39 @@ def test_gpus_have_the_colour_of_their_job(chromium: Any, page: Path) -> None:
         assert "job even" in selected(tab, "d0g0")
         assert "shared by jobs even, odd" in selected(tab, "link d0g1 rail0 to rail1")
         assert_accessible(tab)
+
+
+def test_press_on_a_job_emphasises_its_gpus(chromium: Any, page: Path) -> None:
+    with opened(chromium, page.as_uri(), viewport={"width": 1440, "height": 900}) as tab:
+        show_second(tab, 4)
+        button = tab.get_by_role("button", name="job odd", exact=True)
+        button.focus()
+        tab.keyboard.press("Enter")
+        tab.locator(".node.pale").first.wait_for()
+        assert button.get_attribute("aria-pressed") == "true"
+        pale = [node.get_attribute("aria-label") for node in tab.locator(".node.pale").all()]
+        assert len(pale) == 8
+        assert "d0g0" in pale
+        assert "d0g1" not in pale
+        assert not tab.locator('.link[aria-label="link d0g1 rail0 to rail1"].pale').count()
+        button.click()
+        tab.locator(".node.pale").first.wait_for(state="detached")
+
+
+def test_jobs_of_one_colour_have_unlike_edges(chromium: Any, messages: list[dict[str, Any]], tmp_path: Path) -> None:
+    names = [f"job-with-a-long-name-{number}" for number in range(20)]
+    gpus = {"d0g0": 0, "d0g1": 8, "d0g2": 16, "d0g3": 1}
+    many = [line for line in messages if line["kind"] != "jobs"]
+    jobs = {"ns": SECOND, "fabric": "rail-only 2", "names": names, "gpus": gpus, "links": {}}
+    many.insert(2, {"kind": "jobs", "data": jobs})
+    with opened(chromium, page_of(many, tmp_path).as_uri(), viewport={"width": 390, "height": 800}) as tab:
+        show_second(tab, 2)
+        boxes = [tab.locator(f".node[aria-label={gpu}] .box") for gpu in gpus]
+        fills = [box.evaluate(FILL) for box in boxes]
+        assert fills[0] == fills[1] == fills[2] != fills[3]
+        assert len({box.evaluate(EDGE) for box in boxes[:3]}) == 3
+        assert tab.locator("#jobs button").count() == 20
+        assert_fits(tab, 390)
 
 
 def test_a_time_with_a_lone_job_shows_no_other(chromium: Any, page: Path) -> None:
