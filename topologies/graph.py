@@ -154,7 +154,7 @@ class FabricGraph:
                 gpu, switch = (b, a) if a in names else (a, b)
                 self.switch_of[gpu_of_name(gpu)] = switch
         self.leaves = tuple(dict.fromkeys(self.switch_of.values()))
-        self._shares: dict[tuple[str, str], Mapping[tuple[str, str], float]] = {}
+        self._shares: dict[tuple[str, str, frozenset[str], frozenset[Ends]], Mapping[tuple[str, str], float]] = {}
         self._next: dict[tuple[frozenset[str], frozenset[Ends]], NextSwitches] = {}
 
     @cached_property
@@ -254,16 +254,18 @@ class FabricGraph:
     def _intact_groups(self) -> frozenset[frozenset[Gpu]]:
         return self.groups()
 
-    def shares(self, src: str, dst: str) -> Mapping[tuple[str, str], float]:
+    def shares(
+        self, src: str, dst: str, dead: frozenset[str] = frozenset(), cut: frozenset[Ends] = frozenset()
+    ) -> Mapping[tuple[str, str], float]:
         """Return the share of the traffic between two switches on each uplink, by (from, to), as ECMP splits it."""
-        if (src, dst) not in self._shares:
-            self._shares[src, dst] = self._compute_shares(src, dst)
-        return self._shares[src, dst]
+        ends = (src, dst, dead, cut)
+        if ends not in self._shares:
+            self._shares[ends] = self._compute_shares(src, dst, self.next_switches(dead, cut))
+        return self._shares[ends]
 
-    def _compute_shares(self, src: str, dst: str) -> Mapping[tuple[str, str], float]:
+    def _compute_shares(self, src: str, dst: str, following: NextSwitches) -> Mapping[tuple[str, str], float]:
         shares: defaultdict[tuple[str, str], float] = defaultdict(float)
         arriving: dict[str, float] = {src: 1.0}
-        following = self.next_switches()
         while arriving:
             leaving: defaultdict[str, float] = defaultdict(float)
             for name, share in arriving.items():

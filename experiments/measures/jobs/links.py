@@ -1,7 +1,7 @@
 """Links that pairs of GPUs cross on a fabric, and how jobs use them by the measured times of their transfers."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.jobs.records import JobLink, LinkSharing
+from railyard.results.theory.fluid.outage import DeadParts
 from railyard.results.theory.fluid.routes import Port, routes_of
 from railyard.results.theory.fluid.simulation import FluidRun, Pieces
 from railyard.results.theory.fluid.usage import PortUse, Sharing, port_uses, shared_times
@@ -28,17 +29,18 @@ def rates_of(plan: Plan) -> Rates:
     return payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu)
 
 
-def pairs_by_end(schedule: Schedule, plan: Plan) -> dict[End, list[Pair]]:
+def pairs_by_end(schedule: Schedule, plan: Plan, outages: Sequence[DeadParts] = ()) -> dict[End, list[Pair]]:
     """Return the pairs whose traffic leaves each end of a link, for the ends that need a queue for each pair.
 
     An end needs them if several pairs leave there, or if it forwards the traffic of a pair beside acknowledgements of
-    others. Where a hash chooses the uplink of a pair, the pair counts at every uplink.
+    others. Where a hash chooses the uplink of a pair, the pair counts at every uplink. `outages`: dead parts of faults,
+    whose detours count too.
     """
     sending = set(schedule.matrix)
     # a pair's acknowledgements take the path back
     answering = {(dst, src) for src, dst in sending} - sending
-    sent = _crossing(sending, plan)
-    answered = _crossing(answering, plan)
+    sent = _crossing(sending, plan, outages)
+    answered = _crossing(answering, plan, outages)
     result: dict[End, list[Pair]] = {}
     for end, pairs in sent.items():
         # behind a whole window of forwarded traffic, acknowledgements would hold up other flows
@@ -61,17 +63,20 @@ def _is_forwarding(end: End, pairs: Collection[Pair], plan: Plan) -> bool:
     return any(src not in senders for src, _ in pairs)
 
 
-def _crossing(numbers: Collection[tuple[int, int]], plan: Plan) -> dict[End, dict[Pair, None]]:
-    """Return the pairs that leave each end of a link. `numbers`: of the GPUs of all pairs."""
+def _crossing(
+    numbers: Collection[tuple[int, int]], plan: Plan, outages: Sequence[DeadParts]
+) -> dict[End, dict[Pair, None]]:
+    """Return the pairs that leave each end, with all parts alive and in each outage. `numbers`: GPUs of each pair."""
     pairs: defaultdict[End, dict[Pair, None]] = defaultdict(dict)
     src, dst = np.array(sorted(numbers), dtype=np.int64).reshape(-1, 2).T
-    routes = routes_of(src, dst, plan.spec.rails, rates_of(plan), plan.spec)
-    ends = [ends_of(port, plan) for port in routes.ports]
-    flow, place = np.nonzero(routes.shares)
-    for number, port in zip(flow.tolist(), routes.crossed[flow, place].tolist(), strict=True):
-        pair = (plan.gpus[int(src[number])], plan.gpus[int(dst[number])])
-        for end in ends[port]:
-            pairs[end][pair] = None
+    for dead in (None, *outages):
+        routes = routes_of(src, dst, rates_of(plan), plan.spec, dead=dead)
+        ends = [ends_of(port, plan) for port in routes.ports]
+        flow, place = np.nonzero(routes.shares)
+        for number, port in zip(flow.tolist(), routes.crossed[flow, place].tolist(), strict=True):
+            pair = (plan.gpus[int(src[number])], plan.gpus[int(dst[number])])
+            for end in ends[port]:
+                pairs[end][pair] = None
     return pairs
 
 

@@ -129,7 +129,7 @@ class JobRoutes:
         if is_answer:
             ends = ends[:, ::-1]
         spec = self.plan.spec
-        routes = routes_of(ends[:, 0], ends[:, 1], spec.rails, rates_of(self.plan), spec)
+        routes = routes_of(ends[:, 0], ends[:, 1], rates_of(self.plan), spec)
         shares: defaultdict[tuple[Port, int], float] = defaultdict(float)
         flow, place = np.nonzero(routes.shares)
         crossed = routes.crossed[flow, place].tolist()

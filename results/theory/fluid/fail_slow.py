@@ -12,7 +12,7 @@ import numpy as np
 
 from railyard.failure.diagnosis.cases import Case, draw
 from railyard.failure.diagnosis.definition import Culprit, Detector, Diagnosis, Part, Spans, computing_factors, diagnose
-from railyard.results.theory.fluid.routes import Amounts, Port, routes_of
+from railyard.results.theory.fluid.routes import Amounts, Port
 from railyard.results.theory.fluid.simulation import Conditions, RateChange, simulate
 from railyard.topologies.plan import Plan
 from railyard.workloads.jobs.gpt import GptSpec
@@ -45,7 +45,7 @@ class SlowFabric:
         """Return start and end of each task, without noise."""
         # computing changes in the schedule, rates in the conditions
         changed = with_stragglers(schedule, computing_factors(self.culprit, self.plan), 0.0, 0)
-        run = simulate(changed, self._rates, self.plan.spec, Conditions(changes=self._changes(schedule)))
+        run = simulate(changed, self._rates, self.plan.spec, Conditions(changes=self._changes))
         return np.column_stack((run.start_s, run.end_s))
 
     def play(self, schedule: Schedule) -> Spans:
@@ -65,15 +65,14 @@ class SlowFabric:
     def _rates(self) -> Rates:
         return payload_rates(self.plan.hb_bps, self.plan.rail_bps, self.plan.spec.mtu)
 
-    def _changes(self, schedule: Schedule) -> tuple[RateChange, ...]:
-        """Return the rates of the slow link, both ways, as far as the schedule sends over it."""
+    @property
+    def _changes(self) -> tuple[RateChange, ...]:
+        """The rates of the slow link, both ways."""
         culprit = self.culprit
-        if culprit is None or culprit.part == "gpu" or not schedule.matrix:
+        if culprit is None or culprit.part == "gpu":
             return ()
-        src, dst = np.array(list(schedule.matrix), dtype=np.int64).T
-        crossed = set(routes_of(src, dst, schedule.rails, self._rates, self.plan.spec).ports)
         ports = [Port(culprit.name, culprit.part, is_out) for is_out in (True, False)]
-        return tuple(RateChange(0.0, port, 1 / culprit.ratio) for port in ports if port in crossed)
+        return tuple(RateChange(0.0, port, 1 / culprit.ratio) for port in ports)
 
 
 @dataclass(frozen=True)

@@ -2,21 +2,29 @@
 
 A flow is what one connection of a replay carries: a source, a destination and a stripe. It takes the paths of the
 fabric's policy. Where a rail has several planes, a switch several uplinks or the policy several paths, either a flow
-has an even share of each (its expectation), or a seeded hash puts it on one of them, as on packets. Rates in bytes of
-payload a second.
+has an even share of each (its expectation), or a seeded hash puts it on one of them, as on packets. While parts are
+dead, flows take the paths that the controller and the switches choose then (outage.py). Rates in bytes of payload a
+second.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from railyard.results.theory.fluid.outage import (
+    ALL_ALIVE,
+    DeadParts,
+    living_uplinks,
+    planes_around,
+    ways_around,
+)
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric
-from railyard.topologies.graph import FabricGraph
+from railyard.topologies.graph import NextSwitches
 from railyard.topologies.nics import nic_name
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.matrix.traffic_matrix import Way, rail_of_gpus, ways
@@ -26,6 +34,8 @@ Numbers = NDArray[np.int64]
 Amounts = NDArray[np.float64]
 Hop = tuple[Numbers, Amounts]
 """A port of each flow, by number, and the share of the flow's bytes that crosses it."""
+Uplink = tuple[str, str]
+"""A cable between two switches, in the direction of its traffic."""
 
 
 class Port(NamedTuple):
@@ -56,7 +66,7 @@ class Routes:
     crossed: Numbers
     shares: Amounts
 
-    @property
+    @cached_property
     def has_path(self) -> NDArray[np.bool_]:
         """The flows that cross any port, as a mask."""
         crossing: NDArray[np.bool_] = self.shares.sum(axis=1) > 0
@@ -88,14 +98,19 @@ class Routes:
 class _Network:
     """A fabric, and its ports that flows cross, in the order in which they are added.
 
-    `link_rates`: of a GPU's links. `rng`: of the hash of flows; None: even shares. `numbers`, `rates`: of each port.
+    `link_rates`: of a GPU's links. `rng`: of the hash of flows; None: even shares. `dead`: its dead parts. `numbers`,
+    `rates`: of each port. `uplinks`: those that live between two rails. `walks`: cables of a graph that a hash has
+    chosen, by flow and the switches at its ends.
     """
 
     fabric: FabricSpec
     link_rates: Rates
     rng: np.random.Generator | None
+    dead: DeadParts | None
     numbers: dict[Port, int] = field(default_factory=dict)
     rates: list[float] = field(default_factory=list)
+    uplinks: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    walks: dict[tuple[int, str, str], Mapping[Uplink, float]] = field(default_factory=dict)
 
     def add(self, port: Port, rate: float) -> int:
         """Return the number of a port, which is added if it is new."""
@@ -104,26 +119,82 @@ class _Network:
             self.rates.append(rate)
         return self.numbers[port]
 
+    def living_uplinks(self, near_rail: int, far_rail: int) -> tuple[int, ...]:
+        """Return the numbers of the uplinks over which the switch of a rail reaches another rail."""
+        rails = (near_rail, far_rail)
+        if rails not in self.uplinks:
+            uplinks = tuple(range(self.fabric.spine_count))
+            if self.dead is not None:
+                uplinks = living_uplinks(near_rail, far_rail, self.fabric, self.dead)
+            self.uplinks[rails] = uplinks
+        return self.uplinks[rails]
+
+    def cables(self, flow: int, near: str, far: str) -> Mapping[Uplink, float]:
+        """Return the cables of a graph that a flow crosses between two switches, and its share of each."""
+        graph = self.fabric.graph
+        dead = self.dead or ALL_ALIVE
+        if self.rng is None:
+            return graph.shares(near, far, dead.nodes, dead.cables)
+        ends = (flow, near, far)
+        walk = self.walks.get(ends, {})
+        # a flow keeps its cables while all of them live
+        if not walk or any(dead.cuts(*uplink) for uplink in walk):
+            following = graph.next_switches(dead.nodes, dead.cables)
+            self.walks[ends] = _walk(following, near, far, self.rng)
+        return self.walks[ends]
+
 
 def routes_of(
-    src: Numbers, dst: Numbers, rails: int, rates: Rates, fabric: FabricSpec, hash_seed: int | None = None
+    src: Numbers,
+    dst: Numbers,
+    rates: Rates,
+    fabric: FabricSpec,
+    hash_seed: int | None = None,
+    dead: DeadParts | None = None,
 ) -> Routes:
-    """Return the ports of flows between GPU numbers, of domains with `rails` GPUs.
+    """Return the ports of flows between GPU numbers.
 
     `rates`: of a GPU's links. `hash_seed`: of the hash that puts each flow on one plane, path and uplink; None: even
-    shares of all of them. An uplink that the policy assigns is used in both cases.
+    shares of all of them. An uplink that the policy assigns is used in both cases. `dead`: dead parts of the fabric.
     """
-    rng = None if hash_seed is None else np.random.default_rng(hash_seed)
-    network = _Network(fabric, rates, rng)
+    network = _Network(fabric, rates, _generator(hash_seed), dead)
+    return _routes(_hops(src, dst, network), network)
+
+
+def routes_in_outage(
+    src: Numbers, dst: Numbers, rates: Rates, fabric: FabricSpec, hash_seed: int | None, dead: DeadParts
+) -> tuple[Routes, Routes]:
+    """Return the ports of flows on the intact fabric, and while parts are dead, with the same numbers of ports.
+
+    A flow whose uplink, plane or cables live keeps them.
+    """
+    network = _Network(fabric, rates, _generator(hash_seed), None)
+    intact_hops = _hops(src, dst, network)
+    # a hash of the same seed draws the same numbers
+    network_left = replace(network, rng=_generator(hash_seed), dead=dead, uplinks={})
+    hops_left = _hops(src, dst, network_left)
+    return _routes(intact_hops, network), _routes(hops_left, network)
+
+
+def _generator(hash_seed: int | None) -> np.random.Generator | None:
+    return None if hash_seed is None else np.random.default_rng(hash_seed)
+
+
+def _hops(src: Numbers, dst: Numbers, network: _Network) -> list[Hop]:
+    """Return the ports of flows, way by way. In a way that it does not take, a flow has a share of 0."""
+    fabric = network.fabric
+    if network.dead is None:
+        all_ways = ways(src, dst, fabric.rails, fabric)
+    else:
+        all_ways = ways_around(src, dst, fabric, network.dead.broken)
     hops: list[Hop] = []
-    # a flow has as many rows of hops as there are ways; those that it does not take have a share of 0
-    for way in _chosen_ways(ways(src, dst, rails, fabric), rng):
+    for way in _chosen_ways(all_ways, network.rng):
         hops += _gpu_hops(src, dst, way, network)
         if fabric.definition.is_graph:
             hops += _graph_hops(way, network)
         elif fabric.spine_count:
             hops += _uplink_hops(dst, way, network)
-    return _routes(hops, network)
+    return hops
 
 
 def _routes(hops: list[Hop], network: _Network) -> Routes:
@@ -167,6 +238,10 @@ def _gpu_hops(src: Numbers, dst: Numbers, way: Way, network: _Network) -> Iterat
     if network.rng is not None and planes > 1:
         plane = network.rng.integers(planes, size=len(src))
         rail_rate /= planes
+    # even shares have no plane of their own
+    is_on_plane = network.rng is not None or planes == 1
+    if network.dead is not None and is_on_plane and fabric.definition.planes > 1:
+        plane = planes_around(way, plane, fabric, network.dead.broken)
     for near, far in ((src, way.enter), (way.leave, dst)):
         share = way.share * (near != far)
         for gpus, is_out in ((near, True), (far, False)):
@@ -206,13 +281,13 @@ def _uplink_hops(dst: Numbers, way: Way, network: _Network) -> Iterator[Hop]:
     down: list[int] = []
     for flow, (enter, leave) in enumerate(zip(way.enter.tolist(), way.leave.tolist(), strict=True)):
         target = Gpu(*divmod(int(dst[flow]), fabric.rails))
-        uplink = policy.uplink(enter % fabric.rails, target, shape)
-        if uplink is None and hashed is not None:
-            uplink = hashed[flow]
+        living = network.living_uplinks(int(near_rail[flow]), int(far_rail[flow]))
+        assigned = policy.uplink(enter % fabric.rails, target, shape)
+        uplink = _uplink(living, assigned, None if hashed is None else hashed[flow])
         spine = ""
         rate = all_rate
         if uplink is not None:
-            spine = spines[uplink % len(spines)].name
+            spine = spines[uplink].name
             rate = all_rate / len(spines)
         # a spine has one cable to each rail switch, so the way down follows from the way up
         near_switch = fabric.rail_switch(enter % fabric.rails).name
@@ -223,18 +298,33 @@ def _uplink_hops(dst: Numbers, way: Way, network: _Network) -> Iterator[Hop]:
     yield np.array(down, dtype=np.int64), share
 
 
+def _uplink(living: Sequence[int], assigned: int | None, hashed: int | None) -> int | None:
+    """Return the number of a flow's uplink; None for even shares of all. `living`: those that lead to its rail.
+
+    `assigned`: by the policy, counted in a circle over those that live. `hashed`: of all uplinks.
+    """
+    # a flow that no uplink carries has a share of 0
+    if not living:
+        return None
+    if assigned is not None:
+        return living[assigned % len(living)]
+    if hashed is None or hashed in living:
+        return hashed
+    return living[hashed % len(living)]
+
+
 def _graph_hops(way: Way, network: _Network) -> list[Hop]:
     """Return the cables between switches of a graph that flows cross."""
     rails = network.fabric.rails
     graph = network.fabric.graph
-    rng = network.rng
-    cables: list[dict[tuple[str, str], float]] = []
-    for enter, leave, share in zip(way.enter.tolist(), way.leave.tolist(), way.share.tolist(), strict=True):
+    cables: list[dict[Uplink, float]] = []
+    hops = zip(way.enter.tolist(), way.leave.tolist(), way.share.tolist(), strict=True)
+    for flow, (enter, leave, share) in enumerate(hops):
         near = graph.switch_of[Gpu(*divmod(enter, rails))]
         far = graph.switch_of[Gpu(*divmod(leave, rails))]
-        shares: Mapping[tuple[str, str], float] = {}
+        shares: Mapping[Uplink, float] = {}
         if near != far and enter != leave and share:
-            shares = graph.shares(near, far) if rng is None else _walk(graph, near, far, rng)
+            shares = network.cables(flow, near, far)
         cables.append({cable: share * part for cable, part in shares.items()})
     width = max(map(len, cables), default=0)
     ports = np.zeros((len(cables), width), dtype=np.int64)
@@ -247,10 +337,9 @@ def _graph_hops(way: Way, network: _Network) -> list[Hop]:
     return [(ports[:, place], parts[:, place]) for place in range(width)]
 
 
-def _walk(graph: FabricGraph, near: str, far: str, rng: np.random.Generator) -> dict[tuple[str, str], float]:
+def _walk(following: NextSwitches, near: str, far: str, rng: np.random.Generator) -> dict[Uplink, float]:
     """Return the cables of a random shortest path: each switch hashes a flow to one of the next switches."""
-    following = graph.next_switches()
-    cables: dict[tuple[str, str], float] = {}
+    cables: dict[Uplink, float] = {}
     # hashes of two switches are taken to be independent of each other
     here = near
     while here != far:

@@ -10,14 +10,15 @@ Units: bytes of payload, seconds, bytes a second.
 
 import heapq
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Final
 
 import numpy as np
 
-from railyard.results.theory.fluid.routes import Amounts, Numbers, Port, Routes, routes_of
+from railyard.results.theory.fluid.outage import DeadParts
+from railyard.results.theory.fluid.routes import Amounts, Numbers, Port, Routes, routes_in_outage, routes_of
 from railyard.results.theory.fluid.sharing import max_min
 from railyard.results.theory.path_seconds import PathSeconds
 from railyard.topologies.spec import FabricSpec
@@ -33,7 +34,10 @@ MAX_REMEMBERED: Final = 20_000  # sets of flows whose rates are kept
 
 @dataclass(frozen=True, slots=True)
 class RateChange:
-    """A change at `at_s`, from when on a port has `factor` times the rate of the plan: 0 for a dead link."""
+    """A change at `at_s`, from when on a port has `factor` times the rate of the plan: 0 for a dead link.
+
+    A port that no transfer crosses makes no difference.
+    """
 
     at_s: float
     port: Port
@@ -41,16 +45,31 @@ class RateChange:
 
 
 @dataclass(frozen=True, slots=True)
+class Outage:
+    """Dead parts of the fabric, from `start_s` to `end_s`.
+
+    Meanwhile transfers take the paths that the controller and the switches choose then, from the first moment on; those
+    without a path wait.
+    """
+
+    dead: DeadParts
+    start_s: float = 0.0
+    end_s: float = inf
+
+
+@dataclass(frozen=True, slots=True)
 class Conditions:
     """Conditions of a simulation.
 
     `hash_seed`: of the hash that puts flows on planes, paths and uplinks; None: even shares. `one_way`: latency from
-    the departure of a transfer to its receipt, by path. `changes`: of rates of ports.
+    the departure of a transfer to its receipt, by path. `changes`: of rates of ports. `outage`: of dead
+    parts.
     """
 
     hash_seed: int | None = None
     one_way: PathSeconds = NO_LATENCY
     changes: tuple[RateChange, ...] = ()
+    outage: Outage | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +86,8 @@ class Pieces:
 class FluidRun:
     """A simulated schedule. `start_s` and `end_s` of each task by number; infinite if it never begins, or never ends.
 
-    `flow`: of each task, its row in `routes`; -1 for computing. A transfer ends at its receiver.
+    `flow`: of each task, its row in `routes`, those of the intact fabric; -1 for computing. A transfer ends at its
+    receiver.
     """
 
     schedule: Schedule
@@ -91,10 +111,7 @@ class FluidRun:
 
 
 def simulate(schedule: Schedule, rates: Rates, fabric: FabricSpec, conditions: Conditions | None = None) -> FluidRun:
-    """Simulate a schedule on a fabric whose GPUs have links of these rates. Default: even shares, no latency.
-
-    ValueError for a change at a port that no transfer crosses.
-    """
+    """Simulate a schedule on a fabric whose GPUs have links of these rates. Default: even shares, no latency."""
     conditions = conditions or Conditions()
     columns = schedule.columns
     is_transfer = ~columns.is_compute
@@ -105,9 +122,15 @@ def simulate(schedule: Schedule, rates: Rates, fabric: FabricSpec, conditions: C
     flow[is_transfer] = place.ravel()
     src = flows[:, 0]
     dst = flows[:, 1]
-    routes = routes_of(src, dst, schedule.rails, rates, fabric, conditions.hash_seed)
+    changes: list[RateChange | _RouteChange] = list(conditions.changes)
+    outage = conditions.outage
+    if outage is None:
+        routes = routes_of(src, dst, rates, fabric, conditions.hash_seed)
+    else:
+        routes, routes_around = routes_in_outage(src, dst, rates, fabric, conditions.hash_seed, outage.dead)
+        changes += [_RouteChange(outage.start_s, routes_around), _RouteChange(outage.end_s, routes)]
     latency_s = _latency_s(src, dst, fabric, conditions.one_way)
-    simulation = _Simulation(columns, flow, routes, latency_s, conditions.changes)
+    simulation = _Simulation(columns, flow, routes, latency_s, changes)
     simulation.run()
     return FluidRun(schedule, routes, flow, simulation.start_s, simulation.end_s, simulation.pieces())
 
@@ -118,6 +141,14 @@ def _latency_s(src: Numbers, dst: Numbers, fabric: FabricSpec, one_way: PathSeco
     on_rail = rail_of_gpus(src, fabric.rails, fabric) == rail_of_gpus(dst, fabric.rails, fabric)
     between = np.where(on_rail, one_way.rail, one_way.cross_rail)
     return np.where(in_domain, one_way.hb, between)
+
+
+@dataclass(frozen=True, slots=True)
+class _RouteChange:
+    """A change at `at_s`, from when on flows take other routes, with the same numbers of ports."""
+
+    at_s: float
+    routes: Routes
 
 
 class _Dependents:
@@ -140,7 +171,12 @@ class _Simulation:
     """State of a simulation at `now_s`: the tasks that are ready, transfers under way, and events that will come."""
 
     def __init__(
-        self, columns: Columns, flow: Numbers, routes: Routes, latency_s: Amounts, changes: tuple[RateChange, ...]
+        self,
+        columns: Columns,
+        flow: Numbers,
+        routes: Routes,
+        latency_s: Amounts,
+        changes: Sequence[RateChange | _RouteChange],
     ) -> None:
         self.now_s = 0.0
         self.start_s = np.full(len(columns), inf)
@@ -209,7 +245,7 @@ class _Simulation:
                 heapq.heappush(self._timers, (self.now_s + self._seconds[task], task))
                 continue
             flow = self._flow[task]
-            # it waits for ever, as does all that waits for it
+            # it waits for ever, as does all that waits for it: no outage gives it a path
             if not self._has_path[flow]:
                 continue
             if self._task[flow] < 0:
@@ -239,7 +275,7 @@ class _Simulation:
         if rates is None:
             if len(self._rates_of_flows) >= MAX_REMEMBERED:
                 self._rates_of_flows.clear()
-            rates = max_min(self._routes, flows, self._port_rates)
+            rates = self._fair_rates(flows)
             self._rates_of_flows[key] = rates
         # a transfer whose rate stays needs no new end, and no new piece
         is_changed = rates != self._rate[flows]
@@ -249,6 +285,13 @@ class _Simulation:
         finish_s = np.full(len(changed), inf)
         np.divide(self._remaining[changed], self._rate[changed], out=finish_s, where=self._rate[changed] > 0)
         self._finish_s[changed] = self.now_s + finish_s
+
+    def _fair_rates(self, flows: Numbers) -> Amounts:
+        """Return the fair rate of each of these flows; 0 for one whose path is dead."""
+        rates = np.zeros(len(flows))
+        has_path = self._routes.has_path[flows]
+        rates[has_path] = max_min(self._routes, flows[has_path], self._port_rates)
+        return rates
 
     def _end_pieces(self, flows: Numbers) -> None:
         """Record what these flows have sent at their rates so far."""
@@ -297,11 +340,14 @@ class _Simulation:
                 self._ready.append(task)
 
     def _apply_changes(self) -> None:
-        """Give ports the rates that they have from now on, and let all flows share anew."""
+        """Give ports the rates, and flows the routes, that they have from now on, and let all flows share anew."""
         while self._changes and self._changes[0].at_s <= self.now_s * SAME_TIME:
             change = self._changes.popleft()
-            number = self._routes.number(change.port)
-            self._port_rates[number] = change.factor * self._routes.rates[number]
-            # they were fair for the rates of ports until now
+            if isinstance(change, _RouteChange):
+                self._routes = change.routes
+            elif change.port in self._routes.ports:
+                number = self._routes.number(change.port)
+                self._port_rates[number] = change.factor * self._routes.rates[number]
+            # they were fair for the rates and routes until now
             self._rates_of_flows.clear()
             self._is_stale[:] = True

@@ -17,6 +17,7 @@ from railyard.results.theory.fluid.noise import computing_seconds, drawn_factors
 from railyard.results.theory.fluid.routes import is_hashed
 from railyard.results.theory.fluid.simulation import Conditions
 from railyard.topologies.spec import FabricSpec
+from railyard.workloads.combined import CombinedSchedule
 from railyard.workloads.schedule import Rates
 
 DRAWS_OF_NOISE: Final = 20
@@ -114,8 +115,7 @@ def _point(times: JobTimes) -> PredictedJob:
 def _draws(prediction: JobsPrediction, rates: Rates, fabric: FabricSpec, has_hash: bool) -> list[tuple[JobTimes, ...]]:
     """Return the times of all jobs in each simulation. Its seeds are fixed, so that a prediction never changes."""
     jobs = prediction.combined
-    most = DRAWS_OF_HASHES if has_hash else DRAWS_OF_NOISE
-    count = max(FEWEST_DRAWS, min(most, DRAWN_TASKS // len(jobs.schedule.tasks)))
+    count = draw_count(DRAWS_OF_HASHES if has_hash else DRAWS_OF_NOISE, jobs)
     rng = np.random.default_rng(0)
     draws: list[tuple[JobTimes, ...]] = []
     for draw in range(count):
@@ -126,3 +126,8 @@ def _draws(prediction: JobsPrediction, rates: Rates, fabric: FabricSpec, has_has
             conditions = Conditions(hash_seed=draw * (1 + len(jobs.jobs)))
         draws.append(predict_jobs(jobs, rates, fabric, conditions, factors).times)
     return draws
+
+
+def draw_count(most: int, jobs: CombinedSchedule) -> int:
+    """Return in how many simulations jobs are drawn: `most`, or fewer if they have many tasks."""
+    return max(FEWEST_DRAWS, min(most, DRAWN_TASKS // len(jobs.schedule.tasks)))

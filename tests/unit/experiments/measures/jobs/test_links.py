@@ -7,7 +7,9 @@ from railyard.experiments.measures.jobs.links import link_records, measured_uses
 from railyard.experiments.measures.jobs.planning import planned_jobs
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.experiments.spec.parsing import parse
+from railyard.failure.faults import Impact, cable
 from railyard.results.theory.fluid.jobs import predict_jobs
+from railyard.results.theory.fluid.outage import dead_parts
 from railyard.topologies.addresses import Gpu, Pair
 from railyard.topologies.fabric_kinds import End
 
@@ -38,6 +40,15 @@ def test_acknowledgements_do_not_wait_behind_forwarded_traffic() -> None:
     spec = parse({"name": "x", "fabrics": [{"kind": "rail-only", "domains": 4, "rails": 2}], "jobs": [ring]})
     ends = pairs_by_end(planned_jobs(spec, 0, PLAN).combined.schedule, PLAN)
     assert ends[End("d3g0", "rail0")] == [(Gpu(3, 1), Gpu(0, 0))]
+
+
+def test_detours_have_queues_beside_other_traffic() -> None:
+    dead = dead_parts(Impact(cables=frozenset({cable("d2g0", "rail0")})), PLAN)
+    assert dead is not None
+    ends = pairs_by_end(PLANNED.combined.schedule, PLAN, [dead])
+    # d2g0 then reaches d3g0 over rail 1, by the link that has traffic of its own
+    assert ends[End("d2g1", "rail0")] == [(Gpu(2, 1), Gpu(0, 1)), (Gpu(2, 0), Gpu(3, 0))]
+    assert ends.keys() > pairs_by_end(PLANNED.combined.schedule, PLAN).keys()
 
 
 def test_sharing_follows_the_measured_times() -> None:

@@ -22,7 +22,7 @@ RATES = Rates(hb=8.0, rail=1.0)
 
 def routes(pairs: list[tuple[int, int]], fabric: FabricSpec, hash_seed: int | None = None) -> Routes:
     ends = np.array(pairs)
-    return routes_of(ends[:, 0], ends[:, 1], fabric.rails, RATES, fabric, hash_seed)
+    return routes_of(ends[:, 0], ends[:, 1], RATES, fabric, hash_seed)
 
 
 def ports(flows: Routes, flow: int) -> dict[Port, float]:
@@ -92,10 +92,10 @@ def test_cables_of_a_graph_carry_the_load_of_the_bound() -> None:
     rates = Rates(hb=1e9, rail=1.0)
     bound_s = bottleneck_s([Sizes.of(dict.fromkeys(pairs, 1.0))], 2, 3, rates, fabric)
     ends = np.array(pairs)
-    even = routes_of(ends[:, 0], ends[:, 1], 2, rates, fabric)
+    even = routes_of(ends[:, 0], ends[:, 1], rates, fabric)
     loads = np.bincount(even.crossed.ravel(), even.shares.ravel(), len(even.rates))
     assert (loads / even.rates).max() == pytest.approx(bound_s)
-    hashed = routes_of(ends[:, 0], ends[:, 1], 2, rates, fabric, hash_seed=0)
+    hashed = routes_of(ends[:, 0], ends[:, 1], rates, fabric, hash_seed=0)
     assert set(hashed.shares.ravel()) == {0.0, 1.0}
 
 

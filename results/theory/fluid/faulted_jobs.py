@@ -1,0 +1,180 @@
+"""Predicted slow-downs of jobs by a fault: with the fault at its times, and if it lasted for the whole of each job.
+
+Detours are taken to be there at once, and transfers to go on without loss: both add to an iteration on packets, and
+are over within a second.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, isfinite
+from statistics import fmean
+from typing import NamedTuple
+
+import numpy as np
+
+from railyard.results.theory.fluid.jobs import JobsPrediction, predict_jobs
+from railyard.results.theory.fluid.outage import DeadParts
+from railyard.results.theory.fluid.routes import Numbers, Port, is_hashed, routes_of
+from railyard.results.theory.fluid.simulation import Conditions, FluidRun, Outage, RateChange, simulate
+from railyard.results.theory.fluid.spread import DRAWS_OF_NOISE, Spread, draw_count
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.schedule import Rates
+
+
+@dataclass(frozen=True)
+class Degradation:
+    """Dead parts of a fabric, if there are any, and the part of its rate that each slow port has."""
+
+    dead: DeadParts | None = None
+    slow_ports: Mapping[Port, float] = field(default_factory=dict)
+
+    def conditions(self, start_s: float = 0.0, end_s: float = inf, hash_seed: int | None = None) -> Conditions:
+        """Return the conditions of a simulation in which it begins and ends at these times."""
+        changes: list[RateChange] = []
+        for port, factor in self.slow_ports.items():
+            changes += [RateChange(start_s, port, factor), RateChange(end_s, port, 1.0)]
+        outage = None
+        if self.dead is not None:
+            outage = Outage(self.dead, start_s, end_s)
+        return Conditions(hash_seed=hash_seed, changes=tuple(changes), outage=outage)
+
+
+class FaultedJob(NamedTuple):
+    """Predictions of a job and a fault, as ratios of its mean iterations with and without the fault.
+
+    `at_its_times`: together with the other jobs, while the fault begins and ends at its times. `alone`, `together`:
+    with a fault that lasts for the whole job, which runs alone or together with the others; infinite if it then has no
+    path.
+    """
+
+    name: str
+    at_its_times: Spread
+    alone: Spread
+    together: Spread
+
+    @property
+    def has_path(self) -> bool:
+        """True if all of its transfers have a path while the fault lasts."""
+        return isfinite(self.alone.mean)
+
+
+@dataclass(frozen=True, eq=False)
+class FaultedJobs:
+    """Predictions of all jobs and a fault. `run`: with the fault at its times; None where a hash chooses links."""
+
+    jobs: tuple[FaultedJob, ...]
+    run: FluidRun | None
+
+
+class _Ratios(NamedTuple):
+    """The ratios of a job in one simulation."""
+
+    at_its_times: float
+    alone: float
+    together: float
+
+
+def predict_faulted(
+    healthy: JobsPrediction, degradation: Degradation, start_s: float, end_s: float, rates: Rates, fabric: FabricSpec
+) -> FaultedJobs:
+    """Simulate jobs with a fault, without noise. Where a hash chooses links, the jobs are simulated with several.
+
+    `healthy`: the jobs without the fault, with even shares. `start_s`, `end_s`: of the fault.
+    """
+    jobs = healthy.combined
+    if not _has_hash(healthy, degradation.dead, rates, fabric):
+        run = simulate(jobs.schedule, rates, fabric, degradation.conditions(start_s, end_s))
+        lasting = predict_jobs(jobs, rates, fabric, degradation.conditions())
+        return FaultedJobs(_faulted_jobs(healthy, [_ratios(healthy, run, lasting)]), run)
+    draws: list[list[_Ratios]] = []
+    for draw in range(draw_count(DRAWS_OF_NOISE, jobs)):
+        # a simulation uses a seed for all jobs together, and the next ones for each job alone
+        seed = draw * (1 + len(jobs.jobs))
+        hashed = predict_jobs(jobs, rates, fabric, Conditions(hash_seed=seed))
+        run = simulate(jobs.schedule, rates, fabric, degradation.conditions(start_s, end_s, seed))
+        lasting = predict_jobs(jobs, rates, fabric, degradation.conditions(hash_seed=seed))
+        draws.append(_ratios(hashed, run, lasting))
+    return FaultedJobs(_faulted_jobs(healthy, draws), None)
+
+
+def _has_hash(healthy: JobsPrediction, dead: DeadParts | None, rates: Rates, fabric: FabricSpec) -> bool:
+    """Return whether a hash chooses links of any transfer, on the intact fabric or around dead parts."""
+    src, dst = _ends(healthy)
+    return any(is_hashed(routes_of(src, dst, rates, fabric, dead=parts), fabric) for parts in (None, dead))
+
+
+def _ends(healthy: JobsPrediction) -> tuple[Numbers, Numbers]:
+    """Return the sources and the destinations of all pairs that send, by GPU number."""
+    pairs = np.array(list(healthy.combined.schedule.matrix), dtype=np.int64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def jobs_apart_from(
+    ports: Collection[Port], healthy: JobsPrediction, rates: Rates, fabric: FabricSpec
+) -> tuple[FaultedJob, ...]:
+    """Return the jobs that do not depend on what happens at these ports, with ratios of 1.
+
+    Neither their transfers nor acknowledgements cross them, and they share no link with a job of which any do, not even
+    through further jobs.
+    """
+    touched = _jobs_at(ports, healthy, rates, fabric)
+    users: defaultdict[Port, set[int]] = defaultdict(set)
+    for use in healthy.uses:
+        users[use.port].add(use.job)
+    jobs_before = -1
+    while len(touched) > jobs_before:
+        jobs_before = len(touched)
+        for jobs in users.values():
+            if not jobs.isdisjoint(touched):
+                touched |= jobs
+    same = Spread.point(1.0)
+    jobs_apart: list[FaultedJob] = []
+    for number, job in enumerate(healthy.combined.jobs):
+        if number not in touched:
+            jobs_apart.append(FaultedJob(job.name, same, same, same))
+    return tuple(jobs_apart)
+
+
+def _jobs_at(ports: Collection[Port], healthy: JobsPrediction, rates: Rates, fabric: FabricSpec) -> set[int]:
+    """Return the numbers of the jobs whose transfers, or their acknowledgements, may cross any of these ports."""
+    jobs: set[int] = set()
+    # with even shares, all planes are one port
+    all_planes = {port._replace(plane=0) for port in ports}
+    src, dst = _ends(healthy)
+    for near, far in ((src, dst), (dst, src)):
+        routes = routes_of(near, far, rates, fabric)
+        numbers = [number for number, port in enumerate(routes.ports) if port in all_planes]
+        is_crossing = (np.isin(routes.crossed, numbers) & (routes.shares > 0)).any(axis=1)
+        jobs.update(healthy.combined.job_of_gpu[gpu] for gpu in near[is_crossing].tolist())
+    return jobs
+
+
+def _ratios(healthy: JobsPrediction, run: FluidRun, lasting: JobsPrediction) -> list[_Ratios]:
+    """Return the ratios of each job. `run`: with the fault at its times. `lasting`: with one that doesn't end."""
+    ratios: list[_Ratios] = []
+    faulted_s = healthy.combined.iteration_seconds(run.end_s)
+    for healthy_times, lasting_times, job_s in zip(healthy.times, lasting.times, faulted_s, strict=True):
+        row = _Ratios(
+            at_its_times=_mean(job_s) / fmean(healthy_times.together_s),
+            alone=_mean(lasting_times.alone_s) / fmean(healthy_times.alone_s),
+            together=_mean(lasting_times.together_s) / fmean(healthy_times.together_s),
+        )
+        ratios.append(row)
+    return ratios
+
+
+def _mean(seconds: Sequence[float]) -> float:
+    """Return the mean of iterations; infinite if the job never ends."""
+    mean_s = fmean(seconds)
+    # the iteration after one that never ends has no length
+    return mean_s if isfinite(mean_s) else inf
+
+
+def _faulted_jobs(healthy: JobsPrediction, draws: Sequence[Sequence[_Ratios]]) -> tuple[FaultedJob, ...]:
+    """Return the predictions of all jobs. `draws`: the ratios of each, in each simulation."""
+    jobs: list[FaultedJob] = []
+    for job, drawn in zip(healthy.combined.jobs, zip(*draws, strict=True), strict=True):
+        at_its_times, alone, together = zip(*drawn, strict=True)
+        jobs.append(FaultedJob(job.name, Spread.of(at_its_times), Spread.of(alone), Spread.of(together)))
+    return tuple(jobs)
