@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from railyard.experiments.measures.jobs.analysis import fault_rows
 from railyard.experiments.measures.jobs.predictions import ALL_JOBS
 from railyard.experiments.measures.jobs.records import (
     JOB_BURSTS,
@@ -19,6 +20,7 @@ from railyard.experiments.measures.jobs.records import (
     JOB_SLOWDOWN,
     TOGETHER,
 )
+from railyard.results.analysis.run_analysis import Analysis
 from tests.emulation.runs import run_experiment
 
 pytestmark = pytest.mark.sandbox
@@ -93,3 +95,25 @@ def test_ports_count_bytes_of_jobs_at_uplinks_and_nics(tmp_path: Path) -> None:
         for row in together:
             assert row.jobs == "a, b"
             assert row.expected_bytes > 500_000
+
+
+# with the link of d0g1 dead, the job on rail 1 sends over rail 0, where the other job is
+DETOUR = {
+    "name": "detour",
+    "attempts": 1,
+    "fabrics": [{"kind": "rail-only", "domains": 2, "rails": 2, **RATES}],
+    "jobs": [
+        {"name": "straight", "workload": SEND, "rectangle": {"domains": [0, 1], "rails": [0]}, "iterations": 10},
+        {"name": "rerouted", "workload": SEND, "rectangle": {"domains": [0, 1], "rails": [1]}, "iterations": 10},
+    ],
+    "job_faults": [{"kind": "link-down", "target": "d0g1", "at": "500ms", "repair": "2s"}],
+}
+
+
+def test_both_jobs_on_the_rail_of_a_detour_take_longer(tmp_path: Path) -> None:
+    stored = run_experiment(DETOUR, tmp_path)
+    stored.assert_no_byte_is_missing()
+    rows = fault_rows(Analysis(stored.run))
+    assert [(row.slow_down_predicted, row.alone_predicted) for row in rows] == [pytest.approx((2.0, 1.0))] * 2
+    # the time until the detour is there counts too
+    assert [row.slow_down for row in rows] == [pytest.approx(2.0, rel=0.2)] * 2

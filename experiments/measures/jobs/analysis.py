@@ -90,7 +90,12 @@ class JobRow:
 
 @dataclass(frozen=True)
 class FaultRow:
-    """A job beside a fault: its mean iteration with the other jobs, without the fault and with it, over all repeats."""
+    """A job beside a fault: its mean iteration with the other jobs, without the fault and with it, over all repeats.
+
+    `slow_down`: while the fault lasts, by what the job did meanwhile; None if it did nothing. `slow_down_predicted`,
+    `alone_predicted`: of a fault that lasts for the whole job, together with the others and alone. `not_predicted`: why
+    nothing is predicted.
+    """
 
     fabric: str
     job: str
@@ -99,6 +104,10 @@ class FaultRow:
     with_fault_s: float
     ratio: float
     ratio_predicted: float | None
+    slow_down: float | None
+    slow_down_predicted: float | None
+    alone_predicted: float | None
+    not_predicted: str
     verdict: Verdict
 
 
@@ -118,23 +127,46 @@ def fault_rows(analysis: Analysis) -> list[FaultRow]:
 def _fault_row(analysis: Analysis, label: str, fault: str, together: list[JobRun], faulted: list[JobRun]) -> FaultRow:
     together_s = median(run.iteration_s for run in together)
     with_fault_s = median(run.iteration_s for run in faulted)
+    # predictions of all repeats are the same
+    first = faulted[0]
     ratio_predicted = None
-    # routes that the controller changes have no prediction
-    if faulted[0].iteration_predicted_s and together[0].iteration_predicted_s:
-        ratio_predicted = faulted[0].iteration_predicted_s / together[0].iteration_predicted_s
+    if first.iteration_mean_s and together[0].iteration_mean_s:
+        ratio_predicted = first.iteration_mean_s / together[0].iteration_mean_s
+    slow_downs = [_slow_down_in_fault(run, together_s) for run in faulted]
+    measured = [slow_down for slow_down in slow_downs if slow_down is not None]
     verdicts: list[Verdict] = []
     for run in (*together, *faulted):
         verdicts.append(analysis.judgement.of_interval(run.interval))
     return FaultRow(
         fabric=label,
-        job=faulted[0].job,
+        job=first.job,
         fault=fault,
         together_s=together_s,
         with_fault_s=with_fault_s,
         ratio=with_fault_s / together_s,
         ratio_predicted=ratio_predicted,
+        slow_down=median(measured) if measured else None,
+        slow_down_predicted=first.fault_slow_down_together,
+        alone_predicted=first.fault_slow_down_alone,
+        not_predicted=first.not_predicted,
         verdict=worst_verdict(verdicts),
     )
+
+
+def _slow_down_in_fault(run: JobRun, together_s: float) -> float | None:
+    """Return how many times as long a job took, while a fault lasted, for what it did meanwhile; None if for nothing.
+
+    `together_s`: its mean iteration without the fault, by which it did the rest.
+    """
+    if run.fault_start_s is None or run.fault_end_s is None:
+        return None
+    job_s = run.iterations * run.iteration_s
+    fault_s = min(run.fault_end_s, run.start_s + job_s) - max(run.fault_start_s, run.start_s)
+    healthy_s = run.iterations * together_s - (job_s - fault_s)
+    # a job without an end has no time, and is neither above 0 nor below
+    if fault_s > 0 and healthy_s > 0:
+        return fault_s / healthy_s
+    return None
 
 
 def target_outcomes(analysis: Analysis) -> list[Outcome]:

@@ -22,7 +22,7 @@ from railyard.experiments.measures.jobs.spec import (
     JobFaults,
     Jobs,
     JobSpec,
-    faults_of,
+    faults_on,
     is_interleaved,
     starts_of,
 )
@@ -92,24 +92,24 @@ class JobsMeasure(Measure[JobSpec]):
     def steps(self, spec: ExperimentSpec) -> int:
         """Return the number of fabrics that are built, and of replays."""
         steps = 0
-        for _, jobs in self.items_by_fabric(spec):
-            steps += 1 + self._replays(spec, len(jobs))
+        for number, jobs in self.items_by_fabric(spec):
+            steps += 1 + self._replays(spec, number, len(jobs))
         return steps
 
-    def _replays(self, spec: ExperimentSpec, job_count: int) -> int:
+    def _replays(self, spec: ExperimentSpec, fabric: int, job_count: int) -> int:
         """Return how many replays a fabric with so many jobs has: each job alone, and those of all together."""
-        return (job_count + self._replays_of_all(spec)) * self.repeats(spec)
+        return (job_count + self._replays_of_all(spec, fabric)) * self.repeats(spec)
 
-    def _replays_of_all(self, spec: ExperimentSpec) -> int:
+    def _replays_of_all(self, spec: ExperimentSpec, fabric: int) -> int:
         """Return how many replays of all jobs a repeat has: together, with each fault, and interleaved."""
-        return 1 + len(faults_of(spec)) + is_interleaved(spec)
+        return 1 + len(faults_on(spec, fabric)) + is_interleaved(spec)
 
     def seconds(self, spec: ExperimentSpec) -> float:
         """Return about how long all replays take."""
         from railyard.experiments.spec.duration import INTERVAL_S, slowest_factor, stated_duration_s
 
         total_s = 0.0
-        for _, jobs in self.items_by_fabric(spec):
+        for number, jobs in self.items_by_fabric(spec):
             alone_s = 0.0
             together_s = 0.0
             for job, start_s in zip(jobs, starts_of(spec, jobs), strict=True):
@@ -117,17 +117,18 @@ class JobsMeasure(Measure[JobSpec]):
                 job_s = job.iterations * (compute_s + stated_duration_s(job.workload))
                 alone_s += job_s
                 together_s = max(together_s, start_s + job_s)
-            total_s += FABRIC_S + self.repeats(spec) * (alone_s + together_s * self._replays_of_all(spec))
-            total_s += self._replays(spec, len(jobs)) * INTERVAL_S
+            all_s = together_s * self._replays_of_all(spec, number)
+            total_s += FABRIC_S + self.repeats(spec) * (alone_s + all_s)
+            total_s += self._replays(spec, number, len(jobs)) * INTERVAL_S
         return total_s
 
     def counts(self, spec: ExperimentSpec) -> Counts:
         """Return the number of replays."""
         replays = 0
         faults = 0
-        for _, jobs in self.items_by_fabric(spec):
-            replays += self._replays(spec, len(jobs))
-            faults += len(faults_of(spec)) * self.repeats(spec)
+        for number, jobs in self.items_by_fabric(spec):
+            replays += self._replays(spec, number, len(jobs))
+            faults += len(faults_on(spec, number)) * self.repeats(spec)
         return Counts(replays=replays, faults=faults)
 
     def dry_run(self, spec: ExperimentSpec, console: Console) -> None:

@@ -69,12 +69,14 @@ def check_jobs(spec: ExperimentSpec) -> None:
             check_gpus(fabric.domains, fabric.rails, f"fabrics.{number}.domains")
             # sizes and places don't depend on rates
             planned_jobs(spec, number, nominal_plan(fabric))
-            _check_faults(spec, nominal_plan(fabric))
+            _check_faults(spec, number, nominal_plan(fabric))
 
 
-def _check_faults(spec: ExperimentSpec, plan: Plan) -> None:
+def _check_faults(spec: ExperimentSpec, fabric: int, plan: Plan) -> None:
     """Raise BadInput for a fault whose target the fabric hasn't."""
     for number, fault in enumerate(faults_of(spec)):
+        if not fault.is_on(fabric):
+            continue
         problem = fault.fault.definition.target_problem(plan, fault.target)
         if problem:
             raise BadInput(f"job_faults.{number}.target", fault.target, problem)

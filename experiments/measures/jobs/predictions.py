@@ -1,21 +1,38 @@
-"""Predictions of the jobs of a fabric, in each mode in which they run: simulations, and means with intervals."""
+"""Predictions of the jobs of a fabric, in each mode in which they run: simulations, and means with intervals.
 
-from dataclasses import dataclass
+Jobs run alone, together, interleaved, and together while a fault is injected and repaired.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from railyard.experiments.measures.jobs.interleaving import busiest_shared_port
 from railyard.experiments.measures.jobs.links import rates_of
 from railyard.experiments.measures.jobs.planning import PlannedJobs
 from railyard.experiments.measures.jobs.records import ALONE, INTERLEAVED, TOGETHER
+from railyard.experiments.measures.jobs.spec import faults_on
+from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.experiments.spec.faults import FaultSpec
+from railyard.failure.faults import Impact
+from railyard.failure.faults.link_gray import LinkGray
+from railyard.failure.faults.link_slow import LinkSlow
+from railyard.results.theory.fluid.faulted_jobs import Degradation, FaultedJob, jobs_apart_from, predict_faulted
 from railyard.results.theory.fluid.jobs import JobsPrediction, predict_jobs
+from railyard.results.theory.fluid.outage import DeadParts, dead_parts
 from railyard.results.theory.fluid.routes import Port
 from railyard.results.theory.fluid.shift import Interleaving, best_interleaving
+from railyard.results.theory.fluid.simulation import FluidRun
 from railyard.results.theory.fluid.spread import PredictedJob, Spread, predicted_spreads
+from railyard.topologies.addresses import link_of_name
+from railyard.topologies.fabric_kinds import Layer
 from railyard.topologies.plan import Plan
 
 ALL_JOBS: Final = "all jobs"
 """The workload of intervals in which all jobs run together."""
 ALL_INTERLEAVED: Final = "all jobs interleaved"
+NO_ROUTE: Final = "no route"
+"""Why a job has no prediction: the policy leaves it no path while the fault lasts."""
 
 
 @dataclass(frozen=True)
@@ -77,3 +94,88 @@ def _mode(workload: str, simulated: JobsPrediction, plan: Plan) -> ModePredictio
 def alone_name(job: str) -> str:
     """Return the workload of intervals in which a job runs without the others."""
     return f"{job} {ALONE}"
+
+
+@dataclass(frozen=True)
+class FaultPrediction:
+    """Prediction of jobs and a fault. `jobs`: those that have one, by name. `reason`: why the others have none.
+
+    `run`: a simulation of all jobs with the fault at its times; None without one prediction for all hashes.
+    `is_rerouted`: packets take detours meanwhile, which are there later than predicted.
+    """
+
+    reason: str = ""
+    jobs: Mapping[str, FaultedJob] = field(default_factory=dict)
+    run: FluidRun | None = None
+    is_rerouted: bool = False
+
+    def reason_of(self, job: str) -> str:
+        """Return why a job has no prediction; "" if it has one."""
+        if job not in self.jobs:
+            return self.reason
+        return "" if self.jobs[job].has_path else NO_ROUTE
+
+
+def predicted_with_fault(
+    prediction: JobsPrediction, fault: FaultSpec, plan: Plan, has_heartbeats: bool
+) -> FaultPrediction:
+    """Predict by how much a fault slows jobs, by max-min fair shares of the links on their routes meanwhile.
+
+    `has_heartbeats`: GPUs send heartbeats, by which the controller detects faults that keep their carrier.
+    """
+    impact = fault.fault.impact(plan)
+    rates = rates_of(plan)
+    definition = fault.fault.definition
+    reason = _unpredicted_reason(fault, impact, has_heartbeats)
+    if reason and isinstance(definition, LinkGray):
+        lossy_ports = _link_ports(fault.target, definition.layer, plan)
+        jobs_apart = jobs_apart_from(lossy_ports, prediction, rates, plan.spec)
+        return FaultPrediction(reason, {job.name: job for job in jobs_apart})
+    if reason:
+        return FaultPrediction(reason)
+    dead = dead_parts(impact, plan)
+    slow_ports: dict[Port, float] = {}
+    if isinstance(definition, LinkSlow) and isinstance(fault.parameters, LinkSlow.Parameters):
+        slow_ports = dict.fromkeys(_link_ports(fault.target, definition.layer, plan), fault.parameters.rate)
+    degradation = Degradation(dead, slow_ports)
+    end_s = fault.at + fault.repair
+    faulted = predict_faulted(prediction, degradation, fault.at, end_s, rates, plan.spec)
+    jobs = {job.name: job for job in faulted.jobs}
+    return FaultPrediction(jobs=jobs, run=faulted.run, is_rerouted=dead is not None)
+
+
+def _unpredicted_reason(fault: FaultSpec, impact: Impact, has_heartbeats: bool) -> str:
+    """Return why the jobs beside a fault can't be predicted; "" if they can."""
+    definition = fault.fault.definition
+    # TCP on a lossy link has no fair share: its rate follows from when it detects each loss
+    if impact.lossy or definition.loses_packets_throughout:
+        return "packets are lost"
+    if definition.is_intermittent:
+        return "comes and goes"
+    if impact.slowed and not isinstance(definition, LinkSlow):
+        return "no model"
+    if definition.keeps_forwarding("system") != definition.keeps_forwarding("netdev"):
+        return "depends on the datapath"
+    if (impact.nodes or impact.cables) and not has_heartbeats:
+        return "no heartbeats"
+    return ""
+
+
+def outages_of(spec: ExperimentSpec, fabric: int, plan: Plan) -> list[DeadParts]:
+    """Return the dead parts of each fault of a fabric that leaves any. `fabric`: its number."""
+    outages: list[DeadParts] = []
+    for fault in faults_on(spec, fabric):
+        dead = dead_parts(fault.fault.impact(plan), plan)
+        if dead is not None:
+            outages.append(dead)
+    return outages
+
+
+def _link_ports(target: str, layer: Layer, plan: Plan) -> list[Port]:
+    """Return both directions of a link of a GPU or a NIC, by its name."""
+    node = target
+    plane = 0
+    if target not in plan.nics:
+        gpu, plane = link_of_name(target)
+        node = gpu.name
+    return [Port(node, layer, is_out, plane=plane) for is_out in (True, False)]

@@ -11,6 +11,8 @@ TOGETHER: Final = "together"
 INTERLEAVED: Final = "interleaved"
 JOB_SLOWDOWN: Final = "job_slowdown"
 """The metric of a job: its mean iteration together with the others over its mean iteration alone."""
+FAULT_SLOWDOWN: Final = "fault_slowdown"
+"""The metric of a job: its mean iteration while a fault lasts over that without the fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +25,12 @@ class JobRun(Record):
     `iteration_s`: the mean. `waiting_share`: of the job's time, in which a GPU, on average, neither sends, receives nor
     computes. `pairs_wrong`: GPU pairs that didn't receive what they should. `port_bytes`: counted on the rail links of
     the job's GPUs, also what these forward. `iteration_predicted_s`: without noise, by even shares of hashed links.
-    `iteration_mean_s`, `iteration_least_s`, `iteration_most_s`: mean and interval of simulations with noise and hashes,
-    None with a fault.
+    `iteration_mean_s`, `iteration_least_s`, `iteration_most_s`: mean and interval of simulations with noise and hashes;
+    with a fault without noise.
+
+    With a fault, also: `fault_start_s`, `fault_end_s`: when it was injected and repaired, after the replay began.
+    `fault_slow_down_alone`, `fault_slow_down_together`: predicted mean iteration over that without the fault, for the
+    job alone and with the others, if the fault lasted for all of it. `not_predicted`: why the job has no prediction.
     """
 
     job: str
@@ -43,6 +49,11 @@ class JobRun(Record):
     iteration_mean_s: float | None = None
     iteration_least_s: float | None = None
     iteration_most_s: float | None = None
+    fault_start_s: float | None = None
+    fault_end_s: float | None = None
+    fault_slow_down_alone: float | None = None
+    fault_slow_down_together: float | None = None
+    not_predicted: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,21 @@ import numpy as np
 
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.definition import Measure, RunContext
-from railyard.experiments.measures.jobs.faults import predicted_with_fault, replay_with_fault
+from railyard.experiments.measures.jobs.faults import Injection, replay_with_fault
 from railyard.experiments.measures.jobs.interleaving import job_bursts, job_shifts
 from railyard.experiments.measures.jobs.links import link_records, measured_uses, pairs_by_end, rates_of
 from railyard.experiments.measures.jobs.live_page import show_jobs
 from railyard.experiments.measures.jobs.planning import PlannedJobs, planned_jobs
 from railyard.experiments.measures.jobs.ports import JobRoutes, PortCounters, port_records
-from railyard.experiments.measures.jobs.predictions import ALL_JOBS, Predictions, alone_name, predicted_jobs
+from railyard.experiments.measures.jobs.predictions import (
+    ALL_JOBS,
+    FaultPrediction,
+    Predictions,
+    alone_name,
+    outages_of,
+    predicted_jobs,
+    predicted_with_fault,
+)
 from railyard.experiments.measures.jobs.records import (
     ALONE,
     INTERLEAVED,
@@ -28,10 +36,11 @@ from railyard.experiments.measures.jobs.records import (
     JOB_SHIFTS,
     JOB_SLOWDOWN,
     LINK_SHARING,
+    TOGETHER,
     JobIteration,
     JobRun,
 )
-from railyard.experiments.measures.jobs.spec import JobSpec, faults_of, is_interleaved
+from railyard.experiments.measures.jobs.spec import JobSpec, faults_on, is_interleaved
 from railyard.experiments.measures.workloads.replay import flows_of
 from railyard.experiments.run import observers
 from railyard.experiments.run.heartbeats import heartbeats_running
@@ -68,13 +77,28 @@ class JobsFabric:
 
 @dataclass(frozen=True)
 class JobsTurn:
-    """A replay of some jobs on a built fabric. `mode`: as in JobRun. `predicted`: a simulation of the same, or None."""
+    """A replay of some jobs on a built fabric. `mode`: as in JobRun. `predicted`: a simulation of the same, or None.
+
+    `fault`: the prediction of the fault meanwhile, if there is one. `injection`: when it was injected, once it was.
+    """
 
     fabric: JobsFabric
     jobs: CombinedSchedule
     mode: str
     interval: IntervalId
     predicted: FluidRun | None
+    fault: FaultPrediction | None = None
+    injection: Injection | None = None
+
+    def iteration_s(self, job: str) -> Spread | None:
+        """Return the predicted mean iteration of a job, s; None without a prediction."""
+        predictions = self.fabric.predictions
+        if self.fault is None:
+            return predictions.iteration_s(self.mode, job)
+        together = predictions.iteration_s(TOGETHER, job)
+        if together is None or self.fault.reason_of(job):
+            return None
+        return self.fault.jobs[job].at_its_times.times(together.mean)
 
 
 def run_jobs(context: RunContext, measure: Measure[JobSpec]) -> None:
@@ -88,7 +112,8 @@ def run_jobs(context: RunContext, measure: Measure[JobSpec]) -> None:
         with surviving_interruptions(context.run, IntervalId(label)), ExitStack() as stack:
             session = stack.enter_context(checked_fabric(context, number))
             # the same queues for jobs alone and together, so that only the other jobs make a difference
-            stack.enter_context(fair_queues(plan, pairs_by_end(planned.combined.schedule, plan)))
+            queued_pairs = pairs_by_end(planned.combined.schedule, plan, outages_of(spec, number, plan))
+            stack.enter_context(fair_queues(plan, queued_pairs))
             counters = stack.enter_context(closing(PortCounters(plan)))
             fabric = JobsFabric(session, planned, predictions, counters, spec.seed)
             for repeat in range(measure.repeats(spec)):
@@ -97,7 +122,7 @@ def run_jobs(context: RunContext, measure: Measure[JobSpec]) -> None:
                     title = f"{label}: {turn.interval.workload}" + repeated
                     with context.steps.step(title), surviving_interruptions(context.run, turn.interval):
                         measure_undisturbed(context.run, partial(_measure, turn, context.run))
-                run_faulted_jobs(context, fabric, repeat)
+                run_faulted_jobs(context, fabric, number, repeat)
                 for mode in predictions.by_mode:
                     _record_slow_downs(fabric, mode, repeat, context.run)
 
@@ -156,15 +181,18 @@ def _limit_s(turn: JobsTurn) -> float:
     return time_limit_s(predicted_s)
 
 
-def run_faulted_jobs(context: RunContext, fabric: JobsFabric, repeat: int) -> None:
-    """Run all jobs once for each fault of the experiment, which is injected and repaired meanwhile."""
+def run_faulted_jobs(context: RunContext, fabric: JobsFabric, number: int, repeat: int) -> None:
+    """Run all jobs once for each fault of a fabric, which is injected and repaired meanwhile.
+
+    `number`: of the fabric in the experiment.
+    """
     spec = context.spec
     session = fabric.session
-    for fault in faults_of(spec):
+    for fault in faults_on(spec, number):
         interval = replace(session.interval(ALL_JOBS, repeat), script="job faults", part=fault.label)
         simulated = fabric.predictions.together.simulated
-        predicted = predicted_with_fault(simulated, fault, session.plan, rates_of(session.plan))
-        turn = JobsTurn(fabric, fabric.planned.combined, fault.label, interval, predicted)
+        prediction = predicted_with_fault(simulated, fault, session.plan, spec.heartbeats != "off")
+        turn = JobsTurn(fabric, fabric.planned.combined, fault.label, interval, prediction.run, prediction)
         title = f"{session.label}: {ALL_JOBS}, {fault.label}" + repeat_suffix(repeat, getattr(spec, "job_repeats", 1))
         with context.steps.step(title), surviving_interruptions(context.run, interval):
             measure_undisturbed(context.run, partial(_measure_faulted, turn, fault, context))
@@ -185,14 +213,13 @@ def _measure_faulted(turn: JobsTurn, fault: FaultSpec, context: RunContext) -> N
     ):
         limit_s = _limit_s(turn) + fault.repair
         show_jobs(session.label, session.plan, turn.jobs, simulated.together)
-        done, (injected_ns, repaired_ns) = replay_with_fault(
-            session, turn.jobs.schedule, fault, turn.fabric.seed, limit_s
-        )
-    session.record_fault(run, turn.interval, fault.fault, injected_ns, repaired_ns)
+        done, injection = replay_with_fault(session, turn.jobs.schedule, fault, turn.fabric.seed, limit_s)
+    session.record_fault(run, turn.interval, fault.fault, *injection)
     session.await_detours_withdrawn()
     # detours carry transfers over links that the policy's routes don't name
     routed = None if faulted else simulated.together
-    record(turn, routed, done, _counted_since(before, turn.fabric.counters), run)
+    counted = _counted_since(before, turn.fabric.counters)
+    record(replace(turn, injection=injection), routed, done, counted, run)
 
 
 def record(
@@ -214,12 +241,11 @@ def record(
         spans_s[number] = (start_ns - done.start_ns) / 1e9, (end_ns - done.start_ns) / 1e9
         ends[number] = spans_s[number][1]
     measured = jobs.iteration_seconds(ends)
-    predicted: Sequence[Sequence[float]] = [()] * len(jobs.jobs)
-    if turn.predicted is not None:
-        predicted = jobs.iteration_seconds(turn.predicted.end_s)
+    predicted = _predicted_seconds(turn)
     for number in range(len(jobs.jobs)):
         _record_iterations(turn, number, measured[number], predicted[number], run)
-        run.rows(JOB_RUNS).append(_job_run(turn, number, done, spans_s, counted, (measured[number], predicted[number])))
+        row = _job_run(turn, number, done, spans_s, counted, (measured[number], predicted[number]))
+        run.rows(JOB_RUNS).append(_with_fault(row, turn, done))
     if routed is None:
         return []
     uses = measured_uses(routed, spans_s, jobs)
@@ -227,6 +253,17 @@ def record(
     run.rows(JOB_LINKS).extend(links)
     run.rows(LINK_SHARING).extend(sharings)
     return uses
+
+
+def _predicted_seconds(turn: JobsTurn) -> list[Sequence[float]]:
+    """Return the predicted seconds of each iteration of each job; nothing for a job without a prediction."""
+    if turn.predicted is None:
+        return [()] * len(turn.jobs.jobs)
+    predicted: list[Sequence[float]] = list(turn.jobs.iteration_seconds(turn.predicted.end_s))
+    for number, job in enumerate(turn.jobs.jobs):
+        if turn.fault is not None and turn.fault.reason_of(job.name):
+            predicted[number] = ()
+    return predicted
 
 
 def _record_iterations(
@@ -241,12 +278,13 @@ def _record_iterations(
         row = JobIteration(turn.interval, job.name, turn.mode, iteration, seconds, predicted_s, end_s)
         run.rows(JOB_ITERATIONS).append(row)
     mean_s = fmean(measured)
-    spread = turn.fabric.predictions.iteration_s(turn.mode, job.name)
-    if spread is None and predicted:
-        spread = Spread.point(fmean(predicted))
+    measurement = _measurement(turn.interval, job.name, "iteration_time", mean_s, "s", turn.iteration_s(job.name))
+    if turn.fault is not None and turn.fault.is_rerouted:
+        # the time until detours are there comes on top of the prediction
+        measurement = replace(measurement, explained_most=np.inf)
     # a transfer that never arrives leaves no time
     if np.isfinite(mean_s):
-        run.measurements.append(_measurement(turn.interval, job.name, "iteration_time", mean_s, "s", spread))
+        run.measurements.append(measurement)
 
 
 def _measurement(
@@ -293,7 +331,7 @@ def _job_run(
     item = next(item for item in turn.fabric.planned.items if item.name == job.name)
     # GPUs that share a NIC share its port, which counts once
     links = {plan.link_name_of(plan.gpus[gpu], "rail") for gpu in job.gpus}
-    spread = turn.fabric.predictions.iteration_s(turn.mode, job.name)
+    spread = turn.iteration_s(job.name)
     return JobRun(
         interval=turn.interval,
         job=job.name,
@@ -313,6 +351,23 @@ def _job_run(
         iteration_least_s=spread.least if spread else None,
         iteration_most_s=spread.most if spread else None,
     )
+
+
+def _with_fault(row: JobRun, turn: JobsTurn, done: Replay) -> JobRun:
+    """Return the row of a job with the times and the prediction of the fault meanwhile, if there was one."""
+    if turn.fault is None or turn.injection is None:
+        return row
+    injected_ns, repaired_ns = turn.injection
+    row = replace(
+        row,
+        fault_start_s=(injected_ns - done.start_ns) / 1e9,
+        fault_end_s=(repaired_ns - done.start_ns) / 1e9,
+        not_predicted=turn.fault.reason_of(row.job),
+    )
+    if row.not_predicted:
+        return row
+    predicted = turn.fault.jobs[row.job]
+    return replace(row, fault_slow_down_alone=predicted.alone.mean, fault_slow_down_together=predicted.together.mean)
 
 
 def _waiting_share(jobs: CombinedSchedule, number: int, spans_s: Mapping[int, tuple[float, float]]) -> float:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from railyard.experiments.measures.jobs.analysis import JobRow, fault_rows, job_rows
+from railyard.experiments.measures.jobs.analysis import FaultRow, JobRow, fault_rows, job_rows
 from railyard.experiments.measures.jobs.gantt_plot import gantt_plots
 from railyard.experiments.measures.jobs.records import JOB_LINKS, JobLink
 from railyard.results.analysis.run_analysis import Analysis
@@ -85,7 +85,10 @@ def shared_links(analysis: Analysis) -> list[JobLink]:
     return sorted(rows, key=lambda row: (-row.shared_s, row.link, row.direction, row.job))
 
 
-def _ratio(value: float | None) -> str:
+def _ratio(value: float | str | None) -> str:
+    """Return the text of a ratio, or of the reason why there is none."""
+    if isinstance(value, str):
+        return value
     return NOTHING if value is None else f"{value:.3f}"
 
 
@@ -130,9 +133,22 @@ def _fault_columns() -> list[Column]:
         Column("together", "together_s", unit="s", key="together_s"),
         Column("with the fault", "with_fault_s", unit="s", key="with_fault_s"),
         Column("ratio", "ratio", _ratio, key="ratio"),
-        Column("predicted", "ratio_predicted", _ratio, key="ratio_predicted"),
+        Column("predicted", _or_reason("ratio_predicted"), _ratio, key="ratio_predicted"),
+        Column("meanwhile", "slow_down", _ratio, key="slow_down"),
+        Column("predicted meanwhile", _or_reason("slow_down_predicted"), _ratio, key="slow_down_predicted"),
+        Column("predicted alone", _or_reason("alone_predicted"), _ratio, key="alone_predicted"),
         text("verdict", key="verdict"),
     ]
+
+
+def _or_reason(name: str) -> Callable[[FaultRow], float | str | None]:
+    """Return a function that gives a prediction of a row, or why there is none."""
+
+    def value(row: FaultRow) -> float | str | None:
+        predicted: float | None = getattr(row, name)
+        return row.not_predicted or predicted
+
+    return value
 
 
 def _link_columns() -> list[Column]:

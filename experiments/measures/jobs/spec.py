@@ -132,6 +132,11 @@ def faults_of(spec: ExperimentSpec) -> tuple[FaultSpec, ...]:
     return cast(tuple[FaultSpec, ...], getattr(spec, "job_faults", ()))
 
 
+def faults_on(spec: ExperimentSpec, fabric: int) -> tuple[FaultSpec, ...]:
+    """Return the faults of a fabric, by its number."""
+    return tuple(fault for fault in faults_of(spec) if fault.is_on(fabric))
+
+
 def jobs_of(spec: ExperimentSpec) -> tuple[JobSpec, ...]:
     """Return the jobs of an experiment."""
     return cast(tuple[JobSpec, ...], getattr(spec, "jobs", ()))

@@ -1,5 +1,7 @@
 """Jobs beside faults, and the target of slow-downs: the job and repeat that is furthest from its prediction."""
 
+from dataclasses import replace
+
 import pytest
 
 from railyard.core.records import IntervalId
@@ -22,6 +24,29 @@ def test_interleaved_jobs_are_not_beside_a_fault() -> None:
     modes = {ALONE: 1.0, TOGETHER: 2.0, INTERLEAVED: 1.0, "link-slow d0g1": 3.0}
     run.rows(JOB_RUNS).extend(job_run(mode, iteration_s) for mode, iteration_s in modes.items())
     assert [(row.fault, row.ratio) for row in fault_rows(Analysis(run))] == [("link-slow d0g1", 1.5)]
+
+
+def test_slow_down_of_a_job_while_a_fault_lasts() -> None:
+    run = Run("test", {}, {}, "")
+    # 5 s, of which 4 s beside the fault: 3 iterations take 3 s without it, so that the 4 s are for what takes 2 s
+    faulted = replace(
+        job_run("link-down d0g1", 5 / 3),
+        iteration_mean_s=1.5,
+        fault_start_s=1.0,
+        fault_end_s=9.0,
+        fault_slow_down_together=2.0,
+    )
+    run.rows(JOB_RUNS).extend([job_run(ALONE, 1.0), replace(job_run(TOGETHER, 1.0), iteration_mean_s=1.0), faulted])
+    (row,) = fault_rows(Analysis(run))
+    assert (row.slow_down, row.slow_down_predicted, row.ratio_predicted) == pytest.approx((2.0, 2.0, 1.5))
+
+
+def test_table_says_why_a_fault_has_no_prediction() -> None:
+    run = Run("test", {}, {}, "")
+    faulted = replace(job_run("gpu-crash d0g1", 3.0), not_predicted="no route")
+    run.rows(JOB_RUNS).extend([job_run(ALONE, 1.0), job_run(TOGETHER, 1.0), faulted])
+    (cells,) = JobsSection().tables(Analysis(run))[1].cells
+    assert cells.count("no route") == 3
 
 
 def test_a_single_repeat_of_a_job_misses_the_target() -> None:
