@@ -103,7 +103,7 @@ def test_press_on_a_job_emphasises_its_gpus(chromium: Any, page: Path) -> None:
         tab.locator(".node.pale").first.wait_for(state="detached")
 
 
-def test_jobs_of_one_colour_have_unlike_edges(chromium: Any, messages: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_jobs_of_equal_colour_have_unlike_edges(chromium: Any, messages: list[dict[str, Any]], tmp_path: Path) -> None:
     names = [f"job-with-a-long-name-{number}" for number in range(20)]
     gpus = {"d0g0": 0, "d0g1": 8, "d0g2": 16, "d0g3": 1}
     many = [line for line in messages if line["kind"] != "jobs"]
