@@ -43,7 +43,7 @@ class SlowPlayer:
     passes: int = field(default=0, init=False)
 
     def play(self, schedule: Schedule) -> Spans:
-        """Return start and end of each task of a schedule, with what is slow."""
+        """Return start and end of each task of a schedule, with what is slow. CheckFailed as of `replayed`."""
         self.passes += 1
         factors = computing_factors(self.culprit, self.session.plan)
         return spans_of(self.replayed(with_stragglers(schedule, factors, 0.0, 0), {}))
@@ -101,7 +101,10 @@ def phases_of_iteration(job: CombinedSchedule, iteration: int) -> set[int]:
 def injected_after(
     fault: Fault | None, phases: set[int], session: FabricSession
 ) -> Iterator[dict[int, PhaseEndCallback]]:
-    """Yield callbacks by phase number: when all these phases have ended, the fault begins. It ends on leaving."""
+    """Yield callbacks by phase number: when all these phases have ended, the fault begins. It ends on leaving.
+
+    CheckFailed if the fault did not begin, or had no effect.
+    """
     if fault is None:
         yield {}
         return
@@ -109,21 +112,27 @@ def injected_after(
     with ExitStack() as stack:
         active = stack.enter_context(ActiveFault(session.net, fault))
         pool = stack.enter_context(ThreadPoolExecutor(1))
-        injections: list[Future[int]] = []
+        injections: list[Future[None]] = []
         active.prepare()
+
+        def inject() -> None:
+            active.inject()
+            active.confirm()
 
         def end_of(phase: int) -> PhaseEndCallback:
             def on_end(_: int) -> None:
                 remaining.discard(phase)
                 if not remaining and not injections:
                     # a thread of its own, since the one that calls reads the workers' messages
-                    injections.append(pool.submit(active.inject))
+                    injections.append(pool.submit(inject))
 
             return on_end
 
         yield {phase: end_of(phase) for phase in phases}
         if not injections:
             raise CheckFailed(f"{active.name} was not injected: the iteration before it didn't end")
+        # raises what went wrong
+        injections[0].result()
 
 
 @dataclass(frozen=True)
@@ -176,7 +185,10 @@ class MeasuredCase:
 def measure_case(
     item: FailSlowSpec, place: int, session: FabricSession, interval: IntervalId, run: Run, seed: int
 ) -> None:
-    """Run a job in which something gets slow, ask the detector, and record both. `place`: as of the item's cases."""
+    """Run a job in which something gets slow, ask the detector, and record both.
+
+    `place`: as of `FailSlowSpec.case`. CheckFailed if bytes are missing or wrong, or if the fault did not begin.
+    """
     plan = session.plan
     schedule = build(item.workload, plan.spec, plan.rail_bps, plan.hb_bps, "fail_slow", seed).schedule
     case = item.case(plan, schedule, seed, interval.repeat, place)
