@@ -136,9 +136,12 @@ class CutLink(LinkFault):
         self._set_far_end(net, target, "up")
 
     def symptoms(self, net: EmulatedNet, target: str, p: Any) -> Sequence[bool]:
-        """Return whether the near end has no carrier."""
-        near = self.link(net, target).a
-        return (not is_up(near),) if net.has(near.node) else ()
+        """Return whether the near end has no carrier; of a NIC that GPUs share, also whether each of them has none."""
+        ends = [self.link(net, target).a]
+        if isinstance(net.plan, Plan):
+            # a GPU learns of it from its NIC, and may do so later
+            ends += [link.a for link in net.plan.cables_behind(target)]
+        return [not is_up(end) for end in ends if net.has(end.node)]
 
     def _set_far_end(self, net: EmulatedNet, target: str, state: str) -> None:
         # A host keeps its routes when its carrier is lost, whereas Linux removes them from an interface that is itself
