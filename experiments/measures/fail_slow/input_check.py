@@ -32,4 +32,5 @@ def check_items(spec: ExperimentSpec, items: Sequence[FailSlowSpec], plans: Sequ
             try:
                 item.case(plan, schedule, spec.seed, 0, place_of(item, items))
             except ValueError as error:
-                raise BadInput(f"{field}.part", item.part, f"has no effect: {error}") from error
+                allowed = f"has no effect: {error}: give a target and a ratio, or another workload"
+                raise BadInput(f"{field}.part", item.part, allowed) from error

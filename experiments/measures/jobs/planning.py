@@ -6,7 +6,7 @@ from random import Random
 from typing import Final
 
 from railyard.core.errors import BadInput, unknown_name_hint
-from railyard.experiments.measures.jobs.spec import JobSpec, faults_of, jobs_of, starts_of
+from railyard.experiments.measures.jobs.spec import JobSpec, faults_of, is_interleaved, jobs_of, starts_of
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
@@ -64,12 +64,23 @@ def planned_jobs(spec: ExperimentSpec, fabric: int, plan: Plan) -> PlannedJobs:
 
 def check_jobs(spec: ExperimentSpec) -> None:
     """Raise BadInput for jobs that a fabric can't have."""
+    _check_interleaving(spec)
     for number, fabric in enumerate(spec.gpu_fabrics):
         if any(job.is_on(number) for job in jobs_of(spec)):
             check_gpus(fabric.domains, fabric.rails, f"fabrics.{number}.domains")
             # sizes and places don't depend on rates
             planned_jobs(spec, number, nominal_plan(fabric))
             _check_faults(spec, number, nominal_plan(fabric))
+
+
+def _check_interleaving(spec: ExperimentSpec) -> None:
+    """Raise BadInput for interleaving where no fabric has jobs to interleave."""
+    if not is_interleaved(spec):
+        return
+    for number in range(len(spec.gpu_fabrics)):
+        if sum(job.is_on(number) for job in jobs_of(spec)) > 1:
+            return
+    raise BadInput("interleaving", True, "has no effect: it needs two jobs or more on a fabric")
 
 
 def _check_faults(spec: ExperimentSpec, fabric: int, plan: Plan) -> None:

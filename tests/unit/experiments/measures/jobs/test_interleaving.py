@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from railyard.core.errors import BadInput
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.jobs.interleaving import busiest_shared_port, job_bursts, job_shifts
 from railyard.experiments.measures.jobs.interleaving_section import InterleavingSection, interleaved_rows
@@ -55,6 +56,11 @@ def test_drift_lets_colliding_bursts_part_a_little() -> None:
         assert 1 < job.slow_down.least < job.slow_down.mean < job.slow_down.most < times.slow_down + 0.02
         assert PREDICTIONS.iteration_s(TOGETHER, job.name) == job.together_s
         assert PREDICTIONS.iteration_s("link-slow d0g1", job.name) is None
+
+
+def test_single_job_has_nothing_to_interleave() -> None:
+    with pytest.raises(BadInput, match=r"^interleaving: True has no effect: it needs two jobs"):
+        parse({"name": "x", "fabrics": [FABRIC], "jobs": JOBS[:1], "interleaving": True})
 
 
 def test_jobs_without_interleaving_run_in_no_further_mode() -> None:
