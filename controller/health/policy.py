@@ -198,10 +198,7 @@ def clos_path(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Path | No
         return None
     best = max(options, key=lambda path: fabric_score(path, src, dst, scores, context))
     best_score = fabric_score(best, src, dst, scores, context)
-    # of drd, without its rail's score
-    remote = scores.domains[src.domain] * scores.domains[dst.domain] * BEST
-    if context.crosses_spine(src, Gpu(dst.domain, src.rank)):
-        remote = remote // BEST * scores.spine
+    remote = _remote_score(src, dst, scores, context)
     if not remote:
         return best
     rails = len(scores.rails)
@@ -209,6 +206,14 @@ def clos_path(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Path | No
     if first == rails:
         return best
     return path_of("drd", scores.sorted_rails[first][1])
+
+
+def _remote_score(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> int:
+    """Return the score of drd without that of its rail, the same for all rails. Units as of `fabric_score`."""
+    domains = scores.domains[src.domain] * scores.domains[dst.domain]
+    if context.crosses_spine(src, Gpu(dst.domain, src.rank)):
+        return domains * scores.spine
+    return domains * BEST
 
 
 def near_path(src: Gpu, dst: Gpu, scores: Scores) -> Path | None:
@@ -283,12 +288,12 @@ def over_rail(rail: int, src: Gpu, dst: Gpu) -> Path:
     return path_of("dr" if rail == dst.rank else "drd", rail)
 
 
-def best_path(src: Gpu, dst: Gpu, scores: Scores, delta: int, spine: bool) -> Path | None:
-    """The near path, the spine's, or drd: the first that scores within `delta` percent of the best of all paths.
+def best_path(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Path | None:
+    """The near path, the NIC network's own, or drd: the first that scores within `delta` percent of the best of all.
 
-    Pairs spread over the rails that do. `spine`: the fabric has a NIC network that joins rails. O(log K).
+    Pairs spread over the rails that do. `delta` is the context's. O(log K).
     """
-    best = _best(src, dst, scores, delta, spine)
+    best = _best(src, dst, scores, context)
     if not isinstance(best, int):
         return best
     rails = scores.sorted_rails
@@ -296,9 +301,9 @@ def best_path(src: Gpu, dst: Gpu, scores: Scores, delta: int, spine: bool) -> Pa
     return path_of("drd", rails[place][1])
 
 
-def best_paths(src: Gpu, dst: Gpu, scores: Scores, delta: int, spine: bool) -> tuple[Path, ...]:
+def best_paths(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> tuple[Path, ...]:
     """Return the paths over all rails among which `best_path` chooses, in the order of rails."""
-    best = _best(src, dst, scores, delta, spine)
+    best = _best(src, dst, scores, context)
     if best is None:
         return ()
     if not isinstance(best, int):
@@ -315,20 +320,23 @@ def spread(src: Gpu, dst: Gpu) -> int:
     return src.rank - 2 * dst.rank + src.domain + dst.domain
 
 
-def _best(src: Gpu, dst: Gpu, scores: Scores, delta: int, spine: bool) -> Path | int | None:
+def _best(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Path | int | None:
     """A path, or where in `sorted_rails` those begin that are to be taken by drd."""
     near = near_path(src, dst, scores)
-    by_spine = path_of("spine", src.rank) if spine and src.domain != dst.domain and src.rank != dst.rank else None
+    by_spine: Path | None = None
+    if context.spine and src.domain != dst.domain and src.rank != dst.rank:
+        by_spine = path_of("spine", src.rank)
     if near is None or near.kind == "d":
         return near or by_spine
-    near_score = path_score(near, src, dst, scores)
-    spine_score = path_score(by_spine, src, dst, scores) if by_spine else 0
-    domains = scores.domains[src.domain] * scores.domains[dst.domain]
-    threshold = max(near_score, spine_score, domains * scores.sorted_rails[-1][0]) * (BEST - delta)
+    near_score = fabric_score(near, src, dst, scores, context)
+    spine_score = fabric_score(by_spine, src, dst, scores, context) if by_spine else 0
+    remote = _remote_score(src, dst, scores, context)
+    best_remote_score = remote * scores.sorted_rails[-1][0]
+    threshold = max(near_score, spine_score, best_remote_score) * (BEST - context.delta)
     if near_score * BEST >= threshold:
         return near
     if spine_score * BEST >= threshold:
         return by_spine
     # rounded up: the lowest H(x) that is as good
-    min_score = -(-threshold // (domains * BEST))
+    min_score = -(-threshold // (remote * BEST))
     return bisect_left(scores.sorted_rails, (min_score,))

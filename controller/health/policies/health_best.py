@@ -8,4 +8,4 @@ from railyard.topologies.forwarding import Shares
 @health_policy("health-best", order=7, is_rate_aware=True)
 def best(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
     """The path of the best score; pairs spread over rails that are as good (not in the papers)."""
-    return single(best_path(src, dst, scores, context.delta, context.spine))
+    return single(best_path(src, dst, scores, context))

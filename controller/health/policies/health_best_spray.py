@@ -8,4 +8,4 @@ from railyard.topologies.forwarding import Share, Shares
 @health_policy("health-best-spray", order=8, is_rate_aware=True)
 def best_spray(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
     """Each pair evenly over all rails of the best score (not in the papers)."""
-    return tuple(map(Share, best_paths(src, dst, scores, context.delta, context.spine)))
+    return tuple(map(Share, best_paths(src, dst, scores, context)))

@@ -81,10 +81,11 @@ def test_every_policy_gives_paths_that_a_route_can_say(known: Scores, spine: boo
 @settings(max_examples=10)
 @given(known=scores())
 def test_best_policies_stay_within_delta_of_the_best_score(kind: str, delta: int, known: Scores) -> None:
-    spine = kind != "rail-only"
+    context = Context(spine=kind != "rail-only", delta=delta)
     for src, dst in pairs(known):
         others = open_paths(src, dst, known, kind)
-        one, all_of_them = best_path(src, dst, known, delta, spine), best_paths(src, dst, known, delta, spine)
+        one = best_path(src, dst, known, context)
+        all_of_them = best_paths(src, dst, known, context)
         assert (one is None) == (not all_of_them) == (not others)
         if one is None:
             continue
@@ -107,7 +108,7 @@ def test_pairs_that_meet_spread_evenly_over_equal_rails() -> None:
         "far domains": [(Gpu(0, 0), Gpu(d, 1)) for d in range(1, 4)],
     }
     for flows in meet.values():
-        rails = [path.rail for path in (best_path(src, dst, known, 10, spine=False) for src, dst in flows) if path]
+        rails = [path.rail for path in (best_path(src, dst, known, Context()) for src, dst in flows) if path]
         assert len(set(rails)) == len(flows)
 
 
@@ -147,6 +148,16 @@ def test_spines_carry_ecmp_and_may_be_the_best_path() -> None:
     assert text("health-best", hot_domains, context) == [("spine", 0)]
     assert text("health", hot_domains, context) == [("dr", 1)]
     assert text("health-best", Scores((100, 100), (0, 0), spine=1), context) == [("spine", 0)]
+
+
+def test_best_path_counts_spines_on_two_tiers() -> None:
+    """On a Clos dr crosses the spines too, so H(S) cancels out: 0.7 x 0.5 against 1 x 0.5."""
+    loaded = Scores((100, 100), (70, 70), spine=50)
+    leaves = {Gpu(domain, rank): f"leaf{domain}" for domain in range(2) for rank in range(2)}
+    two_tiers = Context(spine=True, leaves=leaves)
+    for name in ("health-best", "health-best-spray"):
+        assert text(name, loaded, Context(spine=True)) == [("dr", 1)]
+        assert text(name, loaded, two_tiers) == [("spine", 0)]
 
 
 def test_path_within_a_domain_is_hb0_despite_dead_rails() -> None:
