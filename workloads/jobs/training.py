@@ -126,7 +126,7 @@ def published_exposed(model: str, batch: int, sizes: Sequence[int]) -> float | N
 
 
 def gpt_step(name: str, model: GptModel, nodes: int) -> Step:
-    """Return a step of a data-parallel group of `nodes`: the gradients of one GPU's stage and tensor slice, in 16 bits.
+    """Return a step of a data-parallel group of `nodes`: the gradients of a node's tensor slices, in 16 bits.
 
     Source: Nezha Table 3. The whole job has 8 stages of so many nodes, with two tensor-parallel GPUs each.
     """
@@ -135,6 +135,8 @@ def gpt_step(name: str, model: GptModel, nodes: int) -> Step:
     sizes: tuple[int, ...] = (gradient,)
     if gradient > GPT_SPLIT_ABOVE:
         sizes = split(sizes, GPT_MAX_MESSAGE)
+    # each GPU of a node sums a slice of its own with the other replicas, and all of them share the node's NICs
+    sizes *= min(shape.tensor, model.domain_gpus)
     # the replicas share the batch
     micro_batches = shape.global_batch // nodes // shape.micro_batch
     # The pipeline's bubble is in the computing; tensor parallelism within a node and activations between stages are

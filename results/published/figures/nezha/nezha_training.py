@@ -83,8 +83,9 @@ def figure() -> Figure:
         notes=(
             "Computing and the part of the communication that it does not hide are of Fig. 16's 1 to 3 NICs on 4 "
             "nodes; 6, 8 and more nodes and other rails are predicted with Eq. 1 to 5.",
-            "GPT-3: computing at 40% of a V100's peak, allreduces of gradients one after the other. Left out are the "
-            "traffic of pipeline and tensor parallelism, and the gradients of a node's second GPU, on the same NICs.",
+            "GPT-3: computing at 40% of a V100's peak. Each of a node's two GPUs has a tensor slice, and the "
+            "allreduces of both take the node's NICs, one after the other. Left out is the traffic of pipeline "
+            "parallelism; that of tensor parallelism stays in a node.",
         ),
     )
 

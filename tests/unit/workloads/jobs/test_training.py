@@ -78,10 +78,14 @@ def test_last_part_is_as_close_as_whole_allreduces_can_be(sizes: list[int], volu
 
 
 def test_gpt_gradients_above_a_gigabyte_are_split() -> None:
-    small, large = (gpt_step(name, GptModel.load(name), 4) for name in ("gpt3-2.7b", "gpt3-30b"))
-    assert small.sizes == (337_500_000,)
+    """Two GPUs of a node have a slice each: 2 bytes x 2.7 or 30 billion over 2 slices and 8 stages."""
+    small = gpt_step("gpt3-2.7b", GptModel.load("gpt3-2.7b"), 4)
+    large = gpt_step("gpt3-30b", GptModel.load("gpt3-30b"), 4)
+    assert small.sizes == (337_500_000,) * 2
     assert large.sizes[:13] == (GPT_MAX_MESSAGE,) * 13
-    assert sum(large.sizes) == 2 * 30_000_000_000 // 16
+    slices = len(large.sizes) // 2
+    assert large.sizes[:slices] == large.sizes[slices:]
+    assert sum(large.sizes) == 2 * 30_000_000_000 // 8
     assert gpt_step("gpt3-30b", GptModel.load("gpt3-30b"), 8).compute_s < large.compute_s
 
 

@@ -272,7 +272,7 @@ def test_gpt_keeps_its_ratio_of_computing_to_bytes() -> None:
     rate = rails[0].rate * plan.scale
     step = TrainingSpec(kind="training", model="gpt3-2.7b").step(4, plan.scale, rails[0].rate)
     assert step.compute_s * rate / (1e9 / 8) == pytest.approx(6.61, abs=0.01)
-    assert sum(step.sizes) == pytest.approx(2 * 2.7e9 / 16 / plan.scale, rel=1e-4)
+    assert sum(step.sizes) == pytest.approx(2 * 2.7e9 / 8 / plan.scale, rel=1e-4)
     assert predicted_step_s(step, rails, 4, "single:tcp0", 0) > predicted_step_s(step, rails, 4, "nezha", 0)
 
 
