@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from operator import attrgetter
-from statistics import median
+from statistics import fmean, median
 from typing import Final
 
 import pandas as pd
@@ -198,6 +198,52 @@ def rail_of(path: str) -> int:
     return int(match[1]) if match else 0
 
 
+BEFORE_SAMPLES: Final = 10
+DURING_SAMPLES: Final = 5
+"""Samples of the rails' load before the start of a workload, and the fewest of them meanwhile, for its evenness."""
+
+
+def rail_evenness(interval: MeasurementInterval) -> float | None:
+    """Return Jain's index of the bytes that the workload added to each rail: 1 if alike on all K, 1/K if on one.
+
+    The bytes are those that the rails' ports counted, less what the background brought before the workload began. None
+    if the background changed meanwhile, if the workload was too short, or if it added nothing.
+
+    Source: Jain, Chiu and Hawe 1984, A Quantitative Measure of Fairness.
+    """
+    # what a background that changes brings would count as bytes of the workload
+    for event in interval.events:
+        if event.source == "background" and interval.started_ns < event.monotonic_ns < interval.finished_ns:
+            return None
+    before: defaultdict[int, list[float]] = defaultdict(list)
+    during: defaultdict[int, list[float]] = defaultdict(list)
+    for sample in interval.health:
+        if sample.element != "rail" or sample.monotonic_ns > interval.finished_ns:
+            continue
+        loads = before if sample.monotonic_ns <= interval.started_ns else during
+        loads[sample.index].append(sample.load)
+    added: list[float] = []
+    for rail, loads_before in before.items():
+        if len(loads_before) < BEFORE_SAMPLES or len(during[rail]) < DURING_SAMPLES:
+            return None
+        # loads are of single periods, not smoothed, so that their mean over a time is bytes; below 0 is noise
+        added.append(max(0.0, fmean(during[rail]) - fmean(loads_before[-BEFORE_SAMPLES:])))
+    squares = sum(load**2 for load in added)
+    if not squares:
+        return None
+    return sum(added) ** 2 / (len(added) * squares)
+
+
+def evenness_by_policy(analysis: Analysis) -> dict[str, list[float]]:
+    """Return the evenness of the rails in each interval of each policy, without invalid intervals."""
+    values: dict[str, list[float]] = {}
+    for interval in analysis.derived(intervals_of):
+        evenness = rail_evenness(interval)
+        if evenness is not None and analysis.judgement.intervals.get(interval.interval) != "invalid":
+            values.setdefault(interval.policy, []).append(evenness)
+    return values
+
+
 BASELINE_POLICY: Final = "dr"
 ORACLE_POLICY: Final = "oracle"
 FabricWorkload = tuple[str, IntervalId]  # a fabric, and what ran on it
@@ -219,7 +265,7 @@ class PolicyRow:
 
     `times`: s, a repeat each. `predicted` (s) is the median of the repeats', whose traffic may differ; `ratio` the
     median of measured over predicted. `changes_per_s`: routes of all pairs. `most_changed`: None without a dwell time.
-    `verdict`: the worst of its times. Ratios to times that are invalid are not known.
+    `evenness`: the median of `rail_evenness`. `verdict`: the worst of its times. Ratios to invalid times are not known.
     """
 
     fabric: str
@@ -234,6 +280,7 @@ class PolicyRow:
     most_changed: MostChangedPair | None
     reaction_ms: float | None
     worst_reaction_ms: float | None
+    evenness: float | None = None
     verdict: Verdict = "ok"
 
     @property
@@ -287,6 +334,7 @@ def _row(
     # ratios are of the same repeat (the index of the frames): another repeat is another seed, so other traffic
     times = by_policy[policy]
     reactions_ms = _reactions_ms(steered)
+    evenness = [rail_evenness(interval) for interval in steered]
     most_changed = None
     if dwell_s:
         most_changed = most_changed_pair(steered, dwell_s)
@@ -304,6 +352,7 @@ def _row(
         most_changed=most_changed,
         reaction_ms=none_if_nan(reactions_ms.median()),
         worst_reaction_ms=none_if_nan(reactions_ms.max()),
+        evenness=_median(pd.Series(evenness, dtype=float)),
         verdict=worst_verdict(times.verdict),
     )
 

@@ -14,6 +14,7 @@ from railyard.experiments.measures.steering.analysis import (
     FabricWorkload,
     MeasurementInterval,
     PolicyRow,
+    evenness_by_policy,
     intervals_of,
     rows_of,
 )
@@ -86,11 +87,16 @@ class PoliciesSection(Section):
             rows_left -= len(rows)
 
     def summary(self, analysis: Analysis) -> dict[str, Any]:
-        """Return all rows."""
+        """Return all rows, and the evenness of the rails in each interval of a policy."""
         rows: list[dict[str, Any]] = []
         for of_work in analysis.derived(rows_of).values():
             rows += policies_table(of_work).to_dicts()
-        return {"steering": rows}
+        headline: dict[str, Any] = {"steering": rows}
+        evenness = evenness_by_policy(analysis)
+        # most runs steer nothing, and some have too few scores for it
+        if evenness:
+            headline["rail_evenness"] = evenness
+        return headline
 
 
 def _shown_rows(analysis: Analysis) -> Mapping[FabricWorkload, Sequence[PolicyRow]]:
@@ -182,6 +188,7 @@ def policies_table(rows: Sequence[PolicyRow], title: str = "", more: int = 0) ->
         Column("", lambda row: row.most_changed and row.most_changed.allowed, key="allowed_changes_of_a_pair"),
         Column("ms to routes", "reaction_ms", _tenths, short="ms to\nroutes", key="reaction_ms_median"),
         Column("worst", "worst_reaction_ms", _tenths, key="reaction_ms_worst"),
+        Column("evenness of rails", "evenness", _times, on_terminal=False, key="rail_evenness"),
         verdict_column(rows),
     )
     return Table(columns, rows, title, more=more)

@@ -386,6 +386,27 @@ def _percent(cells: Sequence[Cell], count: int) -> float | None:
     return 100 * count / len(cells)
 
 
+def latency_ratios(cells: Sequence[Cell]) -> dict[str, dict[str, list[float]]]:
+    """Return latencies on rail-only over those over the spines, one ratio for each repeat.
+
+    By percentile and load of the spines, as `p50` and `spines_90`: of the cells whose HB domain and rail are idle.
+    """
+    ratios: dict[str, dict[str, list[float]]] = {"p50": {}, "p99": {}}
+    for cell in cells:
+        if cell.scene.domain or cell.scene.rail:
+            continue
+        load = f"spines_{100 * cell.scene.spine:.0f}"
+        # a repeat of one path is compared with the same repeat of the other: between them the machine may change
+        repeats = zip(cell.repeats["rail-only"], cell.repeats["spine"], strict=False)
+        for near_rounds, far_rounds in repeats:
+            median_ratio = median(near_rounds) / median(far_rounds)
+            ratios["p50"].setdefault(load, []).append(median_ratio)
+            if cell.has_p99:
+                tail_ratio = float(np.percentile(near_rounds, 99) / np.percentile(far_rounds, 99))
+                ratios["p99"].setdefault(load, []).append(tail_ratio)
+    return ratios
+
+
 def as_dict(cells: Sequence[Cell]) -> dict[str, Any]:
     """Return plain data for summary.json. Latencies in s, rates in bit/s."""
     valid = [cell for cell in cells if cell.verdict != "invalid"]
@@ -400,6 +421,7 @@ def as_dict(cells: Sequence[Cell]) -> dict[str, Any]:
         "rail_only_lower_p99_pct": _percent(tails, sum(cell.measured_p99 == "rail-only" for cell in tails)),
         "spine_lower_pct": _percent(valid, sum(cell.measured == "spine" for cell in valid)),
         "spine_lower_p99_pct": _percent(tails, sum(cell.measured_p99 == "spine" for cell in tails)),
+        "rail_only_over_spine": latency_ratios(valid),
         "tie": TIE,
         "cells_detail": list(map(_details, cells)),
     }

@@ -16,9 +16,10 @@ from railyard.experiments.measures.steering.analysis import (
     intervals,
     most_changed_pair,
     path_shares,
+    rail_evenness,
 )
 from railyard.experiments.measures.steering.checks import checks
-from railyard.experiments.measures.steering.records import CHOICES, HEALTH, Choice
+from railyard.experiments.measures.steering.records import CHOICES, HEALTH, Choice, HealthSample
 from railyard.results.analysis.aggregate import pairs, slowdowns
 from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.run_analysis import Analysis
@@ -221,6 +222,27 @@ def test_shares_of_paths_add_up_and_follow_the_choices() -> None:
     assert (first["dr by rail 0"], last["dr by rail 0"]) == (pytest.approx(1 / 5), 0)
     assert last["drd by rail 2"] == pytest.approx((0.5 + 0.5 + 1) / 5)  # two sprays of two, one of twice 2
     assert list(shares) == sorted(map(str, shares), key=lambda name: (["r", "dr", "drd"].index(name.split()[0]), name))
+
+
+def test_evenness_is_jains_index_of_the_bytes_added() -> None:
+    """Rails 0 and 1 get 0.3 and 0.1 beside their background of 0.5: (0.3 + 0.1)^2 / (4 (0.3^2 + 0.1^2)) = 0.4."""
+    run = small(policies=("health-spray",))
+    (interval,) = intervals(run)
+    background = {0: 0.5, 1: 0.5, 2: 0.0, 3: 0.2}
+    added = {0: 0.3, 1: 0.1, 2: 0.0, 3: 0.0}
+    health: list[HealthSample] = []
+    for sample in interval.health:
+        if sample.element == "rail":
+            load = background[sample.index]
+            if sample.monotonic_ns > interval.started_ns:
+                load += added[sample.index]
+            health.append(replace(sample, load=load))
+    even = replace(interval, health=tuple(health))
+    assert rail_evenness(even) == pytest.approx(0.4)
+    changed = Event(interval.started_ns + 1, "background", "off", {})
+    assert rail_evenness(replace(even, events=(*interval.events, changed))) is None
+    begin = [sample for sample in health if sample.monotonic_ns <= interval.started_ns]
+    assert rail_evenness(replace(even, health=tuple(begin))) is None
 
 
 def test_pair_without_any_path_counts_as_none() -> None:

@@ -19,7 +19,14 @@ from railyard.experiments.measures.steering.expected_times import Pattern, expec
 from railyard.experiments.measures.steering.plots import spine_condition as spine_condition_plot
 from railyard.experiments.measures.steering.records import HEALTH
 from railyard.experiments.measures.steering.spec import grid_of
-from railyard.experiments.measures.steering.spine_condition import Cell, Rates, Scores, Spread, cells_of
+from railyard.experiments.measures.steering.spine_condition import (
+    Cell,
+    Rates,
+    Scores,
+    Spread,
+    cells_of,
+    latency_ratios,
+)
 from railyard.experiments.measures.workloads.report.figures import flows_by_work
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import Run
@@ -168,6 +175,15 @@ def test_percentiles_are_spread_over_repeats() -> None:
     assert wide.measured_p99 == "even"
     few = replace(cell, repeats={"rail-only": ((1.0,) * 99,), "spine": (later,)})
     assert (few.p99("rail-only"), few.measured_p99) == (None, None)
+
+
+def test_latency_ratios_are_of_idle_domains_and_each_repeat() -> None:
+    """Rail-only takes 20 ms, and the spines 30 ms; where the spines are 90% full, 260 ms. Three rounds are no p99."""
+    ratios = latency_ratios(cells(two_fabrics()))
+    assert ratios == {
+        "p50": {"spines_0": [pytest.approx(2 / 3)] * 2, "spines_90": [pytest.approx(2 / 26)] * 2},
+        "p99": {},
+    }
 
 
 def test_run_without_grid_or_scores_has_no_comparison() -> None:
