@@ -46,7 +46,8 @@ class Measured(ConfigModel):
     `each`: a column, as `fabric`: rows of different values of it are different things, and the quantity is of the one
     that agrees least. One median over all of them would hide it.
     `target`: the quantity of a target of the run, in place of rows.
-    `headline`: a number of the headline in summary.json, in place of rows: `spine_condition.condition_agrees_pct`.
+    `headline`: a number of the headline in summary.json, or a list of one for each repeat, in place of rows:
+    `spine_condition.condition_agrees_pct`.
     `percent`: the value is a ratio, shown and compared as the percentage by which it is above 1.
     `expected`, `within`, `bound`: the value that agrees with the paper, and the tolerance, with its reason in `why`.
     """

@@ -20,7 +20,7 @@ from railyard.results.published.claims.definition import Measured, PublishedClai
 NAME: Final = "measured.csv"
 FILE: Final = data_file("results/published/claims") / NAME
 INVALID: Final = "invalid"
-VERDICTS: Final = ("ok", "degraded", INVALID)
+KEPT_VERDICTS: Final = ("ok", "degraded")
 VERSION_DIGITS: Final = 8  # of a commit
 TARGETS: Final = ("targets", "recovery_targets")
 """Parts of the headline of summary.json that have targets: those of allreduces, and those of recovery from faults."""
@@ -129,12 +129,14 @@ def _of_target(target: str, headline: Mapping[str, Any]) -> list[float]:
 
 
 def _of_headline(key: str, headline: Mapping[str, Any]) -> list[float]:
-    """Return a number of the headline by its keys, joined by dots; none if the run has no such number."""
+    """Return a number of the headline by its keys, joined by dots, or a list of one for each repeat; none without."""
     value: Any = headline
     for name in key.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
     if value is None:
         return []
+    if isinstance(value, list):
+        return [float(number) for number in value]
     return [float(value)]
 
 
@@ -203,23 +205,33 @@ def read(file: Path = FILE) -> dict[str, MeasuredClaim]:
     measurements: dict[str, MeasuredClaim] = {}
     try:
         with file.open(encoding="utf-8", newline="") as opened:
-            for row in csv.DictReader(opened):
+            table = csv.DictReader(opened)
+            if tuple(table.fieldnames or ()) != MeasuredClaim._fields:
+                raise ValueError(f"its columns are not {', '.join(MeasuredClaim._fields)}")
+            for row in table:
                 measurement = _measurement_of(row)
+                if measurement.claim in measurements:
+                    raise ValueError(f"{measurement.claim} is there twice")
                 measurements[measurement.claim] = measurement
-    except (KeyError, TypeError, ValueError, csv.Error) as error:
+    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
         allowed = f"is no table of measured claims, as claims --run writes it: {type(error).__name__}: {error}"
         raise BadInput("--out", str(file), allowed) from error
     return measurements
 
 
 def _measurement_of(row: Mapping[str, str]) -> MeasuredClaim:
-    """Return a row of the file. ValueError, TypeError or KeyError for one that isn't a measurement."""
-    if row["verdict"] not in VERDICTS:
-        raise ValueError(f"verdict {row['verdict']!r} is none of {', '.join(VERDICTS)}")
+    """Return a row of the file. ValueError or TypeError for one that isn't a measurement of a valid run."""
+    if row["verdict"] not in KEPT_VERDICTS:
+        allowed = " or ".join(KEPT_VERDICTS)
+        raise ValueError(f"{row['claim']}: verdict {row['verdict']!r} is not {allowed}")
     numbers = (float(row["median"]), float(row["least"]), float(row["most"]))
     if any(isnan(number) for number in numbers):
         raise ValueError(f"{row['claim']} has no number")
-    return MeasuredClaim(row["claim"], row["date"], row["version"], row["verdict"], int(row["rows"]), *numbers)
+    middle, least, most = numbers
+    rows = int(row["rows"])
+    if rows < 1 or not least <= middle <= most:
+        raise ValueError(f"{row['claim']} has no rows, or no median between the least and the most")
+    return MeasuredClaim(row["claim"], row["date"], row["version"], row["verdict"], rows, *numbers)
 
 
 def to_csv(measurements: Mapping[str, MeasuredClaim]) -> str:

@@ -34,6 +34,9 @@ with the reason for it, in the paper's file in `results/published/claims/`. Wher
 that is worse, unless the paper gives a bound. An error of a paper's own model counts as a bound: a smaller error
 agrees.
 
+**Scope.** A row for every statement with a number, an equation or a comparison. Numbers that a paper cites from others,
+prices and rates of data sheets are inputs, and have no row.
+
 **Spread.** A measurement agrees if its median is within the tolerance and no repeat is off by more than twice the
 tolerance. It differs if its median, its least and its greatest repeat are all outside the tolerance. Between these it
 is unclear. A claim without a tolerance, such as that no byte is lost, differs if one repeat contradicts it. A single

@@ -156,6 +156,8 @@ def _claims(rows: Sequence[Row]) -> Iterator[Claim]:
     note = "the window reaches below m, where by the Remote Rail Theorem's proof a rail's path is the less healthy one"
     quantity = f"sets in which rails within {DELTA} points of m have a path less healthy than the near one"
     yield Claim(quantity, 0, _less_healthy_sprays(sets), of_sets, note=note)
+    quantity = "sets in which GPUs of one rail take neither r nor the best fit above it"
+    yield Claim(quantity, 0, _wrong_on_one_rail(sets), of_sets)
     above, below = _wrong_on_clos(sets)
     yield Claim(
         "sets on a two-tier Clos in which a routable rail is no healthier than the near paths", 0, above, of_sets
@@ -216,6 +218,23 @@ def _wrong_best_fit(sets: Sequence[Scores]) -> int:
             wrong += chosen is None or scores.rails[chosen.rail] != min(routable) or chosen.kind != "drd"
         else:
             wrong += chosen is None or chosen.kind == "drd"
+    return wrong
+
+
+def _wrong_on_one_rail(sets: Sequence[Scores]) -> int:
+    """Return in how many sets two GPUs of one rail do not take the lowest rail above r, or r where there is none."""
+    far = Gpu(DESTINATION.domain, SOURCE.rank)
+    wrong = 0
+    for scores in sets:
+        direct = path_score(path_of("r", SOURCE.rank), SOURCE, far, scores)
+        healthier: list[int] = []
+        for rail in range(len(scores.rails)):
+            score = path_score(path_of("drd", rail), SOURCE, far, scores)
+            if rail != SOURCE.rank and score > direct:
+                healthier.append(score)
+        chosen = choose_path(SOURCE, far, scores)
+        chosen_score = 0 if chosen is None else path_score(chosen, SOURCE, far, scores)
+        wrong += chosen_score != min(healthier, default=direct)
     return wrong
 
 

@@ -1,4 +1,4 @@
-"""Volumes of collectives and ratios of hardware that Nezha states before it measures (sections 2.1 and 4.3)."""
+"""Volumes, ratios of hardware and coefficients that Nezha states beside its measurements (sections 1 to 5.3.4)."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +13,7 @@ from railyard.results.theory.nezha import (
     TABLE_1,
 )
 from railyard.topologies.platforms import PLATFORMS
+from railyard.workloads.models.catalogue import FP16_BYTES, GptModel
 
 if TYPE_CHECKING:
     import matplotlib.figure
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 GPT2_PARAMETERS: Final = 1.5e9
 GPT2_GPUS: Final = 16
 FP32_BYTES: Final = 4
-FP16_BYTES: Final = 2
 GPT3_HIDDEN: Final = 12_288
 GPT3_SEQUENCE: Final = 2_048
 GPT3_ALLREDUCES: Final = 12
@@ -36,15 +36,16 @@ V100_FLOPS: Final = 125e12
 H100_FLOPS: Final = 989e12
 V100_NIC_BPS: Final = 100e9
 LARGE_SIZES: Final = (8 * MB, 64 * MB)
+TABLE_1_NODES: Final = 4
 
 
 def figure() -> Figure:
     """Eq. 1 for GPT-2, volumes of tensor parallelism, and what slices reach of both rails by Table 1."""
-    claims = [*_volumes(), *_hardware(), *_slices(), *_introduction()]
+    claims = [*_volumes(), *_packets(), *_hardware(), *_slices(), _coefficients(), *_introduction()]
     rows: list[tuple[Cell, ...]] = [(claim.what, claim.unit, claim.published, claim.ours) for claim in claims]
     return Figure(
         title="Volumes and ratios that Nezha states",
-        source="Nezha sections 1, 2.1 and 4.3, Eq. 1, Table 1",
+        source="Nezha sections 1, 2.1, 4.3 and 5.3.4, Eq. 1 and 8, Table 1 and 3",
         columns=("quantity", "unit", "published", "computed"),
         rows=rows,
         draw=lambda drawn: _draw(drawn, claims),
@@ -69,6 +70,18 @@ def _volumes() -> list[Claim]:
         Claim("GPT-3: an allreduce of a layer", 603, activation_mb, "MB", 1.5, note=note),
         Claim("LLaMA-3 70B: allreduces of a forward pass", 160, 2 * LLAMA3_70B_LAYERS, "allreduces"),
         Claim("ZeRO: volume over that of an allreduce", 1.5, zero_ratio, "times"),
+    ]
+
+
+def _packets() -> list[Claim]:
+    """Return claims on the gradients that a GPU of GPT-3 30B sums at once (5.3.4, Table 3)."""
+    model = GptModel.load("gpt3-30b")
+    shape = model.training
+    whole_gb = FP16_BYTES * model.parameters / (shape.tensor * shape.pipeline) / 1e9
+    note = "16-bit gradients of a stage and tensor slice; half of them is above 1 GB too, unless sent in parts"
+    return [
+        Claim("GPT-3 30B: gradients of a GPU", 1, whole_gb, "GB", bound="at least"),
+        Claim("GPT-3 30B: half of the gradients of a GPU", 1, whole_gb / 2, "GB", bound="at most", note=note),
     ]
 
 
@@ -101,6 +114,17 @@ def _slices() -> list[Claim]:
         )
         claims.append(Claim(f"{name}, longer than one rail", middle, extra_pct, "%", (high - low) / 2, note=note))
     return claims
+
+
+def _coefficients() -> Claim:
+    """Return the claim on what the first coefficients of Eq. 8 add up to, with N the nodes as printed."""
+    times_s = (TABLE_1[8 * MB]["single:tcp"], TABLE_1[8 * MB]["single:sharp"])
+    total_s = sum(times_s)
+    sum_pct = 0.0
+    for time_s in times_s:
+        sum_pct += 100 * (total_s - time_s) / (total_s * (TABLE_1_NODES - 1))
+    note = "the text has the node count for N; with the number of rails they add up to 100%, as is done here"
+    return Claim("Eq. 8, 2 rails on 4 nodes: sum of the coefficients", 100, sum_pct, "%", 0.1, note=note)
 
 
 def _introduction() -> list[Claim]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from railyard.results.plots import style
@@ -121,8 +122,11 @@ def _ratio_claims() -> list[Claim]:
     # A rail that loses the part p while another one carries data gains nothing by it from rho = 1/p on. tau has to hold
     # for the rail that loses most.
     loss_pct = max(pct for (_, nodes), pct in LONGER_BESIDE_ANOTHER_PCT.items() if nodes == 4)
+    gains_pct = [ideal_gain_pct(ratio) for ratio in RATIOS]
+    rising = sum(after >= before for before, after in pairwise(gains_pct))
     return [
         Claim("rho with the largest gain", 1, best_ratio, "times"),
+        Claim("steps to a larger rho at which the gain does not fall", 0, rising, f"of {len(RATIOS) - 1} steps"),
         Claim(
             "rho from which the losses of Fig. 14 take the whole gain",
             TAU,
@@ -223,7 +227,9 @@ def _byte_claims() -> list[Claim]:
     # Fig. 15: AlexNet's allreduces have up to 4 MB
     share_s = allreduce_cost(tcp, FITTED_NODES).seconds(0.01 * 4 * MB)
     share_note = "of 4 MB, the largest of AlexNet's allreduces"
+    nic_share_pct = _share_pct(("tcp", "tcp"), FITTED_NODES, 8 * MB)
     return [
+        Claim("two TCP rails: share of a NIC", 50, nic_share_pct, "%", 0.5),
         Claim("two TCP rails: rate of a NIC", stated_rate, rate, "KB/s", 0.1 * stated_rate, note=rate_note),
         _within_range("1% of 4 MB on tcp", (1e3 * least_s, 1e3 * most_s), 1e3 * share_s, "ms", share_note),
     ]

@@ -1,6 +1,6 @@
 """Iteration time against batch size (Rail-only Fig. 10)."""
 
-from itertools import product
+from itertools import pairwise, product
 from typing import Final
 
 import matplotlib.figure
@@ -28,6 +28,7 @@ def figure() -> Figure:
         rows += _rows(reading, seconds)
         notes.append(listed(reading.name, [_relative_pct(seconds, *point) for point in PUBLISHED]))
     claims = [_claim(times, k, batch) for k, batch in PUBLISHED]
+    claims.append(_falling(times))
     return Figure(
         title="Batch size: GPT-1T on 32,768 GPUs",
         source="Rail-only Fig. 10",
@@ -50,6 +51,19 @@ def _claim(times: Times, k: int, batch: int) -> Claim:
     if abs(ours - stated) > within:
         note = f"{100 - ours:.1f}% below the ideal, where the paper has {100 - stated:.0f}%; Fig. 8 differs alike"
     return Claim(f"K={k}, batch {batch:,}: of the ideal's speed", stated, ours, "%", within=within, note=note)
+
+
+def _falling(times: Times) -> Claim:
+    """Return the claim that the relative speed rises with the batch, for every K but the ideal."""
+    falling: list[str] = []
+    domain_sizes = [k for k in SIZES if k < GPUS]
+    steps = list(pairwise(BATCHES))
+    for k, (smaller, larger) in product(domain_sizes, steps):
+        if _relative_pct(times, k, larger) < _relative_pct(times, k, smaller):
+            falling.append(f"K={k:,} from batch {smaller:,} to {larger:,}")
+    count = len(domain_sizes) * len(steps)
+    quantity = "steps to a larger batch at which the relative speed falls"
+    return Claim(quantity, 0, len(falling), f"of {count} steps", note="; ".join(falling))
 
 
 def _times(reading: Reading, sizes: tuple[int, ...], batches: tuple[int, ...]) -> Times:

@@ -74,6 +74,21 @@ def _rows(name: str, traffic: Traffic) -> list[tuple[Cell, ...]]:
     return rows
 
 
+def _outer_tp_pairs(traffic: Traffic) -> int:
+    """Return the number of pairs of GPUs in two HB domains that have TP traffic."""
+    pairs = traffic.pairs["TP"]
+    return int(np.count_nonzero(pairs.src // traffic.rails != pairs.dst // traffic.rails))
+
+
+def _inner_pairs(traffic: Traffic) -> int:
+    """Return the number of pairs of GPUs in one HB domain that have PP or DP traffic."""
+    inner = 0
+    for kind in ("PP", "DP"):
+        pairs = traffic.pairs[kind]
+        inner += int(np.count_nonzero(pairs.src // traffic.rails == pairs.dst // traffic.rails))
+    return inner
+
+
 def _claims(traffic: dict[str, Traffic]) -> tuple[Claim, ...]:
     least_tp = min(100 * shares(t.volumes)["TP"] for t in traffic.values())
     least_idle = min(_pct(_idle(t), t.gpus) for t in traffic.values())
@@ -85,6 +100,8 @@ def _claims(traffic: dict[str, Traffic]) -> tuple[Claim, ...]:
         Claim("TP's share of the volume, least of the four models", 75, least_tp, "%", bound="at least", note=note),
         Claim("pairs without traffic, least of the four models", 99, least_idle, "%", bound="at least"),
         Claim("pairs with traffic of two kinds", 0, shared, "pairs"),
+        Claim("pairs with TP traffic between HB domains", 0, sum(map(_outer_tp_pairs, traffic.values())), "pairs"),
+        Claim("pairs with PP or DP traffic in an HB domain", 0, sum(map(_inner_pairs, traffic.values())), "pairs"),
     ]
     for name, t in traffic.items():
         # a ring in each tensor-parallel group makes it 1 / (N - 1), whatever the model

@@ -10,9 +10,12 @@ from railyard.results.plots.style import SERIES, log2_ticks, quiet
 from railyard.results.published import iteration_figures as shared
 from railyard.results.published.catalogue import Cell, Claim, Figure
 from railyard.results.theory.iteration.search import Best
+from railyard.workloads.models.catalogue import GptModel
 
 BATCHES: Final = {shared.GPT_1T: 4096, shared.GPT_146B: 1024}
 CLUSTERS: Final = (16_384, 32_768, 65_536)
+EIGHTFOLD: Final = (1, 8, 64, 512, 4096)
+"""Sizes of HB domains between which gains are compared. Finer steps show the strategies change."""
 STATED: Final = 65_536
 """The cluster that the claims are compared at: the text gives percentages without saying for which of the three."""
 PLATEAU: Final = "GPT-1T, K=32 to 256"
@@ -59,6 +62,8 @@ def figure() -> Figure:
     plateau = 'the paper: "plateaus above 32 GPUs", without a number; ours still gains'
     claims.append(Claim(f"{PLATEAU}, less time", 0, ours[PLATEAU], "%", within=1.0, note=plateau, stated="read as"))
     claims += _of_shape(curves)
+    claims.append(_marginal_gains(curves))
+    claims += _scaling()
     return Figure(
         title="Iteration time against the size of the HB domain",
         source="Rail-only Fig. 8",
@@ -118,6 +123,41 @@ def _of_shape(curves: Mapping[tuple[str, int], Curve]) -> tuple[Claim, ...]:
         Claim("steps to a larger K at which an iteration takes longer", 0, len(longer), f"of {steps} steps", note=note),
         Claim(higher, 1, ratio, "times", bound="at least", stated="higher means"),
     )
+
+
+def _marginal_gains(curves: Mapping[tuple[str, int], Curve]) -> Claim:
+    """Return the claim that the seconds that eight times as large HB domains save fall with their size (V-B)."""
+    steps = 0
+    growing: list[str] = []
+    for (model, gpus), curve in curves.items():
+        seconds = [curve[k].seconds for k in EIGHTFOLD]
+        saved = [before - after for before, after in pairwise(seconds)]
+        for k, (less, more) in zip(EIGHTFOLD[1:], pairwise(saved), strict=False):
+            steps += 1
+            if more > less:
+                growing.append(f"{NAMES[model]} on {gpus:,} GPUs above K={k:,}")
+    quantity = "steps to eight times K at which the seconds saved grow"
+    note = "; ".join(growing)
+    if growing:
+        note += ": the best strategy is another one from there on"
+    return Claim(quantity, 0, len(growing), f"of {steps} steps", note=note)
+
+
+def _scaling() -> Iterator[Claim]:
+    """Yield how a layer's communication and FLOPs grow with hidden size and sequence, each doubled (V-B)."""
+    model = GptModel.load(shared.GPT_146B)
+    note = "only the attention's part of the FLOPs, s/(3h) of the rest, grows with the square of the sequence"
+    doubled_models = {
+        "hidden size": model.model_copy(update={"hidden": 2 * model.hidden}),
+        "sequence": model.model_copy(update={"sequence": 2 * model.sequence}),
+    }
+    for name, doubled in doubled_models.items():
+        gathered = doubled.gathered_bytes(1) / model.gathered_bytes(1)
+        flops = doubled.layer_flops(1) / model.layer_flops(1)
+        yield Claim(f"bytes of an AllGather with twice the {name}", 2, gathered, "times", 0.2, stated="linear means")
+        yield Claim(
+            f"FLOPs of a layer with twice the {name}", 4, flops, "times", 0.4, note=note, stated="quadratic means"
+        )
 
 
 def _draw(drawn: matplotlib.figure.Figure, curves: dict[tuple[str, int], Curve]) -> None:

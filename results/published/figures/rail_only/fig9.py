@@ -48,6 +48,7 @@ def figure() -> Figure:
     claims: list[Claim] = []
     for published, (label, value) in zip((8.0, 35.9, 13.3, 8.0), _stated(times).items(), strict=True):
         claims.append(Claim(f"{label}, less time", published, value, "%", within=3.0, note=open_points))
+    claims += _comparisons(times)
     return Figure(
         title="Iteration time of GPT-1T against bandwidth",
         source="Rail-only Fig. 9",
@@ -84,6 +85,24 @@ def _stated(times: dict[Key, float]) -> dict[str, float]:
         shares[f"K={k}, HB 2.4 to 9.6 Tbps"] = fmean(less(times[k, HB[0], n], times[k, HB[-1], n]) for n in NETWORK)
         shares[f"K={k}, network 100 to 400 Gbps"] = fmean(less(times[k, h, low], times[k, h, high]) for h in HB)
     return shares
+
+
+def _comparisons(times: dict[Key, float]) -> tuple[Claim, ...]:
+    """Return what the text says of both bandwidths and both sizes, without numbers (V-C)."""
+    less_pct = _stated(times)
+    hb_k8 = less_pct["K=8, HB 2.4 to 9.6 Tbps"]
+    hb_k256 = less_pct["K=256, HB 2.4 to 9.6 Tbps"]
+    network_k8 = less_pct["K=8, network 100 to 400 Gbps"]
+    network_k256 = less_pct["K=256, network 100 to 400 Gbps"]
+    reverse = "the numbers that follow in the text, 35.9% and 8.0%, say the reverse"
+    return (
+        Claim("less time by HB bandwidth, K=8 over K=256", 1, hb_k8 / hb_k256, "times", bound="at most",
+              stated="less sensitive means"),
+        Claim("less time by network bandwidth, K=256 over K=8", 1, network_k256 / network_k8, "times",
+              bound="at least", note=reverse, stated="more pronounced means"),
+        Claim("less time with K=256, by HB over by network bandwidth", 1, hb_k256 / network_k256, "times",
+              bound="at least", stated="more beneficial means"),
+    )  # fmt: skip
 
 
 def _draw(drawn: matplotlib.figure.Figure, times: dict[Key, float]) -> None:
