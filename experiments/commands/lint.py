@@ -4,7 +4,7 @@ docs/workloads.md has a placement file. Without order and ranks, ranks go where 
 that can be (`railyard.workloads.placement.layout`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Final
@@ -17,6 +17,8 @@ from railyard.core.config import ConfigModel, is_path, parse_model, read_yaml
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.input_paths import NameOrPath, from_folder
 from railyard.experiments import options
+from railyard.experiments.measures.jobs.planning import planned_jobs
+from railyard.experiments.measures.jobs.spec import jobs_of
 from railyard.experiments.measures.workloads.spec import labelled_workloads, workloads_of
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
@@ -51,6 +53,7 @@ from railyard.workloads.placement.layout import (
     layout_from_ranks,
     splits,
 )
+from railyard.workloads.schedule import Schedule
 from railyard.workloads.spec import build
 
 PURPOSE = "Compute and check, without packets"
@@ -230,27 +233,36 @@ def _check_gpus(spec: PlacementSpec, gpus: int) -> None:
 
 
 def print_workloads(spec: ExperimentSpec, console: Console) -> int:
-    """Print the findings of each workload on each fabric; return 1 if there are any."""
+    """Print the findings of each workload and job on each fabric; return 1 if there are any."""
     if not spec.gpu_fabrics:
         raise BadInput("NAME", spec.name, "has no HB domains: its traffic can't change rails")
-    if not workloads_of(spec):
-        raise BadInput("NAME", spec.name, "has no workloads, only faults: nothing of it can be checked")
+    if not workloads_of(spec) and not jobs_of(spec):
+        raise BadInput("NAME", spec.name, "has no workloads and no jobs: nothing of it can be checked")
     crossing = False
-    for label, fabric in zip(spec.labels, spec.gpu_fabrics, strict=True):
-        plan = nominal_plan(fabric)
-        for name, workload in labelled_workloads(spec):
-            schedule, *_ = build(workload, fabric, plan.rail_bps, plan.hb_bps, seed=spec.seed)
-            size = f"{fabric.domains} x {fabric.rails}"
-            if fabric.rail_of_rank:
-                size = fabric.size_text
+    for number, fabric in enumerate(spec.gpu_fabrics):
+        size = f"{fabric.domains} x {fabric.rails}"
+        if fabric.rail_of_rank:
+            size = fabric.size_text
+        for name, schedule in _schedules(spec, number):
             findings = lint_schedule(schedule, fabric.rail_of_rank)
-            _print_findings(f"{name} on {label}, {size}", findings, console)
+            _print_findings(f"{name} on {spec.labels[number]}, {size}", findings, console)
             if not findings:
                 console.print(NO_FINDINGS, highlight=False)
             for line in wait_lines(schedule, fabric):
                 console.print(f"  {line}", highlight=False, soft_wrap=True)
             crossing |= bool(findings)
     return int(crossing)
+
+
+def _schedules(spec: ExperimentSpec, number: int) -> Iterator[tuple[str, Schedule]]:
+    """Yield the name and the schedule of each workload and each job of a fabric, by the fabric's number."""
+    fabric = spec.gpu_fabrics[number]
+    plan = nominal_plan(fabric)
+    for name, workload in labelled_workloads(spec):
+        yield name, build(workload, fabric, plan.rail_bps, plan.hb_bps, seed=spec.seed).schedule
+    if any(job.is_on(number) for job in jobs_of(spec)):
+        for job in planned_jobs(spec, number, plan).combined.jobs:
+            yield f"job {job.name}", job.schedule
 
 
 def _print_findings(title: str, findings: Iterable[Finding], console: Console) -> None:

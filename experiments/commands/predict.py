@@ -138,11 +138,14 @@ def _cell(value: Cell) -> str:
 
 def predicted(spec: "ExperimentSpec") -> "Predicted":
     """Return the times of an experiment by formulas. BadInput if no measure has any."""
+    keys: list[str] = []
     for measure in measures_of(spec):
         prediction = measure.predict(spec)
         if prediction:
             return prediction
-    raise BadInput("NAME", spec.name, "has no workloads, only faults: there is no formula for these, so run it")
+        keys.append(measure.key)
+    sections = " and ".join(keys) or "fabrics"
+    raise BadInput("NAME", spec.name, f"has only {sections}: there is no formula for these, so run it")
 
 
 @shows_progress

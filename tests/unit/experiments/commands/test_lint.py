@@ -9,6 +9,7 @@ from pytest_regressions.data_regression import DataRegressionFixture
 from pytest_regressions.file_regression import FileRegressionFixture
 
 from railyard.experiments import cli
+from railyard.experiments.spec import loading
 from railyard.workloads.models.catalogue import CATALOGUE
 from tests.unit.experiments.command_errors import command_errors
 
@@ -51,6 +52,18 @@ def test_a_platform_gives_the_rails(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_a_model_as_published_or_an_experiment(name: str, status: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["lint", name]) == status
     assert ("between rails; DP" in wording(capsys)) == (name != "moe-slowdown")
+
+
+@pytest.mark.parametrize(("placement", "status"), [("rail-aligned", 0), ("spread", 1)])
+def test_jobs_are_checked_on_their_gpus_of_the_fabric(
+    placement: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = loading.FOLDER.joinpath("job-placements.yaml").read_text()
+    file = write(tmp_path, text.replace("domains: 3\n", f"domains: 3\n    placement: {placement}\n"))
+    assert cli.main(["lint", file]) == status
+    printed = wording(capsys)
+    assert "job first on rail-only, 4 x 4" in printed
+    assert ("change domain and rail" in printed) == bool(status)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +121,7 @@ def test_a_file_that_cannot_be_checked_is_one_line(
 ) -> None:
     """A layout of too many GPUs would fill the memory: it is refused before it is made."""
     started = time.process_time()
-    cases: dict[str, list[str]] = {"unknown name": ["lint", "gpt-145b"]}
+    cases: dict[str, list[str]] = {"unknown name": ["lint", "gpt-145b"], "faults alone": ["lint", "recovery"]}
     for number, (case, text) in enumerate(IMPOSSIBLE.items()):
         (tmp_path / str(number)).mkdir()
         cases[case] = ["lint", write(tmp_path / str(number), text)]
