@@ -61,8 +61,9 @@ def likeliest_starts(seconds: Sequence[float]) -> list[int]:
     """Return for each iteration which one most likely began the level that it is on, by the times up to it."""
     if not seconds:
         return []
-    # relative to the first time, so that the prior fits jobs of any length
-    values = np.asarray(seconds, dtype=np.float64) / seconds[0]
+    # Relative to the first times, so that the prior fits jobs of any length. The first one alone may be far from the
+    # others, as programs warm up: no later change would be large beside it.
+    values = np.asarray(seconds, dtype=np.float64) / median(seconds[:CONFIRMED_AFTER])
     hazard = 1 / MEAN_RUN
     levels = _Levels(len(values))
     # of each iteration that may have begun the level; the first one did before there was any other

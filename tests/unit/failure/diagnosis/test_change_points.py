@@ -23,6 +23,14 @@ def test_change_is_reported_at_its_first_iteration(first: int, ratio: float) -> 
     assert change.ratio == pytest.approx(ratio, rel=0.03)
 
 
+@pytest.mark.parametrize("first", [4.0, 8.0])
+def test_long_first_iteration_hides_no_change(first: float) -> None:
+    seconds = times(24)
+    seconds[0] *= first
+    seconds[10:] = [1.5 * value for value in seconds[10:]]
+    assert [change.iteration for change in changes(seconds) if change.ratio > 1] == [10]
+
+
 def test_two_changes_are_reported_in_order() -> None:
     seconds = times(40)
     seconds[10:25] = [1.5 * value for value in seconds[10:25]]
