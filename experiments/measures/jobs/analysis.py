@@ -20,6 +20,7 @@ from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.analysis.targets import Outcome, Sample, Target, outcomes_by_fabric
 from railyard.results.format import NOTHING, percent
 from railyard.results.runs.records import Measurement, Run, Verdict, worst_verdict
+from railyard.results.theory.fluid.faulted_jobs import slow_down_meanwhile
 from railyard.results.theory.fluid.spread import Spread
 
 MOST_OFF: Final = 0.03
@@ -92,9 +93,9 @@ class JobRow:
 class FaultRow:
     """A job beside a fault: its mean iteration with the other jobs, without the fault and with it, over all repeats.
 
-    `slow_down`: while the fault lasts, by what the job did meanwhile; None if it did nothing. `slow_down_predicted`,
-    `alone_predicted`: of a fault that lasts for the whole job, together with the others and alone. `not_predicted`: why
-    nothing is predicted.
+    `slow_down`, `slow_down_predicted`: while the fault lasts, by what the job does meanwhile; None if it does nothing.
+    `alone_predicted`: of the job alone, with a fault that lasts for all of it. `not_predicted`: why there is no
+    prediction.
     """
 
     fabric: str
@@ -154,19 +155,14 @@ def _fault_row(analysis: Analysis, label: str, fault: str, together: list[JobRun
 
 
 def _slow_down_in_fault(run: JobRun, together_s: float) -> float | None:
-    """Return how many times as long a job took, while a fault lasted, for what it did meanwhile; None if for nothing.
+    """Return the slow-down of a job while a fault lasted; None without one.
 
-    `together_s`: its mean iteration without the fault, by which it did the rest.
+    `together_s`: the mean iteration of the job without the fault.
     """
     if run.fault_start_s is None or run.fault_end_s is None:
         return None
-    job_s = run.iterations * run.iteration_s
-    fault_s = min(run.fault_end_s, run.start_s + job_s) - max(run.fault_start_s, run.start_s)
-    healthy_s = run.iterations * together_s - (job_s - fault_s)
-    # a job without an end has no time, and is neither above 0 nor below
-    if fault_s > 0 and healthy_s > 0:
-        return fault_s / healthy_s
-    return None
+    job = (run.start_s, run.start_s + run.iterations * run.iteration_s)
+    return slow_down_meanwhile(job, (run.fault_start_s, run.fault_end_s), run.iterations * together_s)
 
 
 def target_outcomes(analysis: Analysis) -> list[Outcome]:

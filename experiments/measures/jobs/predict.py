@@ -123,7 +123,8 @@ def _fault_rows(fault: PredictedFault) -> Iterator[JobPrediction]:
         predicted = fault.prediction.jobs[job]
         iteration_s = predicted.at_its_times.times(together_s)
         yield _row(fault.where, alone, job, FAULT_SLOWDOWN, predicted.alone, MEAN_OF_HASHES)
-        yield _row(fault.where, together, job, FAULT_SLOWDOWN, predicted.together, MEAN_OF_HASHES)
+        if predicted.together is not None:
+            yield _row(fault.where, together, job, FAULT_SLOWDOWN, predicted.together, MEAN_OF_HASHES)
         yield _row(fault.where, together, job, "iteration_time", iteration_s, MEAN_OF_HASHES)
 
 
@@ -170,7 +171,8 @@ def _print_tables(
             cells = [fault.prediction.reason_of(job)] * 2
             if not cells[0]:
                 predicted = fault.prediction.jobs[job]
-                cells = [fmt.ratio(predicted.alone.mean), fmt.ratio(predicted.together.mean)]
+                together = predicted.together
+                cells = [fmt.ratio(predicted.alone.mean), fmt.ratio(together.mean if together else None)]
             table.add_row(job, fault.where[0], fault.fault, *cells)
     console.print("", table)
 

@@ -29,8 +29,9 @@ class JobRun(Record):
     with a fault without noise.
 
     With a fault, also: `fault_start_s`, `fault_end_s`: when it was injected and repaired, after the replay began.
-    `fault_slow_down_alone`, `fault_slow_down_together`: predicted mean iteration over that without the fault, for the
-    job alone and with the others, if the fault lasted for all of it. `not_predicted`: why the job has no prediction.
+    `fault_slow_down_together`: predicted, while the fault lasts, by what the job does meanwhile.
+    `fault_slow_down_alone`: predicted without the other jobs, if the fault lasted for all of the job. `not_predicted`:
+    why the job has no prediction.
     """
 
     job: str

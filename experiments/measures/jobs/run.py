@@ -367,7 +367,12 @@ def _with_fault(row: JobRun, turn: JobsTurn, done: Replay) -> JobRun:
     if row.not_predicted:
         return row
     predicted = turn.fault.jobs[row.job]
-    return replace(row, fault_slow_down_alone=predicted.alone.mean, fault_slow_down_together=predicted.together.mean)
+    together = predicted.together
+    return replace(
+        row,
+        fault_slow_down_alone=predicted.alone.mean,
+        fault_slow_down_together=None if together is None else together.mean,
+    )
 
 
 def _waiting_share(jobs: CombinedSchedule, number: int, spans_s: Mapping[int, tuple[float, float]]) -> float:

@@ -1,4 +1,4 @@
-"""Predicted slow-downs of jobs by a fault: with the fault at its times, and if it lasted for the whole of each job.
+"""Predicted slow-downs of jobs by a fault: in the whole run, while the fault lasts, and of each job alone.
 
 Detours are taken to be there at once, and transfers to go on without loss: both add to an iteration on packets, and
 are over within a second.
@@ -19,6 +19,7 @@ from railyard.results.theory.fluid.routes import Numbers, Port, is_hashed, route
 from railyard.results.theory.fluid.simulation import Conditions, FluidRun, Outage, RateChange, simulate
 from railyard.results.theory.fluid.spread import DRAWS_OF_NOISE, Spread, draw_count
 from railyard.topologies.spec import FabricSpec
+from railyard.workloads.combined import CombinedSchedule
 from railyard.workloads.schedule import Rates
 
 
@@ -43,15 +44,15 @@ class Degradation:
 class FaultedJob(NamedTuple):
     """Predictions of a job and a fault, as ratios of its mean iterations with and without the fault.
 
-    `at_its_times`: together with the other jobs, while the fault begins and ends at its times. `alone`, `together`:
-    with a fault that lasts for the whole job, which runs alone or together with the others; infinite if it then has no
-    path.
+    `at_its_times`: of the whole job together with the others, while the fault begins and ends at its times. `together`:
+    of the time in which the fault lasts (`slow_down_meanwhile`); None if the job does nothing in it. `alone`: of a job
+    without the others, with a fault that lasts for all of it; infinite if it then has no path.
     """
 
     name: str
     at_its_times: Spread
     alone: Spread
-    together: Spread
+    together: Spread | None
 
     @property
     def has_path(self) -> bool:
@@ -72,7 +73,7 @@ class _Ratios(NamedTuple):
 
     at_its_times: float
     alone: float
-    together: float
+    together: float | None
 
 
 def predict_faulted(
@@ -85,17 +86,32 @@ def predict_faulted(
     jobs = healthy.combined
     if not _has_hash(healthy, degradation.dead, rates, fabric):
         run = simulate(jobs.schedule, rates, fabric, degradation.conditions(start_s, end_s))
-        lasting = predict_jobs(jobs, rates, fabric, degradation.conditions())
-        return FaultedJobs(_faulted_jobs(healthy, [_ratios(healthy, run, lasting)]), run)
+        alone_s = _lasting_alone_s(jobs, degradation, rates, fabric, None)
+        return FaultedJobs(_faulted_jobs(jobs, [_ratios(healthy, run, (start_s, end_s), alone_s)]), run)
     draws: list[list[_Ratios]] = []
     for draw in range(draw_count(DRAWS_OF_NOISE, jobs)):
         # a simulation uses a seed for all jobs together, and the next ones for each job alone
         seed = draw * (1 + len(jobs.jobs))
         hashed = predict_jobs(jobs, rates, fabric, Conditions(hash_seed=seed))
         run = simulate(jobs.schedule, rates, fabric, degradation.conditions(start_s, end_s, seed))
-        lasting = predict_jobs(jobs, rates, fabric, degradation.conditions(hash_seed=seed))
-        draws.append(_ratios(hashed, run, lasting))
-    return FaultedJobs(_faulted_jobs(healthy, draws), None)
+        alone_s = _lasting_alone_s(jobs, degradation, rates, fabric, seed)
+        draws.append(_ratios(hashed, run, (start_s, end_s), alone_s))
+    return FaultedJobs(_faulted_jobs(jobs, draws), None)
+
+
+def slow_down_meanwhile(job: tuple[float, float], fault: tuple[float, float], healthy_s: float) -> float | None:
+    """Return how many times as long a job takes, while a fault lasts, for what it does meanwhile; None if for nothing.
+
+    `job`, `fault`: when each begins and ends, s. `healthy_s`: time of the whole job without the fault. Before and after
+    the fault, the job is taken to be as fast as without it.
+    """
+    job_s = job[1] - job[0]
+    fault_s = min(job[1], fault[1]) - max(job[0], fault[0])
+    done_s = healthy_s - (job_s - fault_s)
+    # a job without an end has no time, and is neither above 0 nor below
+    if fault_s > 0 and done_s > 0:
+        return fault_s / done_s
+    return None
 
 
 def _has_hash(healthy: JobsPrediction, dead: DeadParts | None, rates: Rates, fabric: FabricSpec) -> bool:
@@ -150,15 +166,36 @@ def _jobs_at(ports: Collection[Port], healthy: JobsPrediction, rates: Rates, fab
     return jobs
 
 
-def _ratios(healthy: JobsPrediction, run: FluidRun, lasting: JobsPrediction) -> list[_Ratios]:
-    """Return the ratios of each job. `run`: with the fault at its times. `lasting`: with one that doesn't end."""
+def _lasting_alone_s(
+    jobs: CombinedSchedule, degradation: Degradation, rates: Rates, fabric: FabricSpec, hash_seed: int | None
+) -> list[float]:
+    """Return the mean iteration of each job without the others, with a fault that lasts for all of it, s."""
+    means_s: list[float] = []
+    for number in range(len(jobs.jobs)):
+        lone_job = jobs.alone(number)
+        seed = None if hash_seed is None else hash_seed + 1 + number
+        run = simulate(lone_job.schedule, rates, fabric, degradation.conditions(hash_seed=seed))
+        (seconds,) = lone_job.iteration_seconds(run.end_s)
+        means_s.append(_mean(seconds))
+    return means_s
+
+
+def _ratios(
+    healthy: JobsPrediction, run: FluidRun, fault: tuple[float, float], alone_s: Sequence[float]
+) -> list[_Ratios]:
+    """Return the ratios of each job.
+
+    `run`: with the fault at its times, which are `fault`. `alone_s`: mean iterations alone, with a lasting fault.
+    """
     ratios: list[_Ratios] = []
     faulted_s = healthy.combined.iteration_seconds(run.end_s)
-    for healthy_times, lasting_times, job_s in zip(healthy.times, lasting.times, faulted_s, strict=True):
+    for number, job in enumerate(healthy.combined.jobs):
+        times = healthy.times[number]
+        span = (job.start_s, job.start_s + sum(faulted_s[number]))
         row = _Ratios(
-            at_its_times=_mean(job_s) / fmean(healthy_times.together_s),
-            alone=_mean(lasting_times.alone_s) / fmean(healthy_times.alone_s),
-            together=_mean(lasting_times.together_s) / fmean(healthy_times.together_s),
+            at_its_times=_mean(faulted_s[number]) / fmean(times.together_s),
+            alone=alone_s[number] / fmean(times.alone_s),
+            together=slow_down_meanwhile(span, fault, sum(times.together_s)),
         )
         ratios.append(row)
     return ratios
@@ -171,10 +208,17 @@ def _mean(seconds: Sequence[float]) -> float:
     return mean_s if isfinite(mean_s) else inf
 
 
-def _faulted_jobs(healthy: JobsPrediction, draws: Sequence[Sequence[_Ratios]]) -> tuple[FaultedJob, ...]:
+def _faulted_jobs(jobs: CombinedSchedule, draws: Sequence[Sequence[_Ratios]]) -> tuple[FaultedJob, ...]:
     """Return the predictions of all jobs. `draws`: the ratios of each, in each simulation."""
-    jobs: list[FaultedJob] = []
-    for job, drawn in zip(healthy.combined.jobs, zip(*draws, strict=True), strict=True):
-        at_its_times, alone, together = zip(*drawn, strict=True)
-        jobs.append(FaultedJob(job.name, Spread.of(at_its_times), Spread.of(alone), Spread.of(together)))
-    return tuple(jobs)
+    faulted: list[FaultedJob] = []
+    for number, job in enumerate(jobs.jobs):
+        drawn = [draw[number] for draw in draws]
+        together = [row.together for row in drawn if row.together is not None]
+        faulted_job = FaultedJob(
+            name=job.name,
+            at_its_times=Spread.of([row.at_its_times for row in drawn]),
+            alone=Spread.of([row.alone for row in drawn]),
+            together=Spread.of(together) if len(together) == len(drawn) else None,
+        )
+        faulted.append(faulted_job)
+    return tuple(faulted)

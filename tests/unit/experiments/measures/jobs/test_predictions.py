@@ -72,7 +72,8 @@ def test_a_job_beside_the_rail_of_a_detour_is_as_fast_as_before() -> None:
 def test_jobs_of_a_dead_gpu_have_no_route() -> None:
     crashed = predicted(on_rail(0), on_rail(1), kind="gpu-crash")
     assert [crashed.reason_of(f"rail-{rail}") for rail in (0, 1)] == ["", NO_ROUTE]
-    assert ratios(crashed, "together")[0] == pytest.approx(1.0)
+    assert crashed.jobs["rail-0"].together == pytest.approx((1.0, 1.0, 1.0))
+    assert crashed.jobs["rail-1"].together is None
 
 
 @pytest.mark.parametrize(
@@ -105,6 +106,7 @@ def test_the_loss_of_a_spine_is_predicted_over_hashes() -> None:
     jobs = (crossing("d0g0", "d1g1"), crossing("d0g1", "d1g0"))
     for job in predicted(*jobs, fabric=fabric, kind="spine-crash", target="spine0").jobs.values():
         assert job.alone == pytest.approx((1.0, 1.0, 1.0))
+        assert job.together is not None
         assert 1 < job.together.mean < 2
         assert (job.together.least, job.together.most) == pytest.approx((1.0, 2.0))
 
