@@ -200,7 +200,9 @@ def rail_of(path: str) -> int:
 
 BEFORE_SAMPLES: Final = 10
 DURING_SAMPLES: Final = 5
-"""Samples of the rails' load before the start of a workload, and the fewest of them meanwhile, for its evenness."""
+"""The fewest samples of the rails' load before a workload and meanwhile, for its evenness."""
+RISING_SAMPLES: Final = 3
+"""Samples after a change of the background that still have the load before it."""
 
 
 def rail_evenness(interval: MeasurementInterval) -> float | None:
@@ -211,27 +213,37 @@ def rail_evenness(interval: MeasurementInterval) -> float | None:
 
     Source: Jain, Chiu and Hawe 1984, A Quantitative Measure of Fairness.
     """
-    # what a background that changes brings would count as bytes of the workload
+    since_ns = interval.begin_ns
     for event in interval.events:
-        if event.source == "background" and interval.started_ns < event.monotonic_ns < interval.finished_ns:
-            return None
-    before: defaultdict[int, list[float]] = defaultdict(list)
-    during: defaultdict[int, list[float]] = defaultdict(list)
-    for sample in interval.health:
-        if sample.element != "rail" or sample.monotonic_ns > interval.finished_ns:
+        if event.source != "background" or event.monotonic_ns >= interval.finished_ns:
             continue
-        loads = before if sample.monotonic_ns <= interval.started_ns else during
-        loads[sample.index].append(sample.load)
+        # what a background that changes brings would count as bytes of the workload
+        if event.monotonic_ns > interval.started_ns:
+            return None
+        since_ns = event.monotonic_ns
+    before = _rail_loads(interval, since_ns, interval.started_ns)
+    during = _rail_loads(interval, interval.started_ns, interval.finished_ns)
     added: list[float] = []
     for rail, loads_before in before.items():
-        if len(loads_before) < BEFORE_SAMPLES or len(during[rail]) < DURING_SAMPLES:
+        steady_loads = loads_before[RISING_SAMPLES:]
+        loads_during = during.get(rail, [])
+        if len(steady_loads) < BEFORE_SAMPLES or len(loads_during) < DURING_SAMPLES:
             return None
         # loads are of single periods, not smoothed, so that their mean over a time is bytes; below 0 is noise
-        added.append(max(0.0, fmean(during[rail]) - fmean(loads_before[-BEFORE_SAMPLES:])))
+        added.append(max(0.0, fmean(loads_during) - fmean(steady_loads)))
     squares = sum(load**2 for load in added)
     if not squares:
         return None
     return sum(added) ** 2 / (len(added) * squares)
+
+
+def _rail_loads(interval: MeasurementInterval, after_ns: int, until_ns: int) -> dict[int, list[float]]:
+    """Return the loads of each rail after one time and until another."""
+    loads: dict[int, list[float]] = {}
+    for sample in interval.health:
+        if sample.element == "rail" and after_ns < sample.monotonic_ns <= until_ns:
+            loads.setdefault(sample.index, []).append(sample.load)
+    return loads
 
 
 def evenness_by_policy(analysis: Analysis) -> dict[str, list[float]]:
@@ -334,7 +346,7 @@ def _row(
     # ratios are of the same repeat (the index of the frames): another repeat is another seed, so other traffic
     times = by_policy[policy]
     reactions_ms = _reactions_ms(steered)
-    evenness = [rail_evenness(interval) for interval in steered]
+    evenness = list(map(rail_evenness, steered))
     most_changed = None
     if dwell_s:
         most_changed = most_changed_pair(steered, dwell_s)

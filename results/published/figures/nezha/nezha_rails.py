@@ -122,7 +122,7 @@ def _ratio_claims() -> list[Claim]:
     # A rail that loses the part p while another one carries data gains nothing by it from rho = 1/p on. tau has to hold
     # for the rail that loses most.
     loss_pct = max(pct for (_, nodes), pct in LONGER_BESIDE_ANOTHER_PCT.items() if nodes == 4)
-    gains_pct = [ideal_gain_pct(ratio) for ratio in RATIOS]
+    gains_pct = map(ideal_gain_pct, RATIOS)
     rising = sum(after >= before for before, after in pairwise(gains_pct))
     return [
         Claim("rho with the largest gain", 1, best_ratio, "times"),
