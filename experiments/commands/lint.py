@@ -4,7 +4,8 @@ docs/workloads.md has a placement file. Without order and ranks, ranks go where 
 that can be (`railyard.workloads.placement.layout`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Final
@@ -243,8 +244,10 @@ def print_workloads(spec: ExperimentSpec, console: Console) -> int:
         size = f"{fabric.domains} x {fabric.rails}"
         if fabric.rail_of_rank:
             size = fabric.size_text
-        for name, schedule in _schedules(spec, number):
+        for name, schedule, gpus in _schedules(spec, number):
             findings = lint_schedule(schedule, fabric.rail_of_rank)
+            if gpus:
+                findings = _with_ranks(findings, gpus)
             _print_findings(f"{name} on {spec.labels[number]}, {size}", findings, console)
             if not findings:
                 console.print(NO_FINDINGS, highlight=False)
@@ -254,15 +257,27 @@ def print_workloads(spec: ExperimentSpec, console: Console) -> int:
     return int(crossing)
 
 
-def _schedules(spec: ExperimentSpec, number: int) -> Iterator[tuple[str, Schedule]]:
-    """Yield the name and the schedule of each workload and each job of a fabric, by the fabric's number."""
+def _schedules(spec: ExperimentSpec, number: int) -> Iterator[tuple[str, Schedule, tuple[int, ...]]]:
+    """Yield the name and the schedule of each workload and each job of a fabric, by the fabric's number.
+
+    With it of a job the GPU of each of its ranks, of a workload none: its ranks are the fabric's GPUs in their order.
+    """
     fabric = spec.gpu_fabrics[number]
     plan = nominal_plan(fabric)
     for name, workload in labelled_workloads(spec):
-        yield name, build(workload, fabric, plan.rail_bps, plan.hb_bps, seed=spec.seed).schedule
+        yield name, build(workload, fabric, plan.rail_bps, plan.hb_bps, seed=spec.seed).schedule, ()
     if any(job.is_on(number) for job in jobs_of(spec)):
         for job in planned_jobs(spec, number, plan).combined.jobs:
-            yield f"job {job.name}", job.schedule
+            yield f"job {job.name}", job.schedule, job.gpus
+
+
+def _with_ranks(findings: Iterable[Finding], gpus: Sequence[int]) -> tuple[Finding, ...]:
+    """Return findings with the ranks of a job in place of GPU numbers. `gpus`: the GPU of each of its ranks."""
+    ranked: list[Finding] = []
+    for finding in findings:
+        ranks = tuple(map(gpus.index, finding.ranks))
+        ranked.append(replace(finding, ranks=ranks))
+    return tuple(ranked)
 
 
 def _print_findings(title: str, findings: Iterable[Finding], console: Console) -> None:

@@ -64,6 +64,9 @@ def test_jobs_are_checked_on_their_gpus_of_the_fabric(
     printed = wording(capsys)
     assert "job first on rail-only, 4 x 4" in printed
     assert ("change domain and rail" in printed) == bool(status)
+    # ranks are those of the job, and not the GPU's numbers
+    assert ("job second on rail-only, 4 x 4 collective" in printed) == bool(status)
+    assert ("(ranks 0 on d0g2, 4 on d0g3" in printed) == bool(status)
 
 
 @pytest.mark.parametrize(
