@@ -19,7 +19,7 @@ MAX_LINKS: Final = 12
 """Links in a figure: those that jobs shared longest."""
 MAX_NAMES: Final = 3
 """Jobs that are named beside a link."""
-NAME_WIDTH: Final = 30
+NAME_WIDTH: Final = 20
 """Characters of the name of a job, so that long names leave room for the figure."""
 ROW: Final = 0.32
 """Height of a row, inches."""
@@ -140,10 +140,11 @@ def _names(jobs: Sequence[str]) -> str:
 
 
 def _short(name: str) -> str:
-    """Return the name of a job, cut off if it is long."""
+    """Return the name of a job; of a long one the begin and the end, as names of like jobs may differ in either."""
     if len(name) <= NAME_WIDTH:
         return name
-    return f"{name[:NAME_WIDTH]}…"
+    half = NAME_WIDTH // 2
+    return f"{name[:half]}…{name[-half:]}"
 
 
 def _colour(number: int) -> str:
