@@ -51,7 +51,7 @@ OWN_OPTIONS: Final = {
 SHOWN: Final = 40  # rows in the terminal; NAME.csv has all
 
 
-def figure_of(name: str, console: Console, compute: Callable[[], Figure] | None = None) -> "Predicted":
+def figure_of(name: str, compute: Callable[[], Figure] | None = None) -> "Predicted":
     """Compute a figure of a paper. Its status is 1 if a claim is not met and has no note that explains it.
 
     compute: computes it with options, in place of the figure of this name
@@ -60,8 +60,7 @@ def figure_of(name: str, console: Console, compute: Callable[[], Figure] | None 
     from railyard.experiments.predict.output import Predicted
     from railyard.results.plots import style
 
-    with console.status(f"computing {name}"):
-        figure = (compute or FIGURES[name])()
+    figure = (compute or FIGURES[name])()
 
     def draw() -> "matplotlib.figure.Figure":
         drawn = style.new_figure(*figure.inches)
@@ -275,7 +274,7 @@ def command(
                 allowed = f"{name} has options: --{', --'.join(OWN_OPTIONS[name]).replace('_', '-')}"
             raise BadInput("-o", overrides[0], allowed)
         compute = _moe_cost(own_options) if name == MOE_COST else None
-        result = figure_of(name, console(), compute)
+        result = figure_of(name, compute)
     else:
         keep_freed_memory()
         spec = load_any(name, overrides, seed, topo)
