@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Final
 
 from matplotlib.patches import Patch
@@ -39,8 +39,15 @@ def gantt_plots(run: Run) -> list[style.Plot]:
             jobs_of_interval[row.interval].append(row.job)
     plots: list[style.Plot] = []
     for interval, jobs in jobs_of_interval.items():
-        flows = [flow for flow in run.flows if flow.interval == interval and flow.end_ns]
-        sharings = [row for row in run.rows(LINK_SHARING) if row.interval == interval]
+        flows: list[Flow] = []
+        for flow in run.flows:
+            # a flow without an end was never delivered
+            if flow.interval == interval and flow.end_ns:
+                flows.append(flow)
+        sharings: list[LinkSharing] = []
+        for sharing in run.rows(LINK_SHARING):
+            if sharing.interval == interval:
+                sharings.append(sharing)
         if flows:
             plots.append(_gantt(interval, jobs, flows, sharings))
     return plots
@@ -48,9 +55,9 @@ def gantt_plots(run: Run) -> list[style.Plot]:
 
 def sending_spans(flows: Sequence[Flow]) -> dict[tuple[str, str], Spans]:
     """Return when each job sends each kind of traffic, s from the first transfer of all: overlapping ones merged."""
-    first_ns = min(flow.start_ns for flow in flows)
+    first_ns = min(map(attrgetter("start_ns"), flows))
     spans = defaultdict[tuple[str, str], Spans](list)
-    for flow in sorted(flows, key=lambda flow: flow.start_ns):
+    for flow in sorted(flows, key=attrgetter("start_ns")):
         job = flow.phase.partition(": ")[0]
         start_s = (flow.start_ns - first_ns) / 1e9
         end_s = (flow.end_ns - first_ns) / 1e9
@@ -81,11 +88,14 @@ def _gantt(
     heights = [len(jobs) + 1, max(1, len(links))]
     with style.drawing(ROW * (sum(heights) + 3)) as figure:
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=heights)
-        kinds = style.kind_colours(flow.kind for flow in flows)
+        kinds = style.kind_colours(map(attrgetter("kind"), flows))
         _draw_phases(upper, jobs, flows, kinds)
         _draw_links(lower, jobs, links, sharings)
         lower.set(xlabel="s")
-        style.top_legend(figure, [Patch(color=colour, label=kind) for kind, colour in kinds.items()])
+        patches: list[Patch] = []
+        for kind, colour in kinds.items():
+            patches.append(Patch(color=colour, label=kind))
+        style.top_legend(figure, patches)
         number_shared = f"{len(shared)} links" if shared else "no link"
         alt = f"{len(jobs)} jobs on {interval.fabric}: {', '.join(jobs)}. They shared {number_shared}."
         return style.finish(figure, f"jobs-{interval.fabric}", alt, _CAPTION)
@@ -128,7 +138,7 @@ def _users(jobs: Sequence[str], rows: Sequence[LinkSharing]) -> list[str]:
     names: set[str] = set()
     for row in rows:
         names.update(row.jobs.split(", "))
-    return [job for job in jobs if job in names]
+    return sorted(names, key=jobs.index)
 
 
 def _names(jobs: Sequence[str]) -> str:
