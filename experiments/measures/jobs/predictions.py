@@ -22,11 +22,12 @@ from railyard.results.theory.fluid.jobs import JobsPrediction, predict_jobs
 from railyard.results.theory.fluid.outage import DeadParts, dead_parts
 from railyard.results.theory.fluid.routes import Port
 from railyard.results.theory.fluid.shift import Interleaving, best_interleaving
-from railyard.results.theory.fluid.simulation import FluidRun
+from railyard.results.theory.fluid.simulation import Conditions, FluidRun
 from railyard.results.theory.fluid.spread import PredictedJob, Spread, predicted_spreads
 from railyard.topologies.addresses import link_of_name
 from railyard.topologies.fabric_kinds import Layer
 from railyard.topologies.plan import Plan
+from railyard.workloads.replay.job import windows_for_links
 
 ALL_JOBS: Final = "all jobs"
 """The workload of intervals in which all jobs run together."""
@@ -80,9 +81,11 @@ class Predictions:
 def predicted_jobs(planned: PlannedJobs, plan: Plan, is_interleaved: bool) -> Predictions:
     """Simulate the jobs of a fabric, and find their interleaving if they have one."""
     rates = rates_of(plan)
+    conditions = Conditions(windows=windows_for_links(plan.hb_bps, plan.rail_bps, plan.spec.mtu))
     if not is_interleaved:
-        return Predictions(_mode(ALL_JOBS, predict_jobs(planned.combined, rates, plan.spec), plan))
-    interleaving = best_interleaving(planned.combined, rates, plan.spec)
+        simulated = predict_jobs(planned.combined, rates, plan.spec, conditions)
+        return Predictions(_mode(ALL_JOBS, simulated, plan))
+    interleaving = best_interleaving(planned.combined, rates, plan.spec, conditions)
     together = _mode(ALL_JOBS, interleaving.before, plan)
     return Predictions(together, _mode(ALL_INTERLEAVED, interleaving.after, plan), interleaving)
 

@@ -6,7 +6,7 @@ are over within a second.
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from statistics import fmean
 from typing import NamedTuple
@@ -30,15 +30,15 @@ class Degradation:
     dead: DeadParts | None = None
     slow_ports: Mapping[Port, float] = field(default_factory=dict)
 
-    def conditions(self, start_s: float = 0.0, end_s: float = inf, hash_seed: int | None = None) -> Conditions:
-        """Return the conditions of a simulation in which it begins and ends at these times."""
+    def conditions(self, healthy: Conditions, start_s: float = 0.0, end_s: float = inf) -> Conditions:
+        """Return the conditions of a simulation in which it begins and ends at these times. `healthy`: without it."""
         changes: list[RateChange] = []
         for port, factor in self.slow_ports.items():
             changes += [RateChange(start_s, port, factor), RateChange(end_s, port, 1.0)]
         outage = None
         if self.dead is not None:
             outage = Outage(self.dead, start_s, end_s)
-        return Conditions(hash_seed=hash_seed, changes=tuple(changes), outage=outage)
+        return replace(healthy, changes=tuple(changes), outage=outage)
 
 
 class FaultedJob(NamedTuple):
@@ -84,17 +84,18 @@ def predict_faulted(
     `healthy`: the jobs without the fault, with even shares. `start_s`, `end_s`: of the fault.
     """
     jobs = healthy.combined
+    conditions = healthy.conditions
     if not _has_hash(healthy, degradation.dead, rates, fabric):
-        run = simulate(jobs.schedule, rates, fabric, degradation.conditions(start_s, end_s))
-        alone_s = _lasting_alone_s(jobs, degradation, rates, fabric, None)
+        run = simulate(jobs.schedule, rates, fabric, degradation.conditions(conditions, start_s, end_s))
+        alone_s = _lasting_alone_s(jobs, degradation.conditions(conditions), rates, fabric)
         return FaultedJobs(_faulted_jobs(jobs, [_ratios(healthy, run, (start_s, end_s), alone_s)]), run)
     draws: list[list[_Ratios]] = []
     for draw in range(draw_count(DRAWS_OF_NOISE, jobs)):
         # a simulation uses a seed for all jobs together, and the next ones for each job alone
-        seed = draw * (1 + len(jobs.jobs))
-        hashed = predict_jobs(jobs, rates, fabric, Conditions(hash_seed=seed))
-        run = simulate(jobs.schedule, rates, fabric, degradation.conditions(start_s, end_s, seed))
-        alone_s = _lasting_alone_s(jobs, degradation, rates, fabric, seed)
+        conditions = replace(healthy.conditions, hash_seed=draw * (1 + len(jobs.jobs)))
+        hashed = predict_jobs(jobs, rates, fabric, conditions)
+        run = simulate(jobs.schedule, rates, fabric, degradation.conditions(conditions, start_s, end_s))
+        alone_s = _lasting_alone_s(jobs, degradation.conditions(conditions), rates, fabric)
         draws.append(_ratios(hashed, run, (start_s, end_s), alone_s))
     return FaultedJobs(_faulted_jobs(jobs, draws), None)
 
@@ -166,15 +167,18 @@ def _jobs_at(ports: Collection[Port], healthy: JobsPrediction, rates: Rates, fab
     return jobs
 
 
-def _lasting_alone_s(
-    jobs: CombinedSchedule, degradation: Degradation, rates: Rates, fabric: FabricSpec, hash_seed: int | None
-) -> list[float]:
-    """Return the mean iteration of each job without the others, with a fault that lasts for all of it, s."""
+def _lasting_alone_s(jobs: CombinedSchedule, conditions: Conditions, rates: Rates, fabric: FabricSpec) -> list[float]:
+    """Return the mean iteration of each job without the others, with a fault that lasts for all of it, s.
+
+    `conditions`: with the fault.
+    """
     means_s: list[float] = []
     for number in range(len(jobs.jobs)):
         lone_job = jobs.alone(number)
-        seed = None if hash_seed is None else hash_seed + 1 + number
-        run = simulate(lone_job.schedule, rates, fabric, degradation.conditions(hash_seed=seed))
+        of_job = conditions
+        if conditions.hash_seed is not None:
+            of_job = replace(conditions, hash_seed=conditions.hash_seed + 1 + number)
+        run = simulate(lone_job.schedule, rates, fabric, of_job)
         (seconds,) = lone_job.iteration_seconds(run.end_s)
         means_s.append(_mean(seconds))
     return means_s

@@ -33,11 +33,12 @@ class JobTimes:
 
 @dataclass(frozen=True, eq=False)
 class JobsPrediction:
-    """Simulations of each job alone, by number, and of all together."""
+    """Simulations of each job alone, by number, and of all together. `conditions`: of these."""
 
     combined: CombinedSchedule
     alone: tuple[FluidRun, ...]
     together: FluidRun
+    conditions: Conditions
 
     @cached_property
     def times(self) -> tuple[JobTimes, ...]:
@@ -92,4 +93,4 @@ def predict_jobs(
         alone.append(simulate(lone_job.schedule, rates, fabric, of_job))
     varied = with_factors(combined, factors) if factors else combined
     together = simulate(varied.schedule, rates, fabric, conditions)
-    return JobsPrediction(combined, tuple(alone), together)
+    return JobsPrediction(combined, tuple(alone), together, conditions)

@@ -252,12 +252,12 @@ def _gpu_hops(src: Numbers, dst: Numbers, way: Way, network: _Network) -> Iterat
     for gpus, is_out in ((way.enter, True), (way.leave, False)):
         numbers = []
         for gpu, number in zip(gpus.tolist(), plane.tolist(), strict=True):
-            port = Port(_nic(gpu, fabric), "rail", is_out, plane=number)
+            port = Port(nic_of(gpu, fabric), "rail", is_out, plane=number)
             numbers.append(network.add(port, rail_rate))
         yield np.array(numbers, dtype=np.int64), share
 
 
-def _nic(number: int, fabric: FabricSpec) -> str:
+def nic_of(number: int, fabric: FabricSpec) -> str:
     """Return the name of the end of a GPU's rail link: the GPU, or the NIC that it shares."""
     gpu = Gpu(*divmod(number, fabric.rails))
     if fabric.rail_of_rank:

@@ -17,6 +17,7 @@ from typing import Final
 
 import numpy as np
 
+from railyard.results.theory.fluid.departures import Departures, Network
 from railyard.results.theory.fluid.outage import DeadParts
 from railyard.results.theory.fluid.routes import Amounts, Numbers, Port, Routes, routes_in_outage, routes_of
 from railyard.results.theory.fluid.sharing import max_min
@@ -24,6 +25,7 @@ from railyard.results.theory.path_seconds import PathSeconds
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.columns import Columns
 from railyard.workloads.matrix.traffic_matrix import rail_of_gpus
+from railyard.workloads.replay.job import Windows
 from railyard.workloads.schedule import Rates, Schedule
 
 NO_LATENCY: Final = PathSeconds(0.0, 0.0, 0.0)
@@ -63,13 +65,14 @@ class Conditions:
 
     `hash_seed`: of the hash that puts flows on planes, paths and uplinks; None: even shares. `one_way`: latency from
     the departure of a transfer to its receipt, by path. `changes`: of rates of ports. `outage`: of dead
-    parts.
+    parts. `windows`: of connections, by which transfers leave their GPUs before they arrive; None: at the same time.
     """
 
     hash_seed: int | None = None
     one_way: PathSeconds = NO_LATENCY
     changes: tuple[RateChange, ...] = ()
     outage: Outage | None = None
+    windows: Windows | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +133,10 @@ def simulate(schedule: Schedule, rates: Rates, fabric: FabricSpec, conditions: C
         routes, routes_around = routes_in_outage(src, dst, rates, fabric, conditions.hash_seed, outage.dead)
         changes += [_RouteChange(outage.start_s, routes_around), _RouteChange(outage.end_s, routes)]
     latency_s = _latency_s(src, dst, fabric, conditions.one_way)
-    simulation = _Simulation(columns, flow, routes, latency_s, changes)
+    departures = None
+    if conditions.windows is not None:
+        departures = Departures(flows, fabric, conditions.windows)
+    simulation = _Simulation(columns, flow, routes, latency_s, changes, departures)
     simulation.run()
     return FluidRun(schedule, routes, flow, simulation.start_s, simulation.end_s, simulation.pieces())
 
@@ -177,6 +183,7 @@ class _Simulation:
         routes: Routes,
         latency_s: Amounts,
         changes: Sequence[RateChange | _RouteChange],
+        departures: Departures | None,
     ) -> None:
         self.now_s = 0.0
         self.start_s = np.full(len(columns), inf)
@@ -188,6 +195,7 @@ class _Simulation:
         self._routes = routes
         self._has_path = routes.has_path.tolist()
         self._latency_s = latency_s.tolist()
+        self._departures = departures
         self._dependents = _Dependents(columns)
         self._ready = deque(task for task, count in enumerate(self._dependents.counts) if not count)
         count = len(routes.crossed)
@@ -218,10 +226,13 @@ class _Simulation:
                 next_s = min(next_s, self._timers[0][0])
             if self._changes:
                 next_s = min(next_s, self._changes[0].at_s)
+            if self._departures is not None:
+                next_s = min(next_s, float(self._departures.at_s.min(initial=inf)))
             if next_s == inf:
                 return
             self.now_s = next_s
             self._apply_changes()
+            self._leave()
             self._depart(np.flatnonzero(self._finish_s <= self.now_s * SAME_TIME))
             while self._timers and self._timers[0][0] <= self.now_s * SAME_TIME:
                 _, task = heapq.heappop(self._timers)
@@ -260,6 +271,8 @@ class _Simulation:
         self._rate[flow] = 0.0
         self._remaining[flow] = self._bytes[task]
         self._since_s[flow] = self.now_s
+        if self._departures is not None:
+            self._departures.begin(flow)
         self._is_stale[self._routes.groups[flow]] = True
 
     def _share(self) -> None:
@@ -285,6 +298,10 @@ class _Simulation:
         finish_s = np.full(len(changed), inf)
         np.divide(self._remaining[changed], self._rate[changed], out=finish_s, where=self._rate[changed] > 0)
         self._finish_s[changed] = self.now_s + finish_s
+        if self._departures is not None:
+            remaining = self._remaining[flows] - rates * (self.now_s - self._since_s[flows])
+            network = Network(self._routes, self._port_rates)
+            self._departures.update(flows, self.now_s, remaining, rates, network)
 
     def _fair_rates(self, flows: Numbers) -> Amounts:
         """Return the fair rate of each of these flows; 0 for one whose path is dead."""
@@ -305,8 +322,15 @@ class _Simulation:
         self._remaining[flows] = np.maximum(0.0, self._remaining[flows] - rate * (self.now_s - since_s))
         self._since_s[flows] = self.now_s
 
+    def _leave(self) -> None:
+        """Free what waits for the departure of transfers that have left their GPUs and have yet to arrive."""
+        if self._departures is None:
+            return
+        for flow in self._departures.leave(self.now_s * SAME_TIME).tolist():
+            self._release(self._dependents.on_departure.get(int(self._task[flow]), ()))
+
     def _depart(self, flows: Numbers) -> None:
-        """End the transfers under way of these flows at their senders."""
+        """End the transfers under way of these flows: their last byte has passed the slowest link."""
         if not len(flows):
             return
         self._end_pieces(flows)
@@ -315,7 +339,8 @@ class _Simulation:
         tasks = self._task[flows].tolist()
         self._task[flows] = -1
         for flow, task in zip(flows.tolist(), tasks, strict=True):
-            self._release(self._dependents.on_departure.get(task, ()))
+            if self._departures is None or not self._departures.has_left(flow):
+                self._release(self._dependents.on_departure.get(task, ()))
             latency_s = self._latency_s[flow]
             if latency_s:
                 heapq.heappush(self._timers, (self.now_s + latency_s, task))

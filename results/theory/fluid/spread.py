@@ -7,6 +7,7 @@ another hash.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Final, NamedTuple, Self
 
@@ -15,7 +16,6 @@ import numpy as np
 from railyard.results.theory.fluid.jobs import JobsPrediction, JobTimes, predict_jobs
 from railyard.results.theory.fluid.noise import computing_seconds, drawn_factors, measured_noise
 from railyard.results.theory.fluid.routes import is_hashed
-from railyard.results.theory.fluid.simulation import Conditions
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.combined import CombinedSchedule
 from railyard.workloads.schedule import Rates
@@ -120,10 +120,10 @@ def _draws(prediction: JobsPrediction, rates: Rates, fabric: FabricSpec, has_has
     draws: list[tuple[JobTimes, ...]] = []
     for draw in range(count):
         factors = drawn_factors(jobs, measured_noise(), rng)
-        conditions = Conditions()
+        conditions = prediction.conditions
         if has_hash:
             # a simulation uses a seed for all jobs together, and the next ones for each job alone
-            conditions = Conditions(hash_seed=draw * (1 + len(jobs.jobs)))
+            conditions = replace(conditions, hash_seed=draw * (1 + len(jobs.jobs)))
         draws.append(predict_jobs(jobs, rates, fabric, conditions, factors).times)
     return draws
 

@@ -51,9 +51,11 @@ def test_interleaved_jobs_are_predicted_not_to_slow_each_other() -> None:
     assert worst[INTERLEAVED] == pytest.approx(1)
 
 
-def test_drift_lets_colliding_bursts_part_a_little() -> None:
+def test_drift_of_colliding_bursts_has_an_interval() -> None:
     for job, times in zip(PREDICTIONS.together.jobs, PREDICTIONS.together.simulated.times, strict=True):
-        assert 1 < job.slow_down.least < job.slow_down.mean < job.slow_down.most < times.slow_down + 0.02
+        assert 1 < job.slow_down.least < job.slow_down.mean < job.slow_down.most
+        # drift doesn't let bursts collide that were apart
+        assert job.slow_down.mean < times.slow_down + 0.02
         assert PREDICTIONS.iteration_s(TOGETHER, job.name) == job.together_s
         assert PREDICTIONS.iteration_s("link-slow d0g1", job.name) is None
 
