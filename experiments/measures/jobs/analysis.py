@@ -88,6 +88,14 @@ class JobRow:
             return " ".join(self.gpus)
         return f"{self.gpus[0]} ... {self.gpus[-1]} ({len(self.gpus)})"
 
+    @property
+    def agreement(self) -> str:
+        """The agreement of its slow-downs with their prediction, in words."""
+        # the machine was measured, and not the fabric
+        if self.verdict == "invalid":
+            return "invalid"
+        return self.slow_downs.agreement
+
 
 @dataclass(frozen=True)
 class FaultRow:

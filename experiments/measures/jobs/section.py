@@ -105,7 +105,7 @@ def _job_columns() -> list[Column]:
         Column("interval", _predicted_interval),
         Column("", _predicted("least"), key="slow_down_least"),
         Column("", _predicted("most"), key="slow_down_most"),
-        text("as predicted", lambda row: row.slow_downs.agreement, key="as_predicted"),
+        text("as predicted", "agreement", key="as_predicted"),
         Column("waiting", "waiting_share", percent, key="waiting_share"),
         Column("on shared links", "shared_bytes", size, key="shared_bytes"),
         text("verdict", key="verdict"),
