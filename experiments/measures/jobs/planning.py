@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from railyard.core.config import check_numbers
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.experiments.measures.jobs.spec import JobSpec, faults_of, is_interleaved, jobs_of, starts_of
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
@@ -65,6 +66,8 @@ def planned_jobs(spec: ExperimentSpec, fabric: int, plan: Plan) -> PlannedJobs:
 def check_jobs(spec: ExperimentSpec) -> None:
     """Raise BadInput for jobs that a fabric can't have."""
     _check_interleaving(spec)
+    for number, fault in enumerate(faults_of(spec)):
+        check_numbers(fault.on, len(spec.gpu_fabrics), f"job_faults.{number}.on")
     for number, fabric in enumerate(spec.gpu_fabrics):
         if any(job.is_on(number) for job in jobs_of(spec)):
             check_gpus(fabric.domains, fabric.rails, f"fabrics.{number}.domains")

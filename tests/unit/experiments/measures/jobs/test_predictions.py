@@ -118,10 +118,11 @@ def test_a_slow_link_is_predicted_beside_hashes() -> None:
     assert slow.run is None
 
 
-def test_faults_of_other_targets_are_refused() -> None:
+@pytest.mark.parametrize(("key", "value"), [("target", "d5g1"), ("on", [1])])
+def test_faults_of_other_targets_and_fabrics_are_refused(key: str, value: Any) -> None:
     with pytest.raises(BadInput) as refused:
-        predicted(on_rail(1), kind="link-slow", rate=0.5, target="d5g1")
-    assert refused.value.field == "job_faults.0.target"
+        predicted(on_rail(1), **{"kind": "link-slow", key: value})
+    assert refused.value.field.startswith(f"job_faults.0.{key}")
 
 
 def test_a_fault_is_for_its_fabrics_alone() -> None:
