@@ -128,7 +128,11 @@ def hide(put_back: Sequence[str], covered: Sequence[str]) -> None:
     """Hide them, in a mount namespace of our own: `needed` and `sockets` were called outside."""
     here = str(Path.cwd())
     devices = [f"/dev/{name}" for name in _DEVICES if Path("/dev", name).exists()]
-    opened = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (*put_back, *devices)}
+    opened: dict[str, int] = {}
+    for path in (*put_back, *devices):
+        # what is gone since then is named by the program that needs it
+        with suppress(FileNotFoundError):
+            opened[path] = os.open(path, os.O_PATH | os.O_CLOEXEC)
     for places, mode in ((EMPTY, "755"), (PRIVATE, "1777")):
         folders = [str(Path(place).resolve()) for place in places if Path(place).is_dir()]
         # /var/run is a link to /run on most machines: one mount is enough

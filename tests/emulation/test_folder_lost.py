@@ -17,6 +17,8 @@ def test_a_lost_folder_costs_no_records(tmp_path: Path) -> None:
         with Program(command, home=home) as second:
             assert second.end(RUN_S) == 2
         assert f"{out}" in second.output
+        # the run has the folder open
+        eventually((out / "journal.jsonl").exists, 60)
         shutil.rmtree(out)
         assert run.end(RUN_S) == 1, run.output
     assert "fidelity" in run.output  # the figures, in spite of --quiet
