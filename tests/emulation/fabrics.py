@@ -89,17 +89,17 @@ class Fabric:
         eventually(lambda: self.whats().count(what) >= times)
 
     @contextmanager
-    def awaited(self, what: str) -> Iterator[None]:
+    def awaited(self, event: str) -> Iterator[None]:
         """Wait on leaving until an event has come since entering, however many have come before."""
-        times = self.whats().count(what)
+        times = self.whats().count(event)
         yield
-        self.await_event(what, times + 1)
+        self.await_event(event, times + 1)
 
     def await_no_detours(self) -> None:
         """Wait until the controller has reported that it withdrew its last detour."""
 
         def last_detours() -> list[int]:
-            return [detail["detours"] for what, detail in self.events if what == "rerouted"][-1:]
+            return [detail["detours"] for event, detail in self.events if event == "rerouted"][-1:]
 
         eventually(lambda: last_detours() == [0])
 

@@ -84,10 +84,10 @@ def test_best_policies_stay_within_delta_of_the_best_score(kind: str, delta: int
     context = Context(spine=kind != "rail-only", delta=delta)
     for src, dst in pairs(known):
         others = open_paths(src, dst, known, kind)
-        one = best_path(src, dst, known, context)
+        best_single = best_path(src, dst, known, context)
         all_of_them = best_paths(src, dst, known, context)
-        assert (one is None) == (not all_of_them) == (not others)
-        if one is None:
+        assert (best_single is None) == (not all_of_them) == (not others)
+        if best_single is None:
             continue
         best = max(worth(path, src, dst, known) for path in others)
         good = [path for path in others if worth(path, src, dst, known) * 100 >= best * (100 - delta)]
@@ -96,7 +96,7 @@ def test_best_policies_stay_within_delta_of_the_best_score(kind: str, delta: int
         else:
             near = [path for path in good if path.kind in ("d", "r", "dr", "rd")] or good[:1]
             assert all_of_them == (max(near, key=lambda path: worth(path, src, dst, known)),)
-        assert one in all_of_them
+        assert best_single in all_of_them
 
 
 def test_pairs_that_meet_spread_evenly_over_equal_rails() -> None:

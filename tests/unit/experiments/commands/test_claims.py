@@ -27,8 +27,8 @@ def test_a_mark_chooses_claims(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_results_of_the_user_take_their_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    own = MeasuredClaim("two-step-all-to-all", "2026-11-30", "0badc0de", "ok", 5, 1.2, 1.19, 1.21)
-    (tmp_path / measured.NAME).write_text(measured.to_csv({own.claim: own}))
+    result = MeasuredClaim("two-step-all-to-all", "2026-11-30", "0badc0de", "ok", 5, 1.2, 1.19, 1.21)
+    (tmp_path / measured.NAME).write_text(measured.to_csv({result.claim: result}))
     assert cli.main(["claims", "two-step-all-to-all", "--out", str(tmp_path), "--json"]) == 0
     printed = capsys.readouterr()
     (claim,) = json.loads(printed.out)
