@@ -2,7 +2,8 @@
 
 Hierarchical collectives (Eq. 1) leave the HB domains idle while the rails carry, and the rails while the domains do.
 Here a domain gathers each piece as soon as its rails have brought it, so that little more than the slower of the two is
-left: the rails, unless HB domains are large. Source: Spine-free section III-B (Rail-only Eq. 12 and 13 are the bounds).
+left: the rails, unless HB domains are large. Source: Spine-free, "LLM Traffic in the NIC Domain"; Rail-only Eq. 12 and
+13 are the bounds.
 """
 
 from collections.abc import Sequence
