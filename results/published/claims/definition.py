@@ -120,7 +120,8 @@ class PublishedClaim(ConfigModel):
 
     `command`: what shows it, if neither a figure nor an experiment does.
     `same_as`: the id of a claim, mostly of another paper, that is obtained in the same way.
-    `not_reproducible`: the reason, in one sentence.
+    `not_reproducible`: the reason, in one sentence; also why agreement says nothing, as of a number that a model was
+    fitted to.
     `note`: what the paper itself says elsewhere that contradicts the claim, or limits it.
     """
 

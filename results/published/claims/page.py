@@ -25,7 +25,7 @@ the verdict of the run unless it is ok, date and commit. Recovery times are thos
 where the measured column says "no stored run", that is of what is computed alone |
 | ≠ | differs: one of them doesn't |
 | ± | unclear: some repeats of a measurement agree with the paper, and others do not |
-| – | not reproducible, for the reason below the table |
+| – | not reproducible, or no test, since what is computed was fitted to the number: the reason is below the table |
 | ? | nothing of it is computed, and no run is stored; [measurements.md](measurements.md) may have an earlier one |
 
 **Tolerances.** [published.md](published.md#tolerances) has those of what is computed. Each measured claim has its own,

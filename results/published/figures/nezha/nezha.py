@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 from railyard.results.plots import style
 from railyard.results.published.catalogue import Cell, Claim, Figure
 from railyard.results.theory.nezha import (
+    EXISTING_SHARE_PCT,
+    EXISTING_SHARE_SPREAD_PCT,
     GAIN_SIZES,
     GAINS,
     GAINS_OVER_POLICIES,
@@ -44,6 +46,7 @@ _GAIN_NOTES: Final = {
     "mptcp": "the equations take all rails as one, without the slices that the paper finds costly",
     "mrib": "shares are those of the data sheets, costs those fitted to Table 1",
 }
+_GLEX_FITTED: Final = "GLEX's rate was chosen by this gain, less 12% for contention, so this is a fitted row"
 _BY_NODES: Final = "by Eq. 1 and 2 set-ups of a ring of N grow as N-1, and its bytes as (N-1)/N: the gain falls"
 _NEAR: Final = "10% is our bar. The set-up is that of TCP, but the bytes of larger data are shared between both rails"
 _NO_SYNCHRONIZATION: Final = "the equations charge nothing for the synchronization of two rails"
@@ -66,6 +69,7 @@ def figure() -> Figure:
         *_one_rail_claims(),
         *_introduction_claims(),
         *_gain_over_policy_claims(),
+        *_existing_claims(),
         *_static_claims(),
         *_gloo_claims(),
         *_threshold_claims(),
@@ -111,6 +115,8 @@ def _gain_claims() -> Iterator[Claim]:
         gain = _most_gain(policy, mix, nodes, sizes)
         name = f"{mix}, {nodes} nodes: {policy} over one rail"
         note = _GAIN_NOTES.get(policy, _MEASURED)
+        if (mix, policy) == ("tcp+glex", "nezha") and nodes == FEW_NODES:
+            note = _GLEX_FITTED
         yield Claim(name, stated, gain, "times", gain_tolerance(stated, WITHIN), note=note)
 
 
@@ -122,18 +128,18 @@ def _most_gain(policy: str, mix: str, nodes: int, sizes: Sequence[int] = LARGE_S
 
 
 def _gain_by_nodes_claims() -> Iterator[Claim]:
-    """Yield the gain of each policy on 8 nodes over that on 4, of which the text says whether it rises (5.2)."""
+    """Yield the gain of each policy on 8 nodes over that on 4, beside what the text's gains make of it (5.2)."""
     few, many = NODES
     for mix, nodes, policy in GAINS:
         if nodes != many or (mix, few, policy) not in GAINS:
             continue
         # the size of the largest gain may be another one on more nodes
         ours = _most_gain(policy, mix, many) / _most_gain(policy, mix, few)
-        rises = GAINS[mix, many, policy] > GAINS[mix, few, policy]
-        bound = "at least" if rises else "at most"
-        stated = "rises means" if rises else "falls means"
+        stated = GAINS[mix, many, policy] / GAINS[mix, few, policy]
+        # the direction alone would agree with a change of nothing
+        within = abs(stated - 1) / 2
         name = f"{mix}: gain of {policy} on {many} nodes over that on {few}"
-        yield Claim(name, 1, ours, "times", bound=bound, note=_BY_NODES, stated=stated)
+        yield Claim(name, stated, ours, "times", within, note=_BY_NODES)
 
 
 def _small_claims() -> Iterator[Claim]:
@@ -192,6 +198,19 @@ def _gain_over_policy_claims() -> Iterator[Claim]:
         yield Claim(name, stated, max(gains), "times", gain_tolerance(stated, WITHIN), note=note)
 
 
+def _existing_claims() -> Iterator[Claim]:
+    """Yield the share of two rails' bandwidth that existing systems reach, which the introduction states: MPTCP's."""
+    note = "by the equations slices end together; by the paper's own Table 1 they reach 45% of TCP and SHARP"
+    for mix in ("tcp+sharp", "tcp+tcp"):
+        rails = paper_rails(mix)
+        # bytes per second of each rail alone
+        rates = [LARGEST / predicted_s(f"single:{rail.name}", rails, FEW_NODES, LARGEST) for rail in rails]
+        reached = LARGEST / predicted_s("mptcp", rails, FEW_NODES, LARGEST)
+        share_pct = 100 * reached / sum(rates)
+        name = f"{_size_name(LARGEST)}, {mix}: mptcp, of the sum of both rails"
+        yield Claim(name, EXISTING_SHARE_PCT, share_pct, "%", EXISTING_SHARE_SPREAD_PCT, note=note)
+
+
 def _static_claims() -> Iterator[Claim]:
     """Yield the time that static shares take, those by nominal rate, over that of shares that end together."""
     ours = _gain("nezha", ["mrib"], paper_rails("tcp+sharp"), 4, LARGEST)
@@ -211,7 +230,9 @@ def _gloo_claims() -> Iterator[Claim]:
     least = min(pair_gains)
     most = max(pair_gains)
     stated_least, stated_most = OVER_GLOO
-    note = "the paper states no sizes: these are 512 KB to 64 MB, and Gloo is a TCP rail alone"
+    note = (
+        "the size of each pair's largest gain of 512 KB to 64 MB, since the paper states none; Gloo is a TCP rail alone"
+    )
     within = gain_tolerance(stated_most, WITHIN)
     yield Claim("nezha over a TCP rail, least of the pairs", stated_least, least, "times", bound="at least", note=note)
     yield Claim("nezha over a TCP rail, most of the pairs", stated_most, most, "times", within, note=note)

@@ -146,7 +146,10 @@ def _core_claims() -> list[Claim]:
         peak = 1 / allreduce_cost(paper_rail(kind), 8).s_per_byte
         peak_sum += peak
         limited_sum += peak * (1 - LOSS_WITH_26_CORES_PCT[kind] / 100)
-    note = "the losses that the same section gives for 26 cores make less than the stated one"
+    note = (
+        "the losses that the same section gives for 26 cores make less than the stated one, if it means 26 cores for "
+        "each rail, and not for three rails together"
+    )
     return [
         Claim(
             f"GLEX and TCP with {CORES_OF_A_RAIL} cores each, of the sum of their peaks",

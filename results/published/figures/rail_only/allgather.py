@@ -122,7 +122,8 @@ def _claims() -> tuple[Claim, ...]:
     example = min(large_ratios, key=lambda grid: (grid[0] * grid[1], grid))
     x, y, ratio = example
     shown = (
-        f"searched: C_F/C_S {RATIOS[0]} to {RATIOS[-1]}. The smallest at 9 or more: x={x}, y={y}, "
+        f"searched: C_F/C_S {RATIOS[0]} to {RATIOS[-1]}; {len(large_ratios):,} counterexamples have 9 or more, as real "
+        f"platforms have. The smallest of these: x={x}, y={y}, "
         f"C_F/C_S={ratio}, A has one GPU alone, {float(examples[example]):.4g}/C_S against {y - 1}/C_S. A GPU "
         "must take xy-1 units through C_F + C_S, so C_F >> C_S has to mean C_F/C_S >= y(x-1)/(y-1), about x. "
         "x >= y isn't needed"

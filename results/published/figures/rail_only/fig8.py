@@ -10,7 +10,9 @@ from railyard.results.plots.style import SERIES, log2_ticks, quiet
 from railyard.results.published import iteration_figures as shared
 from railyard.results.published.catalogue import Cell, Claim, Figure
 from railyard.results.theory.iteration.search import Best
+from railyard.workloads.matrix.pair_traffic import gpt_traffic
 from railyard.workloads.models.catalogue import GptModel
+from railyard.workloads.placement.layout import hierarchical
 
 BATCHES: Final = {shared.GPT_1T: 4096, shared.GPT_146B: 1024}
 CLUSTERS: Final = (16_384, 32_768, 65_536)
@@ -144,7 +146,7 @@ def _marginal_gains(curves: Mapping[tuple[str, int], Curve]) -> Claim:
 
 
 def _scaling() -> Iterator[Claim]:
-    """Yield how a layer's communication and FLOPs grow with hidden size and sequence, each doubled (V-B)."""
+    """Yield how an iteration's bytes and a layer's FLOPs grow with hidden size and sequence, each doubled (V-B)."""
     model = GptModel.load(shared.GPT_146B)
     note = "only the attention's part of the FLOPs, s/(3h) of the rest, grows with the square of the sequence"
     doubled_models = {
@@ -152,12 +154,20 @@ def _scaling() -> Iterator[Claim]:
         "sequence": model.model_copy(update={"sequence": 2 * model.sequence}),
     }
     for name, doubled in doubled_models.items():
-        gathered = doubled.gathered_bytes(1) / model.gathered_bytes(1)
+        # gradients grow with the square of the hidden size alone, but are a small part of all bytes
+        carried = _iteration_bytes(doubled) / _iteration_bytes(model)
         flops = doubled.layer_flops(1) / model.layer_flops(1)
-        yield Claim(f"bytes of an AllGather with twice the {name}", 2, gathered, "times", 0.2, stated="linear means")
+        yield Claim(f"bytes of an iteration with twice the {name}", 2, carried, "times", 0.2, stated="linear means")
         yield Claim(
             f"FLOPs of a layer with twice the {name}", 4, flops, "times", 0.4, note=note, stated="quadratic means"
         )
+
+
+def _iteration_bytes(model: GptModel) -> float:
+    """Return the bytes that all GPUs send in an iteration of the published job, of every kind of parallelism."""
+    shape = model.training
+    layout = hierarchical(shape, shape.gpus // model.domain_gpus, model.domain_gpus)
+    return sum(gpt_traffic(model, layout).volumes.values())
 
 
 def _draw(drawn: matplotlib.figure.Figure, curves: dict[tuple[str, int], Curve]) -> None:

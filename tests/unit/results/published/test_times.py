@@ -185,4 +185,4 @@ def test_nezha_claims_disagree_only_where_noted_in_the_docs() -> None:
         r"|over that on (4|one rail)|^128 KB, .* on TCP alone"
     )
     assert list(filter(noted.search, apart)) == apart
-    assert len(apart) == 27
+    assert len(apart) == 30
