@@ -51,6 +51,8 @@ class MachineLoad:
     `throttled`: time for which a CPU quota stopped the run.
     `paused`: share of the time in pauses that are longer than threads may be late by, of which `pause_ms` is the
     longest.
+    `resolution`: by how much the ticks in which the kernel counts may change `busy`, `foreign` and `stolen`; 0 for a
+    machine that was not measured.
     """
 
     busy: float
@@ -63,6 +65,7 @@ class MachineLoad:
     busy_100ms: float = 0.0
     foreign_100ms: float = 0.0
     stolen_100ms: float = 0.0
+    resolution: float = 0.0
 
 
 class LoadSample(NamedTuple):
@@ -78,13 +81,26 @@ class LoadSample(NamedTuple):
 
 
 class _Cpu(NamedTuple):
-    """Seconds of all usable cores together until a moment: not idle, stolen, in interrupts; our own processes."""
+    """A moment, and seconds of all usable cores together until then: not idle, stolen, in interrupts; our own."""
 
     at: float
     busy: float
     stolen: float
     kernel: float
     ours: float
+
+    def since(self, earlier: "_Cpu") -> "_Cpu":
+        """Return the time since an earlier moment, and what was used in it."""
+        return _Cpu(
+            self.at - earlier.at,
+            self.busy - earlier.busy,
+            self.stolen - earlier.stolen,
+            self.kernel - earlier.kernel,
+            self.ours - earlier.ours,
+        )
+
+
+_NOTHING: Final = _Cpu(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class CpuClock:
@@ -139,17 +155,20 @@ class LoadMeter:
         self._late_s, self._cores = late_s, usable_cores()
         self._affinity = frozenset(os.sched_getaffinity(0))
         self._throttled_by = dict.fromkeys((folder / "cpu.stat" for folder in cpu_cgroups()), 0.0)
-        # Seconds, and of the usable cores together: busy, used by others, stolen, throttled, paused. Busy means not
-        # idle: the kernel times idleness by a clock, but samples a busy core at its tick, 100 to 1,000 times a second.
-        # Work in step with the tick would be seen always or never (17% was shown as 0.2% or 49%).
-        self._elapsed_s = self._busy_s = self._foreign_s = self._stolen_s = self._throttled_s = self._paused_s = 0.0
+        # All times in which it was entered, as one. Busy means not idle: the kernel times idleness by a clock, but
+        # samples a busy core at its tick, 100 to 1,000 times a second. Work in step with the tick would be seen always
+        # or never (17% was shown as 0.2% or 49%).
+        self._spent = _NOTHING
+        self._times_entered = 0
+        # in ticks; of a process that began and ended between two readings nothing else is known
+        self._own_ticks_s = 0.0
+        self._throttled_s = 0.0
+        self._paused_s = 0.0
         self._pause_s = 0.0
         self._lags: list[float] = []
         self._samples: list[LoadSample] = []
         # the CPU times that were read, one each STEP_S
         self.steps: list[_Cpu] = []
-        # CPU seconds of the run's own processes
-        self.own_s = 0.0
         self._worst: dict[str, float] = dict.fromkeys(("busy", "foreign", "stolen"), 0.0)
         self._recent = dict(self._worst)
 
@@ -157,24 +176,32 @@ class LoadMeter:
     def load(self) -> MachineLoad:
         """The load so far."""
         lags = sorted(self._lags) or [0.0]
-        elapsed = self._elapsed_s or math.inf
-        cores = elapsed * self._cores
-        machine = elapsed * len(self._affinity)
+        elapsed = self.elapsed_s or math.inf
+        # The differences are summed first: in a time that is as short as a tick, rounding may be most of them, and it
+        # evens out over several such times.
+        shares = self._shares(self._spent._replace(at=elapsed, ours=self.own_s))
         return MachineLoad(
-            busy=min(1.0, self._busy_s / cores),
-            foreign=min(1.0, self._foreign_s / machine),
-            stolen=min(1.0, self._stolen_s / machine),
+            busy=min(1.0, shares["busy"]),
+            foreign=min(1.0, shares["foreign"]),
+            stolen=min(1.0, shares["stolen"]),
             throttled=min(1.0, self._throttled_s / elapsed),
             paused=min(1.0, self._paused_s / elapsed),
             pause_ms=self._pause_s * 1e3,
             lag_p99_ms=lags[int(len(lags) * 0.99)] * 1e3,
+            resolution=min(1.0, math.sqrt(self._times_entered) / _TICKS / elapsed),
             **{f"{name}_100ms": min(1.0, share) for name, share in self._worst.items()},
         )
 
     @property
     def elapsed_s(self) -> float:
         """Seconds for which it was entered."""
-        return self._elapsed_s
+        return self._spent.at
+
+    @property
+    def own_s(self) -> float:
+        """CPU seconds of the run's own processes while it was entered."""
+        # the clocks are exact, but miss the last moments of a process that ended
+        return max(self._spent.ours, self._own_ticks_s)
 
     @property
     def recent(self) -> MachineLoad:
@@ -203,7 +230,8 @@ class LoadMeter:
         self._own0 = _own_seconds()
         self._throttled0 = self._throttled()
         self._cpu = CpuClock().read
-        self._cpu0 = self._cpu()
+        # the reading that there would be if it had been entered all the time
+        self._start = self._cpu().since(self._spent)
         self._thread.start()
         LoadMeter.current = self
         return self
@@ -213,14 +241,9 @@ class LoadMeter:
         self._end.set()
         self._thread.join()
         gc.unfreeze()
-        now = self._cpu()
-        own_s = _own_seconds() - self._own0
-        elapsed, spent = self._shares(self._cpu0._replace(ours=0.0), now._replace(ours=own_s))
-        self._elapsed_s += elapsed
-        self.own_s += own_s
-        self._busy_s += spent["busy"] * elapsed * self._cores
-        self._foreign_s += spent["foreign"] * elapsed * len(self._affinity)
-        self._stolen_s += spent["stolen"] * elapsed * len(self._affinity)
+        self._spent = self._cpu().since(self._start)
+        self._times_entered += 1
+        self._own_ticks_s += _own_seconds() - self._own0
         self._throttled_s += max(0.0, self._throttled() - self._throttled0)
 
     def _watch(self) -> None:
@@ -232,19 +255,25 @@ class LoadMeter:
             time.sleep(SLEEP_S)
             now = time.monotonic()
             self._lags.append(now - before - SLEEP_S)
-            late = now - last - SAMPLE_S - SLEEP_S
-            self._pause_s = max(self._pause_s, late)
-            self._paused_s += late if late > self._late_s else 0.0
+            self._note_late(now - last - SAMPLE_S - SLEEP_S)
             if now - window[-1].at >= STEP_S:
                 window.append(self._cpu())
                 self.steps.append(window[-1])
                 self._throttled()
                 if len(window) == window.maxlen:
-                    self._recent = self._shares(window[0], window[-1])[1]
+                    self._recent = self._shares(window[-1].since(window[0]))
                     for name, share in self._recent.items():
                         self._worst[name] = max(self._worst[name], share)
                     self._sample()
             last = time.monotonic()
+        # the end may come while this thread is kept waiting
+        self._note_late(time.monotonic() - last - SAMPLE_S - SLEEP_S)
+
+    def _note_late(self, late_s: float) -> None:
+        """Count by how much later than due this meter's thread ran."""
+        self._pause_s = max(self._pause_s, late_s)
+        if late_s > self._late_s:
+            self._paused_s += late_s
 
     def _sample(self) -> None:
         """Keep a sample of the last 100 ms, unless the one before is from these."""
@@ -254,17 +283,16 @@ class LoadMeter:
             busy, foreign = (min(1.0, self._recent[name]) for name in ("busy", "foreign"))
             self._samples.append(LoadSample(now_ns, busy, foreign, lag_ms))
 
-    def _shares(self, before: _Cpu, after: _Cpu) -> tuple[float, dict[str, float]]:
-        """Return the elapsed time (s), and shares of the usable cores in it."""
-        elapsed = after.at - before.at
-        cores = elapsed * self._cores
-        busy, stolen, kernel, ours = (max(0.0, b - a) for a, b in zip(before[1:], after[1:], strict=True))
-        foreign = max(0.0, busy - stolen - kernel - ours)
+    def _shares(self, spent: _Cpu) -> dict[str, float]:
+        """Return the shares of the usable cores that were used in a time. `spent`: since its beginning."""
+        machine_s = spent.at * len(self._affinity)
+        used_s = max(0.0, spent.busy)
+        stolen_s = max(0.0, spent.stolen)
+        run_s = max(0.0, spent.kernel) + max(0.0, spent.ours)
+        foreign_s = max(0.0, used_s - stolen_s - run_s)
         # a quota leaves less than the cores: what is idle beyond it can't be used
-        busy = max(busy / (elapsed * len(self._affinity)), (ours + kernel) / cores)
-        machine = elapsed * len(self._affinity)
-        shares = {"busy": busy, "foreign": foreign / machine, "stolen": stolen / machine}
-        return elapsed, shares
+        busy = max(used_s / machine_s, run_s / (spent.at * self._cores))
+        return {"busy": busy, "foreign": foreign_s / machine_s, "stolen": stolen_s / machine_s}
 
     def _throttled(self) -> float:
         """Return the seconds for which quotas stopped our cgroup or one above it, until now."""

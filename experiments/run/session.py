@@ -156,6 +156,7 @@ class Watch:
                 cpu_throttled=load.throttled, paused=load.paused, pause_ms=load.pause_ms, busy_100ms=load.busy_100ms,
                 foreign_100ms=load.foreign_100ms, stolen_100ms=load.stolen_100ms, needless_retransmits=lost.needless,
                 drops_node=node, drops_interface=interface, drops_most=most, late_ms=late_s * 1e3,
+                cpu_resolution=load.resolution,
             )
         ]  # fmt: skip
 

@@ -14,6 +14,7 @@ from railyard.results.analysis.limits import (
     CLOCKS,
     CPU_BUSY,
     CPU_FOREIGN,
+    CPU_RESOLUTION,
     CPU_STOLEN,
     CPU_THROTTLED,
     DROPS,
@@ -103,19 +104,34 @@ def link_findings(links: Sequence[LinkCheck]) -> Iterator[Finding]:
         yield Finding(IntervalId(fabric), LINK_RATE, error(worst), text, dilation)
 
 
+def _limit_of_share(limit: Limit, load: Load) -> Limit:
+    """Return the limit of a share of the cores in an interval.
+
+    An interval so short that a tick is much of it is degraded for that, and invalid only if no rounding explains it.
+    """
+    if load.cpu_resolution <= CPU_RESOLUTION.degraded:
+        return limit
+    return replace(limit, invalid=limit.invalid + load.cpu_resolution)
+
+
 def load_findings(load: Load) -> Iterator[Finding]:
     """Yield what the machine's load says of one interval."""
     where = load.interval
-    yield Finding(where, CPU_BUSY, load.cpu_busy, f"{percent(load.cpu_busy)} of all cores busy")
+    text = f"{percent(load.cpu_busy)} of all cores busy"
+    yield Finding(where, _limit_of_share(CPU_BUSY, load), load.cpu_busy, text)
     text = f"{percent(load.cpu_foreign)} of all cores used by other programs"
-    yield Finding(where, CPU_FOREIGN, load.cpu_foreign, text)
+    yield Finding(where, _limit_of_share(CPU_FOREIGN, load), load.cpu_foreign, text)
     text = f"a thread that slept 1 ms woke {load.lag_p99_ms:.1f} ms late (99th percentile)"
     lag = replace(LAG, degraded=load.late_ms, invalid=max(LAG.invalid, load.late_ms))
     yield Finding(where, lag, load.lag_p99_ms, text)
     text = f"{percent(load.cpu_stolen)} of all cores had by other guests of the host"
-    yield Finding(where, CPU_STOLEN, load.cpu_stolen, text)
+    yield Finding(where, _limit_of_share(CPU_STOLEN, load), load.cpu_stolen, text)
     text = f"stopped by a CPU quota for {percent(load.cpu_throttled)} of the time"
     yield Finding(where, CPU_THROTTLED, load.cpu_throttled, text)
+    # runs of an earlier version did not record it
+    if load.cpu_resolution:
+        text = f"the kernel's ticks may change shares of the cores by {percent(load.cpu_resolution)}"
+        yield Finding(where, CPU_RESOLUTION, load.cpu_resolution, text)
     text = f"{percent(load.paused)} of the time in pauses of over {digits(load.late_ms, 2)} ms"
     yield Finding(where, PAUSED, load.paused, text)
     text = f"{percent(load.foreign_100ms)} of all cores used by other programs for 100 ms"

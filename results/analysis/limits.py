@@ -61,6 +61,8 @@ CPU_STOLEN: Final = Limit("CPU stolen", 0.05, 0.40, "share", "machine",
     "other guests of the host had these cores, as if their programs ran here; a twentieth of the time may show in it")
 CPU_THROTTLED: Final = Limit("CPU throttled", 0.01, 0.10, "share", "machine",
     "a CPU quota stops every process of the run at once; at a tenth of the time no figure is the fabric's")
+CPU_RESOLUTION: Final = Limit("resolution of CPU shares", 0.10, math.inf, "share", "machine",
+    "the kernel counts in ticks of 10 ms: of less than 100 ms nothing says how busy the cores were, nor by whom")
 PAUSED: Final = Limit("time in pauses", 0.05, 0.20, "share", "machine",
     "what a thread is late by beyond that limit adds up; a twentieth of the time is as much as a time may be off")
 PAUSE: Final = Limit("longest pause", 10.0, 40.0, "ms", "machine",
@@ -88,9 +90,9 @@ FAULT_LATE: Final = Limit("fault injected late", LATE_S, math.inf, "s", "machine
 BACKGROUND: Final = Limit("background not sent", 0.03, 0.10, "share", "machine",
     "as for link rates: beside less background than was asked for, a path is faster than its prediction")
 LIMITS: Final = (
-    LINK_RATE, CPU_BUSY, CPU_FOREIGN, CPU_STOLEN, CPU_THROTTLED, LAG, PAUSED, PAUSE, FOREIGN_BURST, RETRANSMITS,
-    NEEDLESS, DROPS, PORT_BYTES, BYTES, UNEXPLAINED, TOO_FAST, RESOLUTION, RAILS_MISSING, RAILS_REMEASURED,
-    PROCESS_MISSING, FAULT_LATE, BACKGROUND, CLOCKS, UNDERLAY)
+    LINK_RATE, CPU_BUSY, CPU_FOREIGN, CPU_STOLEN, CPU_THROTTLED, CPU_RESOLUTION, LAG, PAUSED, PAUSE, FOREIGN_BURST,
+    RETRANSMITS, NEEDLESS, DROPS, PORT_BYTES, BYTES, UNEXPLAINED, TOO_FAST, RESOLUTION, RAILS_MISSING,
+    RAILS_REMEASURED, PROCESS_MISSING, FAULT_LATE, BACKGROUND, CLOCKS, UNDERLAY)
 # fmt: on
 
 

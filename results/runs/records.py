@@ -190,6 +190,8 @@ class Load(Record):
     drops_most: int = 0
     # without faults, threads may be later where links are slow
     late_ms: float = PAUSE_S * 1e3
+    # by how much the ticks in which the kernel counts may change the shares of the whole interval; 0: not recorded
+    cpu_resolution: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

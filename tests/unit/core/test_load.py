@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -32,16 +33,63 @@ def test_a_stretch_too_short_for_a_sample_has_no_lag(monkeypatch: pytest.MonkeyP
     assert meter.load.lag_p99_ms == 0
 
 
+class SetClock:
+    """A clock of CPU times that a test sets."""
+
+    now = host_load._NOTHING
+
+    def read(self) -> host_load._Cpu:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("busy_s", "foreign", "resolution"),
+    [
+        ([0.04], 1.0, 0.5),  # neither core has had a tick of its idle time
+        ([0.0, 0.04, 0.0, 0.04], 0.5, 0.25),
+        ([0.04, -0.04, 0.04, -0.04], 0.0, 0.25),  # idle ticks of the time between are counted late
+    ],
+)
+def test_ticks_of_short_times_even_out_and_are_their_resolution(
+    busy_s: list[float], foreign: float, resolution: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Times of 20 ms on two cores."""
+    monkeypatch.setattr(host_load, "CpuClock", SetClock)
+    monkeypatch.setattr(host_load, "_own_seconds", lambda: 0.0)
+    monkeypatch.setattr(host_load, "usable_cores", lambda: 2.0)
+    monkeypatch.setattr(host_load, "SAMPLE_S", 60.0)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    meter = LoadMeter()
+    for seconds in busy_s:
+        with meter:
+            before = SetClock.now
+            monkeypatch.setattr(SetClock, "now", before._replace(at=before.at + 0.02, busy=before.busy + seconds))
+    assert meter.load.foreign == pytest.approx(foreign)
+    assert meter.load.resolution == pytest.approx(resolution)
+
+
+def test_a_pause_until_the_end_counts() -> None:
+    class LateEnd(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            time.sleep(0.05)
+            return True
+
+    meter = LoadMeter()
+    meter._cpu, meter._end = host_load.CpuClock().read, LateEnd()
+    meter._watch()
+    assert meter.load.pause_ms >= 50 - 1e3 * (host_load.SAMPLE_S + host_load.SLEEP_S)
+
+
 def test_meter_entered_twice_excludes_the_time_between() -> None:
     meter, begun_s = LoadMeter(), time.monotonic()
     with meter:
         time.sleep(0.05)
-    elapsed, first, left_s = meter._elapsed_s, meter.load.lag_p99_ms, time.monotonic()
+    elapsed, first, left_s = meter.elapsed_s, meter.load.lag_p99_ms, time.monotonic()
     time.sleep(0.1)
     entered_s = time.monotonic()
     with meter:
         time.sleep(0.05)
-    assert elapsed < meter._elapsed_s <= time.monotonic() - begun_s - (entered_s - left_s)
+    assert elapsed < meter.elapsed_s <= time.monotonic() - begun_s - (entered_s - left_s)
     assert meter.load.lag_p99_ms >= first, "the worst of both"
 
 

@@ -50,6 +50,10 @@ LOADS: tuple[dict[str, Any], ...] = (
     {"cpu_stolen": 0.45},
     {"cpu_throttled": 0.02},
     {"cpu_throttled": 0.2},
+    {"cpu_resolution": 0.05, "cpu_busy": 0.98},
+    {"cpu_resolution": 0.5},  # an interval of 20 ms
+    {"cpu_resolution": 0.5, "cpu_busy": 1.0, "cpu_foreign": 0.8},
+    {"cpu_resolution": 0.5, "cpu_foreign": 0.95},
     {"paused": 0.06},
     {"foreign_100ms": 0.6},
     {"pause_ms": 40.0},  # 1% of a workload's time
