@@ -16,7 +16,7 @@ FALSE_ALARMS: Final = Target(quantity="false alarms of quiet jobs", unit="share"
 
 def score_of(cases: Iterable[SlowCase]) -> Score:
     """Return the score of recorded cases."""
-    return Score.of(CaseResult(case.part != "none", case.is_right, bool(case.named)) for case in cases)
+    return Score.of(CaseResult(case.slow_part != "none", case.is_right, bool(case.named)) for case in cases)
 
 
 def cases_by_fabric(cases: Sequence[SlowCase]) -> dict[tuple[str, str], list[SlowCase]]:

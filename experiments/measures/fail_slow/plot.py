@@ -29,11 +29,12 @@ def iteration_plot(cases: Sequence[SlowCase], times: Sequence[IterationTime]) ->
             job_s = seconds[case.interval]
             healthy_s = median(job_s[: case.iteration])
             ratios = [iteration_s / healthy_s for iteration_s in job_s]
-            axes.plot(ratios, color=COLOURS[case.part], lw=1.1, alpha=0.8)
+            colour = COLOURS[case.slow_part]
+            axes.plot(ratios, color=colour, lw=1.1, alpha=0.8)
             if case.reported >= 0:
-                axes.plot(case.reported, ratios[case.reported], MARKERS[case.is_right], color=COLOURS[case.part], ms=6)
+                axes.plot(case.reported, ratios[case.reported], MARKERS[case.is_right], color=colour, ms=6)
         # empty lines, so that the legend has each colour once
-        parts = dict.fromkeys(case.part for case in cases)
+        parts = dict.fromkeys(case.slow_part for case in cases)
         for part in parts:
             axes.plot([], [], color=COLOURS[part], label=LABELS[part])
         axes.set(xlabel="iteration", ylabel="time over a healthy one")

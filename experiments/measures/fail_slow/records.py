@@ -11,14 +11,14 @@ from railyard.results.measured import RecordKind
 class SlowCase(Record):
     """A row of fail_slow.csv: a job, what got slow in it, and what a detector said.
 
-    `part`, `target`, `ratio`, `iteration`: what got slow, by how much, and from which iteration on; part `none` if
+    `slow_part`, `target`, `ratio`, `iteration`: what got slow, by how much, and from which iteration on; `none` if
     nothing did. `slowdown`, `predicted`: time of a slow iteration over that of a healthy one, measured and by the fluid
     simulation. `reported`: the first slow iteration by the detector, and `noticed` the one after which it said so; -1
     if it saw no change. `named`: what it named, with ratios. `is_right`: whether that is what got slow, and nothing
     else. `passes`: replays of its validation.
     """
 
-    part: str
+    slow_part: str
     target: str
     ratio: float
     iteration: int

@@ -162,7 +162,7 @@ class MeasuredCase:
         diagnosis = self.diagnosis
         row = SlowCase(
             interval=interval,
-            part=self.item.part,
+            slow_part=self.item.part,
             target="",
             ratio=1.0,
             iteration=case.iteration,
@@ -213,5 +213,5 @@ def measure_case(
     run.rows(ITERATION_TIMES).extend(measured.iteration_times(interval))
     run.rows(SLOW_CASES).append(row)
     session.record_event(
-        interval, "fail-slow", "diagnosed", named=row.named or "nothing", slow=f"{row.part} {row.target}".strip()
+        interval, "fail-slow", "diagnosed", named=row.named or "nothing", slow=f"{row.slow_part} {row.target}".strip()
     )

@@ -102,7 +102,7 @@ def _cases_table(analysis: Analysis, rows: list[SlowCase]) -> Table:
 
 
 def _slow_part(row: SlowCase) -> str:
-    return f"{PARTS[row.part]} {row.target}".strip()
+    return f"{PARTS[row.slow_part]} {row.target}".strip()
 
 
 def _iteration(number: int) -> str:

@@ -1,13 +1,13 @@
 """Identity of measurement intervals: two defects that came of labels as identity."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.core.records import IntervalId
+from railyard.core.records import INTERVAL_FIELDS, IntervalId
 from railyard.experiments.measures.faults.analysis import verdict
 from railyard.experiments.measures.faults.records import RECOVERIES
 from railyard.results import run_folder
@@ -30,6 +30,12 @@ def test_invalid_interval_of_label_with_with_is_shown() -> None:
     faults = [replaced(row, workload=label) for row in run.rows(RECOVERIES) if row.script == "storm"]
     run.loads = [Load(r.interval, 0.99, 0.0, 1.0, 0, 1, 0, transfers_faulted=True) for r in faults]
     assert verdict(faults, judge(run)) == "invalid"
+
+
+def test_no_record_hides_a_column_of_its_interval() -> None:
+    for kind in record_kinds().values():
+        names = {field.name for field in fields(kind.row)}
+        assert "interval" not in names or names.isdisjoint(INTERVAL_FIELDS), kind.name
 
 
 @given(IDENTITIES)
