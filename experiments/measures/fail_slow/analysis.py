@@ -8,6 +8,7 @@ from railyard.experiments.measures.fail_slow.records import SLOW_CASES, SlowCase
 from railyard.failure.diagnosis.cases import CaseResult, Score
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.analysis.targets import Outcome, Sample, Target, outcomes_by_fabric
+from railyard.results.runs.records import VERDICTS
 
 SOURCE: Final = "our bar, over seeded cases"
 NAMED: Final = Target(quantity="slow GPUs and links named alone", unit="share", source=SOURCE, least=0.95)
@@ -28,15 +29,24 @@ def cases_by_fabric(cases: Sequence[SlowCase]) -> dict[tuple[str, str], list[Slo
 
 
 def target_outcomes(analysis: Analysis) -> list[Outcome]:
-    """Return the targets of each fabric: the share of slow cases that were named, and of quiet ones with a name."""
+    """Return the targets of each fabric: the share of slow cases that were named, and of quiet ones with a name.
+
+    Cases in intervals that the machine disturbed are left out; of these alone, no target is judged.
+    """
+    judgement = analysis.judgement
+
+    def rank(case: SlowCase) -> int:
+        return VERDICTS.index(judgement.of_interval(case.interval))
+
     named: list[Sample] = []
     false_alarms: list[Sample] = []
     for (_, detector), cases in cases_by_fabric(analysis.run.rows(SLOW_CASES)).items():
-        total = score_of(cases)
-        interval = cases[0].interval
+        judged = [case for case in cases if case.interval not in judgement.disturbed] or cases
+        total = score_of(judged)
+        # the verdict of a target is that of its worst interval
+        interval = max(judged, key=rank).interval
         if total.slow:
             named.append(Sample(total.recall, detector, interval))
         if total.quiet:
             false_alarms.append(Sample(total.false_alarms / total.quiet, detector, interval))
-    judgement = analysis.judgement
     return [*outcomes_by_fabric(NAMED, named, judgement), *outcomes_by_fabric(FALSE_ALARMS, false_alarms, judgement)]

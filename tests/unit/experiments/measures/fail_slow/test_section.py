@@ -1,12 +1,14 @@
 """Fail-slow in the report: scores of the cases, their targets, and the figure."""
 
+from dataclasses import replace
+
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.fail_slow.analysis import score_of, target_outcomes
 from railyard.experiments.measures.fail_slow.records import ITERATION_TIMES, SLOW_CASES, IterationTime, SlowCase
 from railyard.experiments.measures.fail_slow.section import FailSlowSection
 from railyard.failure.diagnosis.cases import Score
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs.records import Run
+from railyard.results.runs.records import Load, Run
 
 
 def case(part: str, named: str, is_right: bool, repeat: int = 0) -> SlowCase:
@@ -46,6 +48,18 @@ def test_targets_are_shares_of_cases() -> None:
     assert alarms.values == (0.5,)
     (perfect,) = target_outcomes(Analysis(run_of(case("gpu", "GPU d0g1 (2.00)", True))))
     assert perfect.met
+
+
+def test_disturbed_cases_are_left_out_of_targets() -> None:
+    run = run_of(*CASES[:3])
+    run.loads = [Load(row.interval, 0.5, 0.0, 1.0, 0, 100, 0) for row in CASES[:3]]
+    for number in (1, 2):
+        run.loads[number] = replace(run.loads[number], cpu_foreign=0.9)
+    (named,) = target_outcomes(Analysis(run))
+    assert (named.values, named.met) == ((1.0,), True)
+    run.loads[0] = replace(run.loads[0], cpu_foreign=0.9)
+    (named,) = target_outcomes(Analysis(run))
+    assert (named.values, named.not_judged) == ((), 1)
 
 
 def test_section_has_all_cases_and_a_figure() -> None:
