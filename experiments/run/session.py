@@ -79,12 +79,19 @@ def fault_events(interval: IntervalId, fault: Fault, injected_ns: int, repaired_
     return events
 
 
-def record_late_injection(run: Run, interval: IntervalId, fault: Fault, injected_ns: int, late_ns: int) -> None:
-    """Record as an event of an interval that a fault was injected late, if it was by more than LATE_S."""
+def record_late_injection(
+    run: Run, interval: IntervalId, fault: Fault, injected_ns: int, late_ns: int, missed: str = ""
+) -> None:
+    """Record as an event of an interval that a fault was injected late, if by more than LATE_S or too late.
+
+    `missed`: what the fault was to hit, if that was over by then.
+    """
     seconds = late_ns / 1e9
-    if seconds > LATE_S:
+    if missed or seconds > LATE_S:
         text = f"{fault.kind} {fault.target} was injected {seconds:.2f} s late"
-        detail = {**interval.as_dict(), "seconds": seconds, "text": text}
+        detail: dict[str, Any] = {**interval.as_dict(), "seconds": seconds, "text": text}
+        if missed:
+            detail |= {"text": f"{text}, after the end of {missed}", "missed": missed}
         run.events.append(Event(injected_ns, RUN, INJECTED_LATE, detail))
 
 

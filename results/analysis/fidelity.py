@@ -40,6 +40,7 @@ from railyard.results.analysis.limits import (
     CPU_FOREIGN,
     CPU_STOLEN,
     CPU_THROTTLED,
+    FAULT_LATE,
     LAG,
     PAUSE,
     PAUSED,
@@ -66,7 +67,7 @@ from railyard.results.runs.records import (
 INTERRUPTED: Final = "interrupted: only what was measured until then is here"
 
 
-_BUSY: Final = (CPU_BUSY, CPU_FOREIGN, CPU_STOLEN, CPU_THROTTLED, LAG, PAUSED, PAUSE)
+_BUSY: Final = (CPU_BUSY, CPU_FOREIGN, CPU_STOLEN, CPU_THROTTLED, LAG, PAUSED, PAUSE, FAULT_LATE)
 """Limits that a machine exceeds which is busy with something else than the run."""
 
 

@@ -300,4 +300,8 @@ def event_findings(event: Event) -> Iterator[Finding]:
     if event.source == PROCESS and event.what in INTERRUPTIONS:
         yield Finding(where, PROCESS_MISSING, 1.0, str(event.detail["text"]))
     elif (event.source, event.what) == (RUN, INJECTED_LATE):
-        yield Finding(where, FAULT_LATE, float(event.detail["seconds"]), str(event.detail["text"]))
+        limit = FAULT_LATE
+        if event.detail.get("missed"):
+            # the interval has not what it is to measure
+            limit = replace(FAULT_LATE, degraded=0.0, invalid=0.0)
+        yield Finding(where, limit, float(event.detail["seconds"]), str(event.detail["text"]))

@@ -59,7 +59,7 @@ FAULT_POSITION: Final = 0.5
 @dataclass
 class ReplacementTimeline:
     """GPU replacement on a built fabric. `at`: when each step was, in monotonic ns, by its name; `late_ns`: how long
-    after it was due the fault was injected.
+    after it was due the fault was injected; `has_missed`: whether the iteration that it was to interrupt was over then.
 
     The job and the fault have a thread each, so that this one acts on the controller's event at once. No heartbeats are
     sent: a GPU that dies for good loses its carrier, and the switch reports that to the controller.
@@ -70,6 +70,7 @@ class ReplacementTimeline:
     seed: int
     at: dict[str, int] = field(default_factory=dict)
     late_ns: int = 0
+    has_missed: bool = False
 
     def step(self, name: str, at_ns: int | None = None) -> int:
         """Record a step that happened now, or at that time; return when."""
@@ -142,8 +143,7 @@ class ReplacementTimeline:
             self.late_ns = active.late_ns
             # a connection that broke ends the iteration too
             with suppress(Aborted, CheckFailed):
-                iteration.result()
-                raise RailyardError("an iteration was over before something failed in its middle")
+                self._miss(iteration.result(), due_ns)
         awaited = "replacements to answer at the addresses that they take over"
         wait_until(lambda: prober.reaches_all(since_ns), awaited, EVENT_TIMEOUT_S, PROBE_POLL_S, CheckFailed)
         if optical:
@@ -152,6 +152,18 @@ class ReplacementTimeline:
             for gpu in (*replaced_by, *replaced_by.values()):
                 self.session.controller.replace_gpu(gpu.name)
         return since_ns
+
+    def unsaved_iterations(self, replacement: ReplacementSpec) -> int:
+        """Return how many whole iterations came after the last checkpoint, without one that the fault interrupted."""
+        return (replacement.iterations + self.has_missed) % replacement.checkpoint_every
+
+    def _miss(self, done: Replay, due_ns: int) -> None:
+        """Note that an iteration ended as if nothing had failed. RailyardError if it ended before the fault was due."""
+        if done.end_ns <= due_ns:
+            raise RailyardError("an iteration was over before something failed in its middle")
+        # the machine kept the injection waiting until then, or longer
+        self.late_ns = max(self.late_ns, done.end_ns - due_ns)
+        self.has_missed = True
 
     def _connect_spares(self, gpu_replacements: Sequence[GpuReplacement], injection: Future[int]) -> int:
         """Connect the spares by optical switches, and give them names and addresses; return when both are done (ns)."""
@@ -241,8 +253,6 @@ def run_replacement(
     """
     timeline = ReplacementTimeline(session, job, seed)
     before_interval, during, after_interval = [replace(interval, part=part) for part in INTERVAL_PARTS]
-    # iterations since the last checkpoint
-    redone = replacement.iterations % replacement.checkpoint_every
     with relaxed_tcp_timers(_gpus_of(job.before, session.plan)), session.watch().record_load(run, before_interval):
         before_seconds = [timeline.play(job.before).seconds for _ in range(replacement.iterations)]
     fault_s = fault_delay_s(before_seconds, job.estimated_s)
@@ -258,7 +268,7 @@ def run_replacement(
             cleanup.enter_context(relaxed_tcp_timers(_gpus_of(job.after, session.plan)))
             state = timeline.play(job.state)
             timeline.step("state-moved", state.end_ns)
-            for _ in range(redone):
+            for _ in range(timeline.unsaved_iterations(replacement)):
                 timeline.play(job.after)
         # nothing was sent since that one's end: to count anew would only make the interruption longer
         with session.watch(since=watch.counted).record_load(run, after_interval):
@@ -267,7 +277,8 @@ def run_replacement(
     detail = {**interval.as_dict(), "case": replacement.case, "way": job.way, "failed": replacement.failed}
     run.events += [Event(at, "replacement", name, detail) for name, at in timeline.at.items()]
     injected_ns = timeline.at["fault"]
-    record_late_injection(run, during, replacement.fault, injected_ns, timeline.late_ns)
+    missed = "the iteration" if timeline.has_missed else ""
+    record_late_injection(run, during, replacement.fault, injected_ns, timeline.late_ns, missed)
     ms = {name: (at_ns - injected_ns) / 1e6 for name, at_ns in timeline.at.items()}
     links_down_ms = 0.0
     if session.plan.spec.optical:
@@ -285,7 +296,7 @@ def run_replacement(
         state_transfer_ms=state.seconds * 1e3,
         state_transfer_predicted_ms=job.state_s * 1e3,
         interruption_ms=ms["job-resumed"],
-        iterations_lost=1 + redone,  # one was in progress
+        iterations_lost=timeline.unsaved_iterations(replacement) + (not timeline.has_missed),
         moved_bytes=sum(state.delivered.values()),
         before_s=median(before_seconds),
         after_s=median(done.seconds for done in after),

@@ -19,6 +19,7 @@ from railyard.experiments.measures.allreduce.spec import RailFaultSpec
 from railyard.experiments.measures.replacement import run as replacement
 from railyard.experiments.measures.replacement.job import replacement_job
 from railyard.experiments.measures.replacement.measure import ReplacementMeasure
+from railyard.experiments.measures.replacement.records import REPLACEMENTS
 from railyard.experiments.measures.replacement.spec import with_spares
 from railyard.experiments.measures.training import run as training
 from railyard.experiments.measures.training.measure import Training
@@ -26,9 +27,9 @@ from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.parsing import parse
 from railyard.failure import active
 from railyard.failure.faults import Fault
-from railyard.results.analysis.fidelity import judge
+from railyard.results.analysis.fidelity import disturbance, judge
 from railyard.results.analysis.limits import FAULT_LATE
-from railyard.results.runs.records import Run
+from railyard.results.runs.records import Run, Verdict
 from railyard.topologies.build.network import EmulatedNet
 from railyard.topologies.plan import make_plan
 from railyard.workloads.allreduce.balancing.costs import Rail
@@ -41,10 +42,10 @@ PREPARE_S = 0.2
 MS = 1_000_000
 
 
-def late_faults(run: Run) -> list[tuple[str, str]]:
+def late_faults(run: Run, verdict: Verdict = "degraded") -> list[tuple[str, str]]:
     """Return part and text, without the seconds, of each finding about a late injection."""
-    findings = [finding for finding in judge(run).evidence if finding.limit is FAULT_LATE]
-    assert all(finding.verdict == "degraded" for finding in findings)
+    findings = [finding for finding in judge(run).evidence if finding.limit == FAULT_LATE]
+    assert all(finding.verdict == verdict for finding in findings)
     assert all(finding.value == pytest.approx(PREPARE_S, abs=0.1) for finding in findings)
     return [(finding.interval.part, re.sub(r"[0-9.]+ s", "… s", finding.text)) for finding in findings]
 
@@ -128,23 +129,37 @@ def replay_of(
     abort: threading.Event | None = None,
 ) -> Replay:
     """Replay nothing in no time; one that may be aborted waits for that."""
-    start_ns = time.monotonic_ns()
-    started(start_ns)
+    done = over_at_once(timeline, schedule, started, abort)
     if abort:
         abort.wait()
         raise Aborted
-    return Replay(schedule, start_ns, start_ns + 1, {}, {}, (), ())
+    return done
+
+
+def over_at_once(
+    timeline: replacement.ReplacementTimeline,
+    schedule: Schedule,
+    started: Callable[[int], None] = lambda start_ns: None,
+    abort: threading.Event | None = None,
+) -> Replay:
+    """Replay nothing; one that may be aborted is over when its fault is late by nearly PREPARE_S."""
+    start_ns = time.monotonic_ns()
+    started(start_ns)
+    took_ns = round(PREPARE_S * 1e9) if abort else 1
+    return Replay(schedule, start_ns, start_ns + took_ns, {}, {}, (), ())
 
 
 @pytest.mark.usefixtures("slow_preparation")
-def test_late_fault_of_a_replacement_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_missed", [False, True])
+def test_late_fault_of_a_replacement_is_named(monkeypatch: pytest.MonkeyPatch, is_missed: bool) -> None:
+    """If the iteration is over by then, it is invalid, and measured again."""
     spec = experiment(replacements=[{"case": "server", "failed": "hb1", "workload": GPT}])
     (chosen,) = ReplacementMeasure().items(spec)
     plan = make_plan(with_spares(chosen, spec.gpu_fabrics[0]), 100_000_000)
     job = replacement_job(chosen, spec.gpu_fabrics[0], plan, 1, "replacements.0")
     prober = SimpleNamespace(reaches_all=lambda since_ns: True, stop=list)
     timeline = replacement.ReplacementTimeline
-    monkeypatch.setattr(timeline, "play", replay_of)
+    monkeypatch.setattr(timeline, "play", over_at_once if is_missed else replay_of)
     monkeypatch.setattr(timeline, "_await_event", lambda *_: time.monotonic_ns())
     monkeypatch.setattr(replacement, "Prober", lambda pairs: nullcontext(prober))
     monkeypatch.setattr(replacement, "taken_over_ns", lambda logs, since_ns: since_ns)
@@ -152,4 +167,10 @@ def test_late_fault_of_a_replacement_is_named(monkeypatch: pytest.MonkeyPatch) -
     run, interval = run_of(), IntervalId("rail-only", script="server by direct")
     replacement.run_replacement(session_of(plan)[0], chosen, job, interval, 1, run)
     fault = chosen.fault
-    assert late_faults(run) == [("replacement", f"{fault.kind} {fault.target} was injected … s late")]
+    text = f"{fault.kind} {fault.target} was injected … s late"
+    if is_missed:
+        text += ", after the end of the iteration"
+    assert late_faults(run, "invalid" if is_missed else "degraded") == [("replacement", text)]
+    assert bool(disturbance(run)) == is_missed
+    (row,) = run.rows(REPLACEMENTS)
+    assert row.iterations_lost == (0 if is_missed else 1)
