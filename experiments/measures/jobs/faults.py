@@ -17,7 +17,7 @@ Injection = tuple[int, int]
 
 def replay_with_fault(
     session: FabricSession, schedule: Schedule, fault: FaultSpec, seed: int, limit_s: float
-) -> tuple[Replay, Injection]:
+) -> tuple[Replay, ActiveFault]:
     """Replay a schedule, and inject and repair a fault meanwhile. CheckFailed if it is over before the fault."""
     started = Future[int]()
     shown = observers.replay_callbacks(schedule, started.set_result)
@@ -37,4 +37,4 @@ def replay_with_fault(
         done = replaying.result()
     if active.injected_ns > done.end_ns:
         raise CheckFailed(f"{fault.label} was injected after the end of the jobs: they need more iterations")
-    return done, (active.injected_ns, active.repaired_ns)
+    return done, active

@@ -48,6 +48,7 @@ from railyard.experiments.run.items import checked_fabric
 from railyard.experiments.run.progress import measure_undisturbed
 from railyard.experiments.run.session import (
     FabricSession,
+    record_late_injection,
     repeat_suffix,
     surviving_interruptions,
 )
@@ -213,8 +214,11 @@ def _measure_faulted(turn: JobsTurn, fault: FaultSpec, context: RunContext) -> N
     ):
         limit_s = _limit_s(turn) + fault.repair
         show_jobs(session.label, session.plan, turn.jobs, simulated.together)
-        done, injection = replay_with_fault(session, turn.jobs.schedule, fault, turn.fabric.seed, limit_s)
+        done, active = replay_with_fault(session, turn.jobs.schedule, fault, turn.fabric.seed, limit_s)
+    injection = (active.injected_ns, active.repaired_ns)
     session.record_fault(run, turn.interval, fault.fault, *injection)
+    # its prediction has the fault when it was due
+    record_late_injection(run, turn.interval, fault.fault, active.injected_ns, active.late_ns)
     session.await_detours_withdrawn()
     # detours carry transfers over links that the policy's routes don't name
     routed = None if faulted else simulated.together
