@@ -3,22 +3,19 @@
 import pytest
 
 from railyard.controller.failover.detours import Broken
-from railyard.experiments.commands.trace import TracedPath, assemble_path, verdict
+from railyard.experiments.commands.trace import assemble_path, verdict
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import path_name
 from railyard.topologies.measure.capture import Capture
 from railyard.topologies.plan import read_active_plan
 from tests.emulation.fabrics import Fabric, at_best, build
 from tests.emulation.programs import USER, Program, as_root, as_user
+from tests.emulation.steered import arrived, traced
 from tests.emulation.test_cli import BUILT_S, PROMPT, SHELL, Wrap, command
 from tests.unit.path_choices import CHOICES, chosen_path, own_path
 
 DETOUR = "a detour: the policy says "
 AS_CHOSEN = "\nas the policy says\n"
-
-
-def ways(capture: Capture, src: Gpu, dst: Gpu, probes: int = 1) -> list[TracedPath]:
-    return [assemble_path(src, dst, probe.observations) for probe in capture.probe(src, dst, probes)]
 
 
 def assert_all_as_chosen(fabric: Fabric, broken: Broken) -> None:
@@ -30,7 +27,7 @@ def assert_all_as_chosen(fabric: Fabric, broken: Broken) -> None:
                 path = own_path(policy, src, dst)
                 if src.domain != dst.domain:
                     path = chosen_path(policy, src, dst, broken, spec.rails, spec.kind) or path
-                (way,) = ways(capture, src, dst)
+                (way,) = arrived(capture, src, dst)
                 assert way.path == path, f"{src.name} -> {dst.name}: {way.name}, by {way}"
 
 
@@ -44,7 +41,7 @@ def test_every_pair_goes_as_chosen_before_and_after_a_cut(kind: str, policy: str
     assert_all_as_chosen(fabric, Broken(links=frozenset({Gpu(0, 1)})))
     src, dst = Gpu(0, 1), Gpu(1, 1)
     with Capture(fabric.net.plan) as capture:
-        way, own = ways(capture, src, dst)[0], own_path(policy, src, dst)
+        way, own = arrived(capture, src, dst)[0], own_path(policy, src, dst)
     assert way.kind == "drd"
     assert verdict([way], [own]) == f"{DETOUR}{path_name(own)}"
 
@@ -55,7 +52,7 @@ def test_trace_without_rerouting_shows_where_packets_are_lost() -> None:
     fabric.set_link(Gpu(1, 1), "down")
     fabric.await_event("port-down")
     with Capture(fabric.net.plan) as capture:
-        at_the_switch = ways(capture, Gpu(0, 2), Gpu(1, 1), 2)
+        at_the_switch = traced(capture, Gpu(0, 2), Gpu(1, 1), 2)
     assert str(at_the_switch[0]) == "d0g2 -hb0-> d0g1 -rail0-> rail1"
     assert verdict(at_the_switch, [own_path("dr", Gpu(0, 2), Gpu(1, 1))]).startswith("lost after rail1: ")
 
