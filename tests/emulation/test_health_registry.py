@@ -27,7 +27,6 @@ pytestmark = pytest.mark.sandbox
 Kind = Literal["embedded", "etcd"]
 ROOT = Path(__file__).parents[2]
 STALE_S = 0.4
-BACK_S = 8.0  # from a server's return until scores flow again
 SERVE = """
 import pathlib, sys, threading
 from railyard.controller.health.registry.unix_socket import SocketServer
@@ -140,17 +139,13 @@ def test_killed_server_leaves_last_scores_and_agents_reconnect(kind: Kind) -> No
     healthd, reader = writer(server), Reader(server)
     healthd.put(scores(1))
     eventually(lambda: reader.has(1))
-    before_s = time.monotonic()
     server.stop()
     healthd.put(scores(2))
-    seen = reader.registry.get()
-    assert seen.scores == scores(1)
-    assert not seen.stale or time.monotonic() - before_s > STALE_S / 2
+    assert reader.registry.get().scores == scores(1)
     eventually(lambda: reader.registry.get().stale)
-    assert time.monotonic() - before_s > STALE_S / 2  # a beat may have been due just then
     eventually(lambda: reader.views[-1] == View(scores(1), stale=True))
     server.start()
-    eventually(lambda: reader.has(2), BACK_S)
+    eventually(lambda: reader.has(2))
     assert reader.versions() == [1, 2]
 
 
@@ -159,7 +154,7 @@ def test_scores_go_on_when_a_server_was_away_for_long_and_often(kind: Kind) -> N
     healthd, reader = writer(server), Reader(server)
     for version in range(1, 6):
         healthd.put(scores(version))
-        eventually(lambda version=version: reader.has(version), BACK_S)  # type: ignore[misc]
+        eventually(lambda version=version: reader.has(version))  # type: ignore[misc]
         server.stop()
         time.sleep(0.1 * version)
         server.start()
@@ -179,7 +174,7 @@ def test_hanging_server_blocks_no_client_and_continues(kind: Kind) -> None:
     eventually(lambda: reader.views[-1] == View(scores(1), stale=True))
     time.sleep(3 * STALE_S)  # while everybody tries again and again
     watch.send_signal(server.process.pid, signal.SIGCONT)
-    eventually(lambda: reader.has(101), BACK_S)
+    eventually(lambda: reader.has(101))
 
 
 def test_64_agents_have_every_change(kind: Kind) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import railyard as ry
 from railyard.experiments.measures.jobs.analysis import fault_rows
 from railyard.experiments.measures.jobs.predictions import ALL_JOBS
 from railyard.experiments.measures.jobs.records import (
@@ -22,8 +23,6 @@ from railyard.experiments.measures.jobs.records import (
 )
 from railyard.results.analysis.run_analysis import Analysis
 from tests.emulation.runs import run_experiment
-
-pytestmark = pytest.mark.sandbox
 
 SEND = {"kind": "collective", "collective": "all-reduce", "algorithm": "ring", "duration": "200ms"}
 TIMES = {"iterations": 6, "compute": "100ms"}
@@ -41,8 +40,10 @@ EXPERIMENT = {
 SLOW = "link-slow d1g1"
 
 
+@pytest.mark.quiet
 def test_jobs_alone_and_together_deliver_every_byte(tmp_path: Path) -> None:
-    run = run_experiment(EXPERIMENT, tmp_path).run
+    stored = run_experiment(EXPERIMENT, tmp_path)
+    run = stored.run
     rows = run.rows(JOB_RUNS)
     assert [(row.job, row.mode) for row in rows] == [
         ("crossing", "alone"), ("straight", "alone"), ("crossing", "together"), ("straight", "together"),
@@ -57,9 +58,10 @@ def test_jobs_alone_and_together_deliver_every_byte(tmp_path: Path) -> None:
     for row in run.measurements:
         if row.metric == JOB_SLOWDOWN and row.workload == ALL_JOBS:
             slow_downs[row.phase] = row.value
-    # in one queue, the forwarded job would take hardly longer than alone
-    assert slow_downs["crossing"] > 1.2
-    assert slow_downs["straight"] > 1.2
+    with ry.timing(ry.load(stored.folder)):
+        # in one queue, the forwarded job would take hardly longer than alone
+        assert slow_downs["crossing"] > 1.2
+        assert slow_downs["straight"] > 1.2
     assert [row.shift_s > 0.05 for row in run.rows(JOB_SHIFTS)] == [False, True]
     bursts = {(row.mode, row.job) for row in run.rows(JOB_BURSTS)}
     assert bursts == {(mode, job) for mode in ("together", "interleaved") for job in ("crossing", "straight")}
@@ -110,10 +112,12 @@ DETOUR = {
 }
 
 
+@pytest.mark.quiet
 def test_both_jobs_on_the_rail_of_a_detour_take_longer(tmp_path: Path) -> None:
     stored = run_experiment(DETOUR, tmp_path)
     stored.assert_no_byte_is_missing()
     rows = fault_rows(Analysis(stored.run))
     assert [(row.slow_down_predicted, row.alone_predicted) for row in rows] == [pytest.approx((2.0, 1.0))] * 2
-    # the time until the detour is there counts too
-    assert [row.slow_down for row in rows] == [pytest.approx(2.0, rel=0.2)] * 2
+    with ry.timing(ry.load(stored.folder)):
+        # the time until the detour is there counts too
+        assert [row.slow_down for row in rows] == [pytest.approx(2.0, rel=0.2)] * 2

@@ -6,9 +6,11 @@ n0    n1    n2
 """
 
 import os
+import select
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
@@ -16,6 +18,7 @@ import pytest
 
 from railyard.failure.faults import Fault
 from railyard.topologies.build import namespaces
+from railyard.topologies.measure.counters import TRAFFIC, PortReader
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import make_multirail_plan
 from railyard.topologies.multirail.spec import Nic, parse_multirail
@@ -36,6 +39,18 @@ def built(rails: Sequence[str] = ("tcp", "sharp"), setup: str = "100us", nodes: 
     net = MultirailNet(make_multirail_plan(spec), datapath())
     net.start()
     return net
+
+
+def begin(ranks: Ranks, operations: Operations) -> None:
+    """Begin operations on all ranks; return in the middle of one of the first."""
+    with closing(PortReader(["n1"])) as reader:
+
+        def sent() -> int:
+            return sum(stats.traffic[TRAFFIC.index("tx_bytes")] for stats in reader.read()["n1"].values())
+
+        before = sent()
+        ranks.begin([operations] * NODES)
+        eventually(lambda: sent() > before + operations.size_bytes)
 
 
 def assert_right(reports: Sequence[RankReport], operations: Operations) -> None:
@@ -85,8 +100,7 @@ def test_rail_that_dies_in_an_operation_costs_no_element() -> None:
         def broken_in_time(lasting: Operations, breaks_it: Callable[[], object]) -> tuple[bool, list[RankReport]]:
             """False if this process was kept waiting until all was over, or nearly."""
             assert eventually(both_carry)
-            ranks.begin([lasting] * NODES)
-            time.sleep(0.15)
+            begin(ranks, lasting)
             breaks_it()
             broken_ns = time.monotonic_ns()
             reports = ranks.finish()
@@ -111,8 +125,7 @@ def test_other_rail_carries_on_when_a_nic_disappears() -> None:
     with Ranks(net, "equal") as ranks:
         assert_right(ranks.run(ONE), ONE)
         lasting = replace(LASTING, count=40)
-        ranks.begin([lasting] * NODES)
-        time.sleep(0.15)
+        begin(ranks, lasting)
         with namespaces.inside("n1"):
             namespaces.run(["ip", "link", "del", Nic(0, 1).interface])
         reports = ranks.finish()
@@ -155,14 +168,13 @@ def test_hung_dead_and_deviating_ranks_are_named_on_all() -> None:
         assert_right(ranks.run(ONE), ONE)
         os.kill(ranks.processes[2].pid, signal.SIGSTOP)
         ranks.begin([ONE] * NODES)
-        time.sleep(4.5)  # the others have given up
+        eventually(lambda: len(select.select(ranks.processes[:2], [], [], 0)[0]) == 2)  # the others have given up
         os.kill(ranks.processes[2].pid, signal.SIGKILL)
         reports = ranks.finish()
         assert all("rank 2 never came" in report.errors[0] for report in reports[:2])
         assert reports[2].errors == ["rank 2 died"]
     with Ranks(net, "nezha") as ranks:
-        ranks.begin([LASTING] * NODES)
-        time.sleep(0.2)
+        begin(ranks, LASTING)
         os.kill(ranks.processes[1].pid, signal.SIGKILL)
         assert all("rank 1" in report.errors[0] for report in ranks.finish())
     with Ranks(net, "nezha") as ranks:
