@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partialmethod
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -127,24 +128,14 @@ def replay_of(
     schedule: Schedule,
     started: Callable[[int], None] = lambda start_ns: None,
     abort: threading.Event | None = None,
+    is_missed: bool = False,
 ) -> Replay:
-    """Replay nothing in no time; one that may be aborted waits for that."""
-    done = over_at_once(timeline, schedule, started, abort)
-    if abort:
-        abort.wait()
-        raise Aborted
-    return done
-
-
-def over_at_once(
-    timeline: replacement.ReplacementTimeline,
-    schedule: Schedule,
-    started: Callable[[int], None] = lambda start_ns: None,
-    abort: threading.Event | None = None,
-) -> Replay:
-    """Replay nothing; one that may be aborted is over when its fault is late by nearly PREPARE_S."""
+    """Replay nothing in no time; one that may be aborted waits for that, or until its fault would be late."""
     start_ns = time.monotonic_ns()
     started(start_ns)
+    if abort and not is_missed:
+        abort.wait()
+        raise Aborted
     took_ns = round(PREPARE_S * 1e9) if abort else 1
     return Replay(schedule, start_ns, start_ns + took_ns, {}, {}, (), ())
 
@@ -159,7 +150,7 @@ def test_late_fault_of_a_replacement_is_named(monkeypatch: pytest.MonkeyPatch, i
     job = replacement_job(chosen, spec.gpu_fabrics[0], plan, 1, "replacements.0")
     prober = SimpleNamespace(reaches_all=lambda since_ns: True, stop=list)
     timeline = replacement.ReplacementTimeline
-    monkeypatch.setattr(timeline, "play", over_at_once if is_missed else replay_of)
+    monkeypatch.setattr(timeline, "play", partialmethod(replay_of, is_missed=is_missed))
     monkeypatch.setattr(timeline, "_await_event", lambda *_: time.monotonic_ns())
     monkeypatch.setattr(replacement, "Prober", lambda pairs: nullcontext(prober))
     monkeypatch.setattr(replacement, "taken_over_ns", lambda logs, since_ns: since_ns)
