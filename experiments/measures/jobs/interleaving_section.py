@@ -8,7 +8,7 @@ from rich.console import Console
 
 from railyard.core.records import IntervalId
 from railyard.experiments.measures.jobs.analysis import slow_downs_of
-from railyard.experiments.measures.jobs.bursts_plot import bursts_plots
+from railyard.experiments.measures.jobs.plots import bursts_plots
 from railyard.experiments.measures.jobs.records import (
     INTERLEAVED,
     JOB_BURSTS,

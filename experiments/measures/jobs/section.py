@@ -6,7 +6,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from railyard.experiments.measures.jobs.analysis import FaultRow, JobRow, fault_rows, job_rows
-from railyard.experiments.measures.jobs.gantt_plot import gantt_plots
+from railyard.experiments.measures.jobs.plots import gantt_plots
 from railyard.experiments.measures.jobs.records import JOB_LINKS, JobLink
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.format import NOTHING, interval, percent, size

@@ -1,4 +1,4 @@
-"""Jobs over time: the phases of each job, by kind of traffic, and below when jobs shared which link."""
+"""Plots of jobs over time: their phases and the links that they share, and their bursts on the link shared most."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 from matplotlib.patches import Patch
 
 from railyard.core.records import IntervalId
-from railyard.experiments.measures.jobs.records import JOB_RUNS, LINK_SHARING, TOGETHER, LinkSharing
+from railyard.experiments.measures.jobs.records import JOB_RUNS, LINK_SHARING, TOGETHER, JobBurst, LinkSharing
+from railyard.results.analysis.aggregate import grouped
 from railyard.results.plots import style
 from railyard.results.runs.records import Flow, Run
 
@@ -23,6 +24,8 @@ NAME_WIDTH: Final = 20
 """Characters of the name of a job, so that long names leave room for the figure."""
 ROW: Final = 0.32
 """Height of a row, inches."""
+_BAR_HEIGHT: Final = 0.8
+"""Of a row."""
 _CAPTION: Final = (
     "All jobs together, first repeat. Above: when each job sends, by kind of traffic; gaps are computing and waiting."
     f" Below: when jobs shared a link, a line in the colour of each job; the {MAX_LINKS} links shared longest."
@@ -160,3 +163,39 @@ def _short(name: str) -> str:
 def _colour(number: int) -> str:
     """Return the colour of a job, by its number."""
     return style.SERIES[number % len(style.SERIES)]
+
+
+def bursts_plots(bursts: Sequence[JobBurst]) -> list[style.Plot]:
+    """Return a figure for each fabric, of its first repeat: a panel for each mode, a row for each job."""
+    plots: list[style.Plot] = []
+    # repeats have the same shifts, and further figures would only show noise
+    first = [burst for burst in bursts if burst.repeat == 0]
+    for fabric, rows in grouped(first, "fabric").items():
+        plots.append(_bursts_plot(fabric, rows))
+    return plots
+
+
+def _bursts_plot(fabric: str, bursts: Sequence[JobBurst]) -> style.Plot:
+    jobs = list(dict.fromkeys(burst.job for burst in bursts))
+    colours = style.colours(jobs)
+    modes = grouped(bursts, "mode")
+    with style.drawing(0.8 + len(modes) * (0.5 + 0.25 * len(jobs))) as figure:
+        panels = figure.subplots(len(modes), 1, squeeze=False, sharex=True)[:, 0]
+        for axes, (mode, rows) in zip(panels, modes.items(), strict=True):
+            _draw_bursts(axes, jobs, rows, colours)
+            axes.set_title(mode, loc="left")
+        panels[-1].set_xlabel("seconds after the start")
+        link = f"{bursts[0].link} {bursts[0].direction}"
+        alt = f"Bursts of {', '.join(jobs)} at {link} on {fabric}, before and after their interleaving"
+        caption = f"{fabric}: when each job sends over {link}, the link that jobs share most; first repeat."
+        return style.finish(figure, f"bursts-{fabric}", alt, caption)
+
+
+def _draw_bursts(axes: "Axes", jobs: Sequence[str], bursts: Sequence[JobBurst], colours: dict[str, str]) -> None:
+    """Draw the bursts of each job as bars in a row."""
+    for row, job in enumerate(jobs):
+        spans = [(burst.start_s, burst.end_s - burst.start_s) for burst in bursts if burst.job == job]
+        axes.broken_barh(spans, (row - _BAR_HEIGHT / 2, _BAR_HEIGHT), color=colours[job])
+    axes.set_yticks(range(len(jobs)), jobs)
+    axes.invert_yaxis()
+    style.quiet(axes, grid="x")

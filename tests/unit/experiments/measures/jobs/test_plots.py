@@ -3,7 +3,7 @@
 import pytest
 
 from railyard.core.records import IntervalId
-from railyard.experiments.measures.jobs.gantt_plot import MAX_LINKS, gantt_plots, sending_spans, shared_seconds
+from railyard.experiments.measures.jobs.plots import MAX_LINKS, gantt_plots, sending_spans, shared_seconds
 from railyard.experiments.measures.jobs.records import JOB_RUNS, LINK_SHARING, TOGETHER, JobRun, LinkSharing
 from railyard.results.runs.records import Flow, Run
 
