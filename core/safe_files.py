@@ -75,6 +75,8 @@ _ROOT: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _WALK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS: Final = 40
+_REMOVED: Final = " (deleted)"
+"""What the kernel adds to the path of an open folder that was removed."""
 MOST_BYTES: Final = 256_000_000
 """Most that is read of a file in a folder, which may be anyone's."""
 
@@ -98,8 +100,16 @@ class Folder:
 
     @property
     def real_path(self) -> Path:
-        """The current path, for another process to open it again, with `identity`."""
-        return Path(f"/proc/self/fd/{self._fd}").readlink()
+        """The current path, for another process to open it again, with `identity`; the last one if it was removed."""
+        path = str(Path(f"/proc/self/fd/{self._fd}").readlink())
+        return Path(path.removesuffix(_REMOVED) if self.is_removed else path)
+
+    @property
+    def is_removed(self) -> bool:
+        """True if it was removed since it was opened."""
+        path = str(Path(f"/proc/self/fd/{self._fd}").readlink())
+        # the name of a folder may end so too
+        return path.endswith(_REMOVED) and not os.path.lexists(path)
 
     @property
     def identity(self) -> tuple[int, int]:

@@ -190,6 +190,8 @@ class Spare:
         try:
             Folder(out.path, identity=out.identity).close()
         except OSError:
+            if out.is_removed:
+                return f"{out.path} was removed during the run, with what the run wrote there"
             moved = "was moved or replaced during the run: what the run wrote is in"
             return f"{out.path} {moved} {out.real_path}"
         return ""

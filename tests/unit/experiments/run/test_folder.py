@@ -176,3 +176,12 @@ def test_a_folder_that_was_moved_is_named(tmp_path: Path) -> None:
         where.path.rename(tmp_path / "moved")
         where.path.mkdir()
         assert spare.problem(where).endswith(f" is in {tmp_path / 'moved'}")
+
+
+def test_a_removed_folder_is_named_by_its_path(tmp_path: Path) -> None:
+    with folder.made(tmp_path / "out") as where, folder.Spare() as spare:
+        where.path.rmdir()
+        assert where.real_path == where.path
+        assert "deleted" not in spare.problem(where)
+    with folder.made(tmp_path / "out (deleted)") as where:
+        assert where.real_path == where.path
