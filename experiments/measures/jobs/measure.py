@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import Console
 
-from railyard.core.units import format_size, format_time
+from railyard.core.units import format_size
 from railyard.experiments.measures.definition import MEASURES, Counts, Measure, RunContext, SpecSection
 from railyard.experiments.measures.jobs.records import (
     JOB_BURSTS,
@@ -28,6 +28,7 @@ from railyard.experiments.measures.jobs.spec import (
 )
 from railyard.experiments.options import plain_table
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
+from railyard.results import format as fmt
 from railyard.topologies.fabric_kinds import FabricPlan
 
 if TYPE_CHECKING:
@@ -132,21 +133,23 @@ class JobsMeasure(Measure[JobSpec]):
         return Counts(replays=replays, faults=faults)
 
     def dry_run(self, spec: ExperimentSpec, console: Console) -> None:
-        """Print for each fabric the GPUs of each job, its start, and what an iteration sends."""
+        """Print for each fabric the start of each job, what an iteration of it sends, and its GPUs."""
         from railyard.experiments.measures.jobs.planning import planned_jobs
 
         for number, _ in self.items_by_fabric(spec):
             plan = nominal_plan(spec.gpu_fabrics[number])
-            titles = ("job", "workload", "placement", "GPUs", "start", "iterations", "bytes of each")
-            table = plain_table(*titles, right=titles[4:])
+            titles = ("job", "workload", "placement", "start", "iterations", "bytes each")
+            table = plain_table(*titles, right=titles[3:])
+            # a large job has more GPUs than a row beside the rest of it has room for
+            gpus_table = plain_table("job", "GPUs")
             planned = planned_jobs(spec, number, plan)
             for item, job in zip(planned.items, planned.combined.jobs, strict=True):
-                gpus = " ".join(plan.gpus[gpu].name for gpu in job.gpus)
                 sent = format_size(sum(job.schedule.matrix.values()))
-                where = (item.placement_text, gpus, format_time(round(job.start_s, 3)), str(job.iterations), sent)
-                table.add_row(job.name, item.workload.result_name, *where)
+                times = (fmt.seconds(round(job.start_s, 3)), str(job.iterations), sent)
+                table.add_row(job.name, item.workload.result_name, item.placement_text, *times)
+                gpus_table.add_row(job.name, " ".join(plan.gpus[gpu].name for gpu in job.gpus))
             console.print(f"[bold]jobs[/] on {spec.labels[number]}, times {self.repeats(spec)}", highlight=False)
-            console.print(table, "")
+            console.print(table, "", gpus_table, "")
 
     def predict(self, spec: ExperimentSpec) -> "Predicted":
         """Compute iteration times and slow-downs by max-min fair shares."""
