@@ -17,7 +17,7 @@ from railyard.core.installation import RUN
 from railyard.core.safe_files import Folder, write_file
 from railyard.experiments.labs import checking, pages
 from railyard.experiments.labs.definition import LABS, Setting, find, in_order
-from railyard.experiments.options import console, load_plugins, plain_table, plugin_option
+from railyard.experiments.options import console, load_plugins, plain_table, plugin_option, shows_progress
 from railyard.experiments.run.folder import reporting_path_errors
 
 PURPOSE = "Learn and teach"
@@ -39,6 +39,7 @@ def load_labs(files: list[Path]) -> list[Path]:
     return files
 
 
+@shows_progress
 def command(
     words: Annotated[
         list[str],

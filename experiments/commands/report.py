@@ -11,7 +11,7 @@ from railyard.core.errors import BadInput, RailyardError
 from railyard.core.safe_files import Folder, become_owner_of
 from railyard.experiments.live import derived
 from railyard.experiments.live.recorded import PAGE, write_page
-from railyard.experiments.options import AsJson, Junit, Markdown, console
+from railyard.experiments.options import AsJson, Junit, Markdown, console, shows_progress
 from railyard.experiments.run import folder
 from railyard.results import run_folder
 from railyard.results.runs import journal
@@ -21,6 +21,7 @@ from railyard.results.views import chrome_trace
 PURPOSE = "Work with results"
 
 
+@shows_progress
 def command(
     run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")],
     junit: Junit = None,
