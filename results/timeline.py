@@ -4,9 +4,9 @@ timeline.pftrace has it for ui.perfetto.dev (perfetto.py), timeline.json for oth
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from railyard.core.records import IntervalId
 from railyard.results.format import workload_label
@@ -18,6 +18,22 @@ CONTROLLER: Final = "controller"
 """Source of the events of controllers."""
 _ENDS: Final = {"started": "finished", "on": "off"}
 """Events that begin something, with those that end it."""
+
+
+class _DrawnLink(NamedTuple):
+    """A link on the timeline. `permille_bps`: bit/s of a thousandth of its rate, the unit of samples."""
+
+    track: Track
+    permille_bps: float
+
+    def add(self, at_ns: int, name: str, unit: str, value: float) -> None:
+        """Add a sample to a track of the link."""
+        self.track.child(name, unit).samples.append((at_ns, float(value)))
+
+    def add_once_used(self, at_ns: int, name: str, unit: str, value: float) -> None:
+        """Add a sample to a track that begins with the first value other than zero."""
+        if value or name in self.track.children:
+            self.add(at_ns, name, unit, value)
 
 
 def timeline(run: Run) -> Track:
@@ -101,28 +117,37 @@ def add_links(root: Track, record: bytes) -> None:
     `record`: lines of JSON, {"kind": "fabric", "data": {"label": ..., "links": [{"a": ..., "b": ..., "rate": bit/s}]}}
     and {"kind": "sample", "data": {"ns": ..., "links": columns}}, the columns being those of live.sampler.LinkSample.
     """
-    # links of the fabric, with the bit/s of a thousandth of their rates
-    busy_links: list[tuple[Track, float]] = []
+    links: list[_DrawnLink] = []
     # the record ends at a line that isn't of that form, such as the last one of a run that was killed
     with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
         for text in record.splitlines():
             line = json.loads(text)
             data = line["data"]
             if line["kind"] == "fabric":
-                # without data: the fabric was removed
-                fabric = data or {"label": "", "links": ()}
-                links = fabric["links"]
-                fabric_track = root.child("links").child(fabric["label"])
-                busy_links = []
-                for link in links:
-                    busy_links.append((fabric_track.child(f"{link['a']} – {link['b']}"), link["rate"] / 1000))
+                links = _drawn_links(root.child("links"), data)
             elif line["kind"] == "sample":
-                # IndexError for a time that the 64 bits of a timeline can't hold
-                at_ns = range(2**63)[data["ns"]]
-                samples = zip(*data["links"], strict=True)
-                for (track, unit), (_, out, into, queue, drops) in zip(busy_links, samples, strict=True):
-                    for name, bps in (("to the network", unit * out), ("from the network", unit * into)):
-                        track.child(name, "bit/s").samples.append((at_ns, float(bps)))
-                    for name, value, unit_name in (("queue", queue, "B"), ("drops", drops, "")):
-                        if value or name in track.children:
-                            track.child(name, unit_name).samples.append((at_ns, float(value)))
+                _add_sample(links, data)
+
+
+def _drawn_links(track: Track, fabric: Mapping[str, Any] | None) -> list[_DrawnLink]:
+    """Return the links of a fabric, on tracks below this one; none without a fabric."""
+    # without data: the fabric was removed
+    if not fabric:
+        return []
+    fabric_track = track.child(fabric["label"])
+    links: list[_DrawnLink] = []
+    for link in fabric["links"]:
+        links.append(_DrawnLink(fabric_track.child(f"{link['a']} – {link['b']}"), link["rate"] / 1000))
+    return links
+
+
+def _add_sample(links: Sequence[_DrawnLink], sample: Mapping[str, Any]) -> None:
+    """Add a sample of all links to their tracks."""
+    # IndexError for a time that the 64 bits of a timeline can't hold
+    at_ns = range(2**63)[sample["ns"]]
+    columns = zip(*sample["links"], strict=True)
+    for link, (_, sent, received, queue, drops) in zip(links, columns, strict=True):
+        link.add(at_ns, "to the network", "bit/s", link.permille_bps * sent)
+        link.add(at_ns, "from the network", "bit/s", link.permille_bps * received)
+        link.add_once_used(at_ns, "queue", "B", queue)
+        link.add_once_used(at_ns, "drops", "", drops)
