@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from railyard.core.errors import CheckFailed, RailyardError
 from railyard.core.records import IntervalId
@@ -54,6 +54,31 @@ EVENT_TIMEOUT_S: Final = 5.0
 RECENT_EVENTS: Final = 200
 # Part of an iteration after which something fails.
 FAULT_POSITION: Final = 0.5
+
+
+@dataclass(frozen=True)
+class RunningIteration:
+    """An iteration of a job that a thread plays. `started`: its start, monotonic ns. `abort`: ends it early."""
+
+    replaying: Future[Replay]
+    started: Future[int]
+    abort: threading.Event
+
+    def start_ns(self) -> int:
+        """Wait for its start, and return it."""
+        pending: tuple[Future[Any], ...] = (self.started, self.replaying)
+        wait(pending, return_when=FIRST_COMPLETED)
+        if self.replaying.done():
+            # raises what ended it before it started
+            self.replaying.result()
+        return self.started.result()
+
+
+class PlayedIterations(NamedTuple):
+    """Seconds of each iteration before and after a replacement."""
+
+    before_s: Sequence[float]
+    after_s: Sequence[float]
 
 
 @dataclass
@@ -100,26 +125,17 @@ class ReplacementTimeline:
         answer (ns from which on their answers count). CheckFailed if the fault has no effect, or one of the steps
         doesn't come.
         """
-        optical = self.job.way == "optical"
-        replaced_by = self.job.replacement_map.to
-        failed = [gpu.name for gpu in self.job.replacement_map.dead]
+        is_optical = self.job.way == "optical"
         # not entered: a GPU that is replaced is never repaired
         active = ActiveFault(self.session.net, fault, observers.show_fault)
         with ExitStack() as cleanup, ThreadPoolExecutor(2) as pool:
             spares: list[GpuReplacement] = []
-            if optical:
-                for old, new in replaced_by.items():
+            if is_optical:
+                for old, new in self.job.replacement_map.to.items():
                     spares.append(cleanup.enter_context(GpuReplacement(self.session.net, new, old)))
-            started = Future[int]()
-            abort = threading.Event()
-            iteration = pool.submit(self.play, self.job.before, started.set_result, abort)
+            iteration = self._begin_iteration(pool)
             try:
-                pending: tuple[Future[Any], ...] = (started, iteration)
-                wait(pending, return_when=FIRST_COMPLETED)
-                if iteration.done():
-                    # raises what ended it before it started
-                    iteration.result()
-                due_ns = started.result() + round(fault_s * 1e9)
+                due_ns = iteration.start_ns() + round(fault_s * 1e9)
                 sleep_until(due_ns / 1e9 - PREPARE_S)
                 active.prepare()
                 sleep_until(due_ns / 1e9)
@@ -127,30 +143,22 @@ class ReplacementTimeline:
                 cleanup.enter_context(_raised_priority())
                 since_ns = time.monotonic_ns()
                 injection = pool.submit(_inject, active, due_ns)
-                try:
-                    self.step("detected", self._await_event(since_ns, "port-down", failed))
-                except CheckFailed:
-                    # raises the reason if the fault had no effect
-                    injection.result()
-                    raise
+                self._await_detection(injection, since_ns)
                 since_ns = self.step("decided")
-                abort.set()
-                if optical:
+                iteration.abort.set()
+                if is_optical:
                     since_ns = self._connect_spares(spares, injection)
             finally:
-                abort.set()
+                iteration.abort.set()
             self.at["fault"] = injection.result()
             self.late_ns = active.late_ns
             # a connection that broke ends the iteration too
             with suppress(Aborted, CheckFailed):
-                self._miss(iteration.result(), due_ns)
+                self._miss(iteration.replaying.result(), due_ns)
         awaited = "replacements to answer at the addresses that they take over"
         wait_until(lambda: prober.reaches_all(since_ns), awaited, EVENT_TIMEOUT_S, PROBE_POLL_S, CheckFailed)
-        if optical:
-            # not before: peers needn't wait until the controller has sockets at the replacements.
-            # A spare has the failed GPU's name now, so nothing is lost there.
-            for gpu in (*replaced_by, *replaced_by.values()):
-                self.session.controller.replace_gpu(gpu.name)
+        if is_optical:
+            self._connect_controller()
         return since_ns
 
     def unsaved_iterations(self, replacement: ReplacementSpec) -> int:
@@ -164,6 +172,31 @@ class ReplacementTimeline:
         # the machine kept the injection waiting until then, or longer
         self.late_ns = max(self.late_ns, done.end_ns - due_ns)
         self.has_missed = True
+
+    def _begin_iteration(self, pool: ThreadPoolExecutor) -> RunningIteration:
+        """Let a thread play an iteration."""
+        started = Future[int]()
+        abort = threading.Event()
+        replaying = pool.submit(self.play, self.job.before, started.set_result, abort)
+        return RunningIteration(replaying, started, abort)
+
+    def _await_detection(self, injection: Future[int], since_ns: int) -> None:
+        """Wait until the controller reports a GPU that fails, and record when it did. CheckFailed if it doesn't."""
+        failed = [gpu.name for gpu in self.job.replacement_map.dead]
+        try:
+            self.step("detected", self._await_event(since_ns, "port-down", failed))
+        except CheckFailed:
+            # raises the reason if the fault had no effect
+            injection.result()
+            raise
+
+    def _connect_controller(self) -> None:
+        """Let the controller open its sockets at the replacements, once these answer."""
+        # not before: peers needn't wait until the controller has sockets at the replacements.
+        # A spare has the failed GPU's name now, so nothing is lost there.
+        replaced_by = self.job.replacement_map.to
+        for gpu in (*replaced_by, *replaced_by.values()):
+            self.session.controller.replace_gpu(gpu.name)
 
     def _connect_spares(self, gpu_replacements: Sequence[GpuReplacement], injection: Future[int]) -> int:
         """Connect the spares by optical switches, and give them names and addresses; return when both are done (ns)."""
@@ -276,14 +309,25 @@ def run_replacement(
     timeline.step("job-resumed", after[0].start_ns)
     detail = {**interval.as_dict(), "case": replacement.case, "way": job.way, "failed": replacement.failed}
     run.events += [Event(at, "replacement", name, detail) for name, at in timeline.at.items()]
-    injected_ns = timeline.at["fault"]
     missed = "the iteration" if timeline.has_missed else ""
-    record_late_injection(run, during, replacement.fault, injected_ns, timeline.late_ns, missed)
+    record_late_injection(run, during, replacement.fault, timeline.at["fault"], timeline.late_ns, missed)
+    played = PlayedIterations(before_seconds, [done.seconds for done in after])
+    run.rows(REPLACEMENTS).append(_row(replacement, timeline, interval, played, state))
+
+
+def _row(
+    replacement: ReplacementSpec,
+    timeline: ReplacementTimeline,
+    interval: IntervalId,
+    played: PlayedIterations,
+    state: Replay,
+) -> Replacement:
+    """Return the row of a replacement. `state`: the replay that moved the state."""
+    job = timeline.job
+    injected_ns = timeline.at["fault"]
     ms = {name: (at_ns - injected_ns) / 1e6 for name, at_ns in timeline.at.items()}
-    links_down_ms = 0.0
-    if session.plan.spec.optical:
-        links_down_ms = session.plan.spec.optical.switching_time * 1e3
-    row = Replacement(
+    optical = timeline.session.plan.spec.optical
+    return Replacement(
         interval=interval,
         case=replacement.case,
         method=job.way,
@@ -291,19 +335,18 @@ def run_replacement(
         replaced_by=job.replaced_by,
         t_fault=injected_ns,
         detect_ms=ms["detected"],
-        optical_links_down_ms=links_down_ms,
+        optical_links_down_ms=optical.switching_time * 1e3 if optical else 0.0,
         replaced_ms=ms["replaced"],
         state_transfer_ms=state.seconds * 1e3,
         state_transfer_predicted_ms=job.state_s * 1e3,
         interruption_ms=ms["job-resumed"],
         iterations_lost=timeline.unsaved_iterations(replacement) + (not timeline.has_missed),
         moved_bytes=sum(state.delivered.values()),
-        before_s=median(before_seconds),
-        after_s=median(done.seconds for done in after),
+        before_s=median(played.before_s),
+        after_s=median(played.after_s),
         before_predicted_s=job.iteration_s,
         after_predicted_s=job.after_s,
     )
-    run.rows(REPLACEMENTS).append(row)
 
 
 def _gpus_of(schedule: Schedule, plan: Plan) -> list[str]:
