@@ -5,6 +5,7 @@ Rates are of payload, in bytes a second.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from math import inf
 from statistics import fmean
@@ -26,6 +27,91 @@ HASH_DRAWS: Final = 256
 
 RoutedStage: TypeAlias = tuple[Sizes, Sequence[Way]]
 """Pairs and bytes of a stage, with the ways that they take."""
+PortKind: TypeAlias = tuple[str, str]
+"""A kind of link, and "out" or "in": hb and rail of GPUs, and all uplinks of each rail switch."""
+
+
+class _RoutedPairs(NamedTuple):
+    """Pairs on one of their ways: over the source's HB domain, then over rails, then over the destination's HB domain.
+
+    `enter`, `leave`: the GPUs from which and to which they cross rails. `plane`: which each pair takes there.
+    """
+
+    src: NDArray[np.integer[Any]]
+    dst: NDArray[np.integer[Any]]
+    enter: NDArray[np.integer[Any]]
+    leave: NDArray[np.integer[Any]]
+    plane: NDArray[np.integer[Any]]
+
+
+class _Crossing(NamedTuple):
+    """Ports of a kind that pairs cross. `port`: of each pair, by number. `is_crossed`: whether the pair crosses it."""
+
+    kind: PortKind
+    port: NDArray[np.integer[Any]]
+    is_crossed: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class _Ports:
+    """Ports of GPUs. `rail_of`, `nic_of`: rail and NIC of each GPU. `counts`: of ports, by kind of link."""
+
+    rail_of: NDArray[np.integer[Any]]
+    nic_of: NDArray[np.integer[Any]]
+    planes: int
+    counts: Mapping[str, int]
+
+    @classmethod
+    def of(cls, x: int, y: int, planes: int, fabric: FabricSpec) -> "_Ports":
+        """Return the ports of y domains of x GPUs."""
+        gpus = np.arange(x * y)
+        rail_of = rail_of_gpus(gpus, x, fabric)
+        rails = int(rail_of.max(initial=0)) + 1
+        # a NIC by its domain and rail: where GPUs share it, they have one port
+        nic_of = gpus // x * rails + rail_of
+        return cls(rail_of, nic_of, planes, {"hb": x * y, "rail": rails * y * planes, "uplinks": rails})
+
+    @property
+    def gpus(self) -> int:
+        """The number of GPUs."""
+        return len(self.nic_of)
+
+    def crossed(self, pairs: _RoutedPairs) -> tuple[_Crossing, ...]:
+        """Return all ports that pairs cross, those of GPUs that forward them included."""
+        is_near = pairs.src != pairs.enter
+        is_rail = pairs.enter != pairs.leave
+        is_far = pairs.leave != pairs.dst
+        rail_from = self.rail_of[pairs.enter]
+        rail_to = self.rail_of[pairs.leave]
+        is_spine = is_rail & (rail_from != rail_to)
+        return (
+            _Crossing(("hb", "out"), pairs.src, is_near),
+            _Crossing(("hb", "in"), pairs.enter, is_near),
+            _Crossing(("rail", "out"), self._rail_port(pairs.enter, pairs), is_rail),
+            _Crossing(("rail", "in"), self._rail_port(pairs.leave, pairs), is_rail),
+            _Crossing(("uplinks", "out"), rail_from, is_spine),
+            _Crossing(("uplinks", "in"), rail_to, is_spine),
+            _Crossing(("hb", "out"), pairs.leave, is_far),
+            _Crossing(("hb", "in"), pairs.dst, is_far),
+        )
+
+    def crossed_by_own(self, pairs: _RoutedPairs) -> tuple[_Crossing, ...]:
+        """Return the ports by which pairs leave their source and reach their destination."""
+        is_near = pairs.src != pairs.enter
+        is_rail = pairs.enter != pairs.leave
+        is_far = pairs.leave != pairs.dst
+        # a pair of one domain crosses no rail, and leaves and arrives by HB links
+        return (
+            _Crossing(("hb", "out"), pairs.src, is_near | ~is_rail),
+            _Crossing(("rail", "out"), self._rail_port(pairs.enter, pairs), ~is_near & is_rail),
+            _Crossing(("hb", "in"), pairs.dst, is_far | ~is_rail),
+            _Crossing(("rail", "in"), self._rail_port(pairs.leave, pairs), ~is_far & is_rail),
+        )
+
+    def _rail_port(self, gpus: NDArray[np.integer[Any]], pairs: _RoutedPairs) -> NDArray[np.integer[Any]]:
+        """Return the port on the rail of each of these GPUs, for the plane of each pair."""
+        port: NDArray[np.integer[Any]] = self.nic_of[gpus] * self.planes + pairs.plane
+        return port
 
 
 def merged_sizes(stage: Sequence[Transport]) -> Sizes:
@@ -83,8 +169,9 @@ def _routed_bound_s(
     if spread != "even":
         rate["uplinks"] /= uplink_imbalance(routed, x, y, fabric, spread) or 1.0
     has_paths = any(is_multipath(routes) for _, routes in routed)
+    ports = _Ports.of(x, y, planes, fabric)
     if planes == 1 and not has_paths:
-        ports_s = _bound_s(routed, x, y, rate, 1, np.zeros((x * y, x * y), dtype=np.int8), fabric)
+        ports_s = _bound_s(routed, ports, rate, np.zeros((x * y, x * y), dtype=np.int8))
         if not fabric.definition.is_graph:
             return ports_s
         flows = _flows_between_leaves(routed, x, y, fabric)
@@ -93,7 +180,7 @@ def _routed_bound_s(
         return max(ports_s, _even_uplinks_s(flows, rates, fabric.graph))
     bounds = []
     for plane, hashed in _draws(routed, x * y, planes, has_paths):
-        ports_s = _bound_s(hashed, x, y, rate, planes, plane, fabric)
+        ports_s = _bound_s(hashed, ports, rate, plane)
         if fabric.definition.is_graph:
             ports_s = max(ports_s, _even_uplinks_s(_flows_between_leaves(hashed, x, y, fabric), rates, fabric.graph))
         bounds.append(ports_s)
@@ -144,59 +231,46 @@ def _hashed(routes: Sequence[Way], draw: NDArray[np.float64]) -> list[Way]:
 
 
 def _bound_s(
-    stages: Iterable[RoutedStage],
-    x: int,
-    y: int,
-    rate: Mapping[str, float],
-    planes: int,
-    plane: NDArray[np.integer[Any]],
-    fabric: FabricSpec,
+    stages: Iterable[RoutedStage], ports: _Ports, rate: Mapping[str, float], plane: NDArray[np.integer[Any]]
 ) -> float:
     """Return the bound for pairs on these planes, by (source, destination); `rate` in bytes/s by kind of link."""
-    rail_of = rail_of_gpus(np.arange(x * y), x, fabric)
-    rails = int(rail_of.max(initial=0)) + 1
-    # a NIC by its domain and rail: where GPUs share it, they have one port
-    nic_of = np.arange(x * y) // x * rails + rail_of
-    count = {"hb": x * y, "rail": rails * y * planes, "uplinks": rails}
-    port_bytes = _no_bytes(count)
-    gpu_s = np.zeros(x * y)
-    for (src, dst, size), routes in stages:
-        own_bytes = _no_bytes({link: count[link] for link in ("hb", "rail")})
-        hashed = plane[src, dst]
-        for share, enter, leave in routes:
-            near = src != enter
-            rail = enter != leave
-            far = leave != dst
-            spine = rail & (rail_of[enter] != rail_of[leave])
-            rail_out = nic_of[enter] * planes + hashed
-            rail_in = nic_of[leave] * planes + hashed
-            part = share * size
-            for sums, link, way, ports, chosen in (
-                (port_bytes, "hb", "out", src, near),
-                (port_bytes, "hb", "in", enter, near),
-                (port_bytes, "rail", "out", rail_out, rail),
-                (port_bytes, "rail", "in", rail_in, rail),
-                (port_bytes, "uplinks", "out", rail_of[enter], spine),
-                (port_bytes, "uplinks", "in", rail_of[leave], spine),
-                (port_bytes, "hb", "out", leave, far),
-                (port_bytes, "hb", "in", dst, far),
-                (own_bytes, "hb", "out", src, near | ~rail),
-                (own_bytes, "rail", "out", rail_out, ~near & rail),
-                (own_bytes, "hb", "in", dst, far | ~rail),
-                (own_bytes, "rail", "in", rail_in, ~far & rail),
-            ):
-                sums[link, way] += np.bincount(ports[chosen], part[chosen], count[link])
-        # A stage takes as long as the slowest of a GPU's own ports: planes of a rail are ports of their own. GPUs that
-        # share a NIC are taken to run a stage at the same time.
-        stage_s = np.zeros(x * y)
-        for (link, _), sent in own_bytes.items():
-            seconds = (sent / rate[link]).reshape(count[link] // (planes if link == "rail" else 1), -1).max(1)
-            stage_s = np.maximum(stage_s, seconds[nic_of] if link == "rail" else seconds)
-        gpu_s += stage_s
+    port_bytes = _no_bytes(ports.counts)
+    gpu_s = np.zeros(ports.gpus)
+    for sizes, routes in stages:
+        own_bytes = _no_bytes({link: ports.counts[link] for link in ("hb", "rail")})
+        for way in routes:
+            pairs = _RoutedPairs(sizes.src, sizes.dst, way.enter, way.leave, plane[sizes.src, sizes.dst])
+            part = way.share * sizes.bytes
+            _add(part, ports.crossed(pairs), port_bytes)
+            _add(part, ports.crossed_by_own(pairs), own_bytes)
+        gpu_s += _stage_s(own_bytes, ports, rate)
     bound_s = float(gpu_s.max(initial=0))
     for (link, _), sent in port_bytes.items():
         bound_s = max(bound_s, float((sent / rate[link]).max(initial=0)))
     return bound_s
+
+
+def _add(part: NDArray[np.float64], crossings: Iterable[_Crossing], sums: dict[PortKind, NDArray[np.float64]]) -> None:
+    """Add the bytes of pairs to those of the ports that they cross. `part`: of each pair."""
+    for crossing in crossings:
+        total = sums[crossing.kind]
+        chosen = crossing.is_crossed
+        total += np.bincount(crossing.port[chosen], part[chosen], len(total))
+
+
+def _stage_s(
+    own_bytes: Mapping[PortKind, NDArray[np.float64]], ports: _Ports, rate: Mapping[str, float]
+) -> NDArray[np.float64]:
+    """Return how long each GPU takes for a stage, s: as long as the slowest of its own ports."""
+    stage_s = np.zeros(ports.gpus)
+    for (link, _), sent in own_bytes.items():
+        seconds = sent / rate[link]
+        if link == "rail":
+            # planes of a rail are ports of their own, and GPUs that share a NIC are taken to run a stage at the
+            # same time
+            seconds = seconds.reshape(-1, ports.planes).max(1)[ports.nic_of]
+        stage_s = np.maximum(stage_s, seconds)
+    return stage_s
 
 
 def _side_by_side(sizes: Sizes, x: int, rails: int) -> Sizes:
@@ -209,7 +283,7 @@ def _side_by_side(sizes: Sizes, x: int, rails: int) -> Sizes:
     )
 
 
-def _no_bytes(counts: Mapping[str, int]) -> dict[tuple[str, str], NDArray[np.float64]]:
+def _no_bytes(counts: Mapping[str, int]) -> dict[PortKind, NDArray[np.float64]]:
     """Return zeros for each kind of link, out and in: one for each of its ports, of which there are `counts`."""
     return {(link, way): np.zeros(counts[link]) for link, way in product(counts, ("out", "in"))}
 
