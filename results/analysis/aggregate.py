@@ -2,22 +2,20 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
-from math import inf, isclose, isnan, log, nan
+from dataclasses import dataclass
+from math import inf, isnan, nan
 from operator import attrgetter
 from statistics import median
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import pandas as pd
 
 from railyard.core.records import IntervalId, Record
-from railyard.results.format import ratio, workload_label
+from railyard.results.format import workload_label
 from railyard.results.measured import policies_in_turn
 from railyard.results.runs.records import (
     NOT_COMPARED,
     THROUGHPUT,
-    FabricRun,
     Flow,
     Measurement,
     Run,
@@ -25,7 +23,6 @@ from railyard.results.runs.records import (
     record_kinds,
     worst_verdict,
 )
-from railyard.topologies.fabric_kinds import FABRIC_KINDS
 
 Grouped = TypeVar("Grouped")
 TIME_METRICS = ("iteration_time", "completion_time")
@@ -34,8 +31,6 @@ FULL_SIZE = "projected_full_size"
 FOLLOW_FROM_TIME: Final = (SAME_SHAPE, FULL_SIZE, THROUGHPUT)
 """Metrics that are computed from the time of the same interval and phase alone."""
 MAX_UNEXPLAINED: Final = 0.05  # share by which a time may be off what its formula explains
-# measured over predicted, as faithful runs reach it
-FAITHFUL_RATIO: Final = (0.97, 1.05)
 # no workload of the experiment's: what watching for silence costs
 HEARTBEATS = "heartbeats"
 
@@ -138,79 +133,6 @@ def time_label(row: Row) -> str:
     if row.metric == "iteration_time":
         return "iteration"
     return row.workload
-
-
-@dataclass(frozen=True, slots=True)
-class Slowdown:
-    """The time of a row on a rail-only fabric over that on the rail-optimized fabric of the same size and rates.
-
-    `nominal` is the paper's C_S/C_F (Rail-only IV-B): the share by which all-to-all is slower, once x, y >> 1.
-    `explained`: the least and the most that the theory explains, of measured over predicted.
-    """
-
-    interval: IntervalId  # on the rail-only fabric
-    row: Row
-    rail_only: str
-    rail_optimized: str
-    measured: float
-    predicted: float | None
-    nominal: float
-    explained: tuple[float, float]
-
-    @property
-    def _verdicts(self) -> dict[str, Verdict]:
-        """The verdicts of the two times, by fabric."""
-        times = self.row.by_fabric
-        return {name: times[name].verdict for name in (self.rail_only, self.rail_optimized)}
-
-    @property
-    def of_times(self) -> Verdict:
-        """The worst verdict of all repeats on both fabrics."""
-        return worst_verdict(self._verdicts.values())
-
-    @property
-    def invalid_fabrics(self) -> tuple[str, ...]:
-        """The fabrics whose time is invalid: with one of them the fabrics are not compared."""
-        return tuple(name for name, verdict in self._verdicts.items() if verdict == "invalid")
-
-    @property
-    def not_compared(self) -> str:
-        """The reason why the two times are not compared; "" if they are."""
-        match self.invalid_fabrics:
-            case ():
-                return ""
-            case (fabric,):
-                return f"the time on {fabric} is invalid"
-            case fabrics:
-                return f"the times on {' and '.join(fabrics)} are invalid"
-
-    @property
-    def displayed(self) -> float | None:
-        """The measured value for tables and figures; None if the times are not compared."""
-        if self.not_compared:
-            return None
-        return self.measured
-
-    @property
-    def off(self) -> float:
-        """The share by which it is off what the formulas explain; 0 if it isn't compared with them."""
-        verdict = self.of_times
-        if not self.predicted or verdict == "invalid" or verdict in NOT_COMPARED:
-            return 0.0
-        least, most = self.explained
-        return unexplained(self.measured / self.predicted, least, most)
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict of the times, or degraded if it is off its formula."""
-        if self.off > MAX_UNEXPLAINED:
-            return worst_verdict((self.of_times, "degraded"))
-        return self.of_times
-
-    @property
-    def is_all_to_all(self) -> bool:
-        """True for an all-to-all, which `nominal` is about, that the two fabrics carry differently."""
-        return self.row.operations == ("all-to-all",) and (self.predicted is None or not isclose(self.predicted, 1))
 
 
 def unexplained(ratio: float, least: float, most: float) -> float:
@@ -320,145 +242,3 @@ def rows_of(run: Run, measurements: pd.DataFrame) -> tuple[Row, ...]:
         collectives = operations.get((work, phase)) or operations.get((work, ""), ())
         rows.append(Row(work, phase, metric, unit, traffic_kinds, by_label, collectives))
     return tuple(rows)
-
-
-def pairs(run: Run) -> tuple[tuple[FabricRun, FabricRun], ...]:
-    """Return (fabric, baseline of its kind) where they are alike in everything else, so that times can be compared."""
-    size = attrgetter("domains", "rails", "nics", "rail_bps", "hb_bps", "mtu")
-    comparable: list[tuple[FabricRun, FabricRun]] = []
-    for fabric, other in product(run.fabrics, repeat=2):
-        # the kind may be a plugin's that isn't loaded
-        if fabric.kind not in FABRIC_KINDS:
-            continue
-        if FABRIC_KINDS[fabric.kind].baseline == other.kind and size(fabric) == size(other):
-            comparable.append((fabric, other))
-    return tuple(comparable)
-
-
-def slowdowns(run: Run, timed: Sequence[Row]) -> tuple[Slowdown, ...]:
-    """Return rail-only over rail-optimized for each time that both have, under one policy if several ran in turn."""
-    names = labels(run)
-    in_turn = [(policy, policy) for policy in policies_in_turn(run)]
-    compared: list[Slowdown] = []
-    for rail_only, rail_optimized in pairs(run):
-        nominal = rail_only.gpu_rail_bps / rail_only.hb_bps
-        for policy, baseline_policy in in_turn or [(rail_only.policy, rail_optimized.policy)]:
-            label = names.get((rail_only.label, policy), "")
-            baseline_label = names.get((rail_optimized.label, baseline_policy), "")
-            for row in timed:
-                interval = replace(row.work, fabric=rail_only.label, policy=policy)
-                slowdown = _slowdown(row, interval, label, baseline_label, nominal)
-                if slowdown:
-                    compared.append(slowdown)
-    return tuple(compared)
-
-
-def _slowdown(row: Row, interval: IntervalId, label: str, baseline_label: str, nominal: float) -> Slowdown | None:
-    """Return the time of a row on one fabric over that on its baseline; None if either wasn't measured."""
-    slow = row.by_fabric.get(label)
-    fast = row.by_fabric.get(baseline_label)
-    if not slow or not fast or fast.median <= 0:
-        return None
-    predicted = None
-    if slow.predicted and fast.predicted:
-        predicted = slow.predicted / fast.predicted
-    slow_least, slow_most = slow.explained
-    fast_least, fast_most = fast.explained
-    explained = (0.0, inf)
-    if slow_least and fast_least:
-        explained = (slow_least / fast_most, slow_most / fast_least)
-    measured = slow.median / fast.median
-    return Slowdown(interval, row, label, baseline_label, measured, predicted, nominal, explained)
-
-
-class Outlier(NamedTuple):
-    """A median outside FAITHFUL_RATIO: its row and fabric in words, measured over predicted, and the known reason."""
-
-    time: str
-    ratio: float
-    reason: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain data, for summary.json."""
-        return {"what": self.time, "ratio": self.ratio, "reason": self.reason}
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """Number of medians of times that were compared with a formula, and those outside FAITHFUL_RATIO, worst first.
-
-    `invalid`: how many more have a formula and were not compared, since the machine was measured, and not the fabric.
-    """
-
-    compared: int
-    outliers: tuple[Outlier, ...]
-    invalid: int = 0
-
-    @property
-    def verdict(self) -> Verdict:
-        """The worst of: invalid times, which were not compared, and outliers; ok if there are none."""
-        if self.invalid:
-            return "invalid"
-        if self.outliers:
-            return "degraded"
-        return "ok"
-
-    @property
-    def text(self) -> str:
-        """`6 of 8 within 0.97-1.05, worst 1.080 (moe moe-a2a on rail-optimized)`; invalid times are among the 8."""
-        number = self.compared + self.invalid
-        if not number:
-            return "no time has a formula to compare with"
-        if not self.compared and number == 1:
-            return "not compared: the time is invalid"
-        if not self.compared:
-            return f"not compared: all {number} times are invalid"
-        low, high = FAITHFUL_RATIO
-        text = f"{self.compared - len(self.outliers)} of {number} within {low:g}-{high:g}"
-        if self.outliers:
-            worst = self.outliers[0]
-            text += f", worst {ratio(worst.ratio)} ({worst.time})"
-        if self.invalid:
-            text += f"; {self.invalid} invalid, not compared"
-        return text
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as plain data, for summary.json."""
-        outliers = [outlier.as_dict() for outlier in self.outliers]
-        within = self.compared - len(outliers)
-        return {"compared": self.compared, "within": within, "outliers": outliers, "invalid": self.invalid}
-
-
-def agreement(timed: Iterable[Row]) -> Agreement:
-    """Compare every time that has a prediction with it, unless it is invalid."""
-    low, high = FAITHFUL_RATIO
-    compared = 0
-    invalid = 0
-    outliers: list[Outlier] = []
-    for row in timed:
-        for fabric, spread in row.by_fabric.items():
-            if not spread.ratio:
-                continue
-            if spread.verdict == "invalid":
-                invalid += 1
-                continue
-            compared += 1
-            if not low <= spread.ratio <= high:
-                time = f"{row.workload} {row.phase}".strip()
-                outliers.append(Outlier(f"{time} on {fabric}", spread.ratio, _known_reason(spread)))
-    # half and twice the prediction are equally far off
-    outliers.sort(key=lambda outlier: abs(log(outlier.ratio)), reverse=True)
-    return Agreement(compared, tuple(outliers), invalid)
-
-
-def _known_reason(spread: Spread) -> str:
-    """Return why a median may be off its prediction, as far as that is known: a busy machine, or latency."""
-    low, high = FAITHFUL_RATIO
-    reasons: list[str] = []
-    if spread.verdict != "ok":
-        reasons.append(f"its interval is {spread.verdict}: the machine was busy")
-    if spread.with_latency:
-        with_latency = spread.median / spread.with_latency
-        if low <= with_latency <= high:
-            reasons.append(f"{ratio(with_latency)} with the latency of its sequential steps")
-    return "; ".join(reasons)

@@ -14,13 +14,10 @@ from railyard.core.records import IntervalId
 from railyard.results.analysis.aggregate import (
     FOLLOW_FROM_TIME,
     TIME_METRICS,
-    Slowdown,
     grouped,
     labels,
     measurements_frame,
-    pairs,
     rows_of,
-    slowdowns,
 )
 from railyard.results.analysis.findings import (
     Finding,
@@ -48,6 +45,7 @@ from railyard.results.analysis.limits import (
     RESOLUTION,
     UNEXPLAINED,
 )
+from railyard.results.analysis.slowdowns import Slowdown, pairs, slowdowns_of
 from railyard.results.format import digits, interval_label
 from railyard.results.measured import MEASURED, policies_in_turn
 from railyard.results.runs.records import (
@@ -220,7 +218,7 @@ def _slowdowns(
         return ()
     frame = measurements_frame(run, lambda row: _verdict_of_row(row, rows, intervals))
     times = [row for row in rows_of(run, frame) if row.metric in TIME_METRICS]
-    return slowdowns(run, times)
+    return slowdowns_of(run, times)
 
 
 def _slowdown_findings(run: Run, compared: Iterable[Slowdown]) -> Iterator[Finding]:

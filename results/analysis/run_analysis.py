@@ -6,7 +6,9 @@ from functools import cached_property
 from typing import Any, Final, TypeVar, cast
 
 from railyard.results.analysis import aggregate
+from railyard.results.analysis.agreement import agreement_of
 from railyard.results.analysis.fidelity import INTERRUPTED, Judgement, judge
+from railyard.results.analysis.slowdowns import slowdowns_of
 from railyard.results.analysis.targets import Outcome
 from railyard.results.measured import MEASURED, Check
 from railyard.results.runs.records import LIVE, Run
@@ -38,8 +40,8 @@ class Analysis:
     measurements = _of(lambda a: aggregate.measurements_frame(a.run, a.judgement.of_row))  # a row for each measurement
     rows = _of(lambda a: aggregate.rows_of(a.run, a.measurements))  # measurements, repeats together
     measure_outcomes = _of(lambda a: _measure_outcomes(a))  # targets of measures, by the measure's name
-    slowdowns = _of(lambda a: aggregate.slowdowns(a.run, a.times))  # rail-only over rail-optimized
-    agreement = _of(lambda a: aggregate.agreement(a.times))  # of measured times with the formulas
+    slowdowns = _of(lambda a: slowdowns_of(a.run, a.times))  # rail-only over rail-optimized
+    agreement = _of(lambda a: agreement_of(a.times))  # of measured times with the formulas
     passed = _of(lambda a: all(check.passed for check in a.checks))
 
     @cached_property

@@ -8,7 +8,8 @@ from typing import Final
 from markupsafe import Markup, escape
 
 from railyard.results import format as fmt
-from railyard.results.analysis.aggregate import Row, pairs, time_label
+from railyard.results.analysis.aggregate import Row, time_label
+from railyard.results.analysis.slowdowns import pairs
 from railyard.results.runs.records import FabricRun, Run
 from railyard.topologies.build.shaping import payload_fraction
 

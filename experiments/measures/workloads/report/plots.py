@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from railyard.results.analysis.aggregate import FAITHFUL_RATIO, Row, Spread, time_label
+from railyard.results.analysis.aggregate import Row, Spread, time_label
+from railyard.results.analysis.agreement import FAITHFUL_RATIO
 from railyard.results.format import ratio, seconds
 from railyard.results.plots import style
 from railyard.results.plots.svg import mark

@@ -21,8 +21,9 @@ from railyard.experiments.measures.workloads.report.tables import (
 )
 from railyard.experiments.measures.workloads.report.terminal import print_times, row_name
 from railyard.results import format as fmt
-from railyard.results.analysis.aggregate import Row, Slowdown, grouped, pairs
+from railyard.results.analysis.aggregate import Row, grouped
 from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.analysis.slowdowns import Slowdown, pairs
 from railyard.results.format import workload_label
 from railyard.results.measured import policies_in_turn
 from railyard.results.runs.records import Run

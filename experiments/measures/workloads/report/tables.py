@@ -8,8 +8,9 @@ from markupsafe import Markup
 
 from railyard.results import format as fmt
 from railyard.results.analysis import aggregate
-from railyard.results.analysis.aggregate import Row, Slowdown, Spread, time_label
+from railyard.results.analysis.aggregate import Row, Spread, time_label
 from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.analysis.slowdowns import Slowdown
 from railyard.results.format import workload_label
 from railyard.results.measured import policies_in_turn
 from railyard.results.runs.records import ByteCheck

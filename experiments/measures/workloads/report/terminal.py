@@ -11,7 +11,8 @@ from rich.text import Text
 
 from railyard.experiments.measures.workloads.report.tables import difference_text, of_spread, slowdown_columns
 from railyard.results import format as fmt
-from railyard.results.analysis.aggregate import Row, Slowdown, Spread
+from railyard.results.analysis.aggregate import Row, Spread
+from railyard.results.analysis.slowdowns import Slowdown
 from railyard.results.views.table import Column, Table, text
 
 # as many as leave room for the other tables on a screen of 40 lines

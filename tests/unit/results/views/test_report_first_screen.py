@@ -13,7 +13,8 @@ from railyard.core.records import IntervalId
 from railyard.experiments.measures.faults.records import GOODPUT, RECOVERIES
 from railyard.experiments.measures.workloads.report.formulas import formulas
 from railyard.experiments.spec.loading import apply, command_line, read
-from railyard.results.analysis.aggregate import FAITHFUL_RATIO, Row, Spread, agreement
+from railyard.results.analysis.aggregate import Row, Spread
+from railyard.results.analysis.agreement import FAITHFUL_RATIO, agreement_of
 from railyard.results.runs.records import LIVE, Event
 from railyard.results.views.report import SPREAD_UNKNOWN
 from railyard.workloads.collectives.all_to_all_direct import all_to_all_direct_s
@@ -127,7 +128,7 @@ def test_agreement_counts_rows_within_the_band(cases: list[tuple[float, str, boo
         f"fabric {n}": Spread((ratio,), 1.0 if known else None, verdict)  # type: ignore[arg-type]
         for n, (ratio, verdict, known) in enumerate(cases)
     }
-    found = agreement([Row(IntervalId("f", "w"), "", "completion_time", "s", (), spreads)])
+    found = agreement_of([Row(IntervalId("f", "w"), "", "completion_time", "s", (), spreads)])
     compared = [ratio for ratio, verdict, known in cases if known and verdict != "not compared"]
     outside = [ratio for ratio in compared if not FAITHFUL_RATIO[0] <= ratio <= FAITHFUL_RATIO[1]]
     assert found.compared == len(compared)
@@ -140,7 +141,7 @@ def test_agreement_counts_rows_within_the_band(cases: list[tuple[float, str, boo
 
 def test_agreement_of_invalid_times_alone_is_no_count() -> None:
     spreads = {f"fabric {n}": Spread((1.0,), 1.0, "invalid") for n in range(10)}
-    found = agreement([Row(IntervalId("f", "w"), "", "completion_time", "s", (), spreads)])
+    found = agreement_of([Row(IntervalId("f", "w"), "", "completion_time", "s", (), spreads)])
     assert found.text == "not compared: all 10 times are invalid"
     assert found.verdict == "invalid"
 

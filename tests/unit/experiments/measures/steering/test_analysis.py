@@ -20,9 +20,9 @@ from railyard.experiments.measures.steering.analysis import (
 )
 from railyard.experiments.measures.steering.checks import checks
 from railyard.experiments.measures.steering.records import CHOICES, HEALTH, Choice, HealthSample
-from railyard.results.analysis.aggregate import pairs, slowdowns
 from railyard.results.analysis.fidelity import judge
 from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.analysis.slowdowns import pairs, slowdowns_of
 from railyard.results.measured import Check, RecordKind
 from railyard.results.runs.records import Event, Measurement, Run
 from tests.unit.sample_runs import SECOND
@@ -193,7 +193,7 @@ def test_links_that_are_calibrated_once_vouch_for_every_policy() -> None:
 def test_fabrics_are_compared_under_the_same_policy() -> None:
     run = small(kinds=("rail-only", "rail-optimized"))
     assert [(a.label, b.label) for a, b in pairs(run)] == [("rail-only", "rail-optimized")]
-    assert {s.interval.policy for s in slowdowns(run, Analysis(run).rows)} == set(POLICIES)
+    assert {s.interval.policy for s in slowdowns_of(run, Analysis(run).rows)} == set(POLICIES)
     assert len(summarise(run)["headline"]["slowdown"]) == len(POLICIES) * 3  # the whole, and two phases
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from railyard.results.analysis.aggregate import pairs
+from railyard.results.analysis.slowdowns import pairs
 from railyard.results.runs.records import FabricRun, Run
 
 SIZE = (2, 4, 20_000_000, 240_000_000, 9000, "a100")
