@@ -35,7 +35,7 @@ from railyard.experiments.measures.jobs.records import (
 )
 from railyard.experiments.measures.jobs.spec import JobSpec, faults_on, is_interleaved
 from railyard.experiments.measures.jobs.turn import JobsFabric, JobsTurn, faulted_turn, turns
-from railyard.experiments.measures.workloads.replay import flows_of
+from railyard.experiments.measures.workloads.outcome import flows_of
 from railyard.experiments.run import observers
 from railyard.experiments.run.heartbeats import heartbeats_running
 from railyard.experiments.run.items import checked_fabric
