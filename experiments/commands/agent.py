@@ -14,10 +14,13 @@ def command(
     name: Annotated[str, typer.Option(help="This machine's name in results (default: its host name).")] = "",
     once: Annotated[bool, typer.Option("--once", help="End after one run.")] = False,
     within: Annotated[
-        str, typer.Option(metavar="TIME", show_default=False, help="End if no run is there by then.")
+        str, typer.Option(metavar="TIME", show_default=False, help="End if no run has taken it within this time.")
     ] = "",
 ) -> int:
-    """Let this machine take part in runs of another one with hosts: 2 or more. RAILYARD_TOKEN is their secret."""
+    """Let this machine take part in runs that another machine starts with hosts: 2 or more.
+
+    RAILYARD_TOKEN, the secret of these machines, must have the same value on all of them.
+    """
     from railyard.core.errors import BadInput
     from railyard.core.units import parse_time
 

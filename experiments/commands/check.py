@@ -26,7 +26,9 @@ PURPOSE = "Compute and check, without packets"
 def command(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="FILE|FOLDER...", help="A log, XML, a trace, or a folder of such files."),
+        typer.Argument(
+            metavar="FILE|FOLDER...", help="A log, NCCL's topology as XML, a trace, or a folder of such files."
+        ),
     ],
     rails: Annotated[
         str,
@@ -66,7 +68,7 @@ def command(
 ) -> int:
     """Check a cluster's logs: the NIC and rail of each GPU, and the connections that cross rails.
 
-    Exit status 1 if one crosses: on a rail-only fabric it would wait for ever.
+    Exit status 1 if a connection crosses rails: on isolated rails it would wait for ever.
     """
     outputs = {
         "--markdown": (markdown, views.markdown),

@@ -35,15 +35,17 @@ def command(
     ] = Path("claims"),
     only: Annotated[
         str,
-        typer.Option("--mark", metavar="MARK", show_default=False, help="Only those of a mark: differs, unclear, ..."),
+        typer.Option(
+            "--mark", metavar="MARK", show_default=False, help="List only claims with this mark: differs, unclear, ..."
+        ),
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the claims as JSON.")] = False,
 ) -> int:
     """List what the papers claim, with what Railyard computes and measures of it, and whether they agree.
 
-    ✓ reproduced, ≠ differs, ± unclear, – not reproducible, with the reason, ? neither computed nor of a
-    stored run. Where the measured column says "no stored run", the mark is of what is computed alone. The commands that
-    show a claim are listed for one paper, or for one claim.
+    ✓ reproduced, ≠ differs, ± unclear, – not reproducible, with the reason, ? neither computed nor measured. Where
+    the measured column says "no stored run", the mark is of the computed value alone. With a paper or a claim, the
+    commands that show each claim are listed too.
 
     A measurement agrees if its median is within the tolerance of the claim and no repeat is off by more than twice the
     tolerance. It differs if its median, its least and its greatest repeat are all outside the tolerance; between these

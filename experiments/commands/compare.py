@@ -30,10 +30,14 @@ def command(
     a: Annotated[
         str, typer.Argument(metavar="A", help="The runs to compare with: a run's folder, a folder of runs, a sweep.")
     ],
-    b: Annotated[str, typer.Argument(metavar="B", help="The runs to judge. Either may be of git: main:results/a.")],
-    limit: Annotated[float, typer.Option(min=0.001, max=1, help="A change of this share or less is none.")] = LIMIT,
+    b: Annotated[
+        str, typer.Argument(metavar="B", help="The runs to judge. A and B may be in a git revision: main:results/a.")
+    ],
+    limit: Annotated[
+        float, typer.Option(min=0.001, max=1, help="A change of this share or less counts as the same.")
+    ] = LIMIT,
     confidence: Annotated[
-        float, typer.Option(min=0.5, max=0.999, help="Of the intervals, for all rows together.")
+        float, typer.Option(min=0.5, max=0.999, help="Confidence of the intervals, for all rows together.")
     ] = CONFIDENCE,
     markdown: Markdown = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON to stdout.")] = False,

@@ -39,7 +39,7 @@ def command(
     platform: Annotated[
         str,
         typer.Option(
-            help="The platform, for the GPUs of an HB domain; or your own YAML file.",
+            help="The platform, which gives the GPUs of an HB domain; or your own YAML file.",
             autocompletion=options.completion(options.platform_names),
         ),
     ] = "h100",
@@ -54,7 +54,7 @@ def command(
     transceiver_w: Annotated[float, typer.Option(min=0, max=1e9, help="Peak power of a transceiver.")] = 9,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> int:
-    """Compute what the network of a cluster costs and draws, with spines and without (Rail-only Eq. 4, 5). No root."""
+    """Compute price and power of a cluster's network, with spines and without (Rail-only Eq. 4, 5). Needs no root."""
     if platform not in PLATFORMS:
         raise BadInput("platform", platform, f"{unknown_name_hint(platform, PLATFORMS)}, or the path of a .yaml file")
     equipment = Equipment(port_usd, transceiver_usd, port_w, transceiver_w)

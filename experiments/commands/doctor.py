@@ -35,13 +35,16 @@ def command(
     hosts: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=2, max=MAX_HOSTS, help="Check N machines instead, on each other of which is an agent."
+            metavar="N",
+            min=2,
+            max=MAX_HOSTS,
+            help="Check N machines instead: this one, and those on which `agent` runs.",
         ),
     ] = None,
     underlay: Annotated[str, typer.Option(metavar="NAME", help="With --hosts: the interface that joins them.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> int:
-    """Show what this machine can do, and how to get the rest. Exit status 3 if nothing runs here yet."""
+    """Show what this machine can do, and how to install what is missing. Exit status 3 if no experiment can run yet."""
     if hosts is not None:
         return check_hosts(hosts, underlay, as_json)
 

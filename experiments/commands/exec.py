@@ -26,7 +26,10 @@ def command(
         typer.Argument(metavar="CMD...", help="The command to run there; at a switch also flows, groups or ports."),
     ],
     wait: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", min=0, max=3600, help="Wait so long for the run's fabric.")
+        float,
+        typer.Option(
+            "--wait", metavar="SECONDS", min=0, max=3600, help="How long to wait until the run's fabric is built."
+        ),
     ] = 0.0,
 ) -> int:
     """Run a command in a GPU or switch of a live run, from another terminal."""

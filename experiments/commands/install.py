@@ -24,7 +24,7 @@ def command(
             metavar="[gloo] [mininet] [mpi] [record] [torchft]",
             default_factory=list,
             show_default=False,
-            help="Engines to compare with, training programs, and the default controller of stock Mininet, too.",
+            help="Also install allreduce engines to compare with, training programs, Mininet's default controller.",
         ),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be installed.")] = False,

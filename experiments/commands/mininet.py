@@ -19,7 +19,9 @@ CONTEXT_SETTINGS: Final = {"allow_interspersed_args": False, "ignore_unknown_opt
 
 def command(
     script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python file that uses Mininet's API.")],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGUMENTS...", help="The script's own.")] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGUMENTS...", help="Arguments of the script.")
+    ] = None,
 ) -> int:
     """Run a script of stock Mininet, unchanged, in a sandbox: it touches nothing of the machine and leaves nothing."""
     if not script.is_file():

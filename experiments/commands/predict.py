@@ -179,7 +179,13 @@ def command(
     ] = "",
     gpus: Annotated[
         int | None,
-        typer.Option(min=2, max=2**20, show_default="16, or the file's", help="GPUs.", rich_help_panel=BUSBW_OPTIONS),
+        typer.Option(
+            min=2,
+            max=2**20,
+            show_default="16, or the file's",
+            help="GPUs of the collective.",
+            rich_help_panel=BUSBW_OPTIONS,
+        ),
     ] = None,
     domain_gpus: Annotated[
         int | None,
@@ -201,7 +207,11 @@ def command(
     ] = "",
     nccl: Annotated[
         Path | None,
-        typer.Option(help="Take what your nccl-tests output shows.", show_default=False, rich_help_panel=BUSBW_OPTIONS),
+        typer.Option(
+            help="Take the constants from your nccl-tests output.",
+            show_default=False,
+            rich_help_panel=BUSBW_OPTIONS,
+        ),
     ] = None,
     form: Annotated[
         str,
@@ -239,7 +249,7 @@ def command(
     precision: Annotated[
         str,
         typer.Option(
-            help="bf16, fp8, mxfp8 or nvfp4: of matmuls with parameters.",
+            help="Number format of matmuls with parameters: bf16, fp8, mxfp8 or nvfp4.",
             show_default="bf16",
             rich_help_panel=MOE_COST_OPTIONS,
         ),

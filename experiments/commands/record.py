@@ -87,7 +87,9 @@ def command(
     limit: Annotated[str, typer.Option("--limit", metavar="TIME", help="Give up after this time.")] = "10min",
     routing: Annotated[
         str,
-        typer.Option("--routing", metavar="real|balanced", help="How a mixture of experts routes its tokens: topk."),
+        typer.Option(
+            "--routing", metavar="real|balanced", help="Route tokens to experts by the script's own topk, or evenly."
+        ),
     ] = "real",
     fake: Annotated[
         bool, typer.Option("--fake", help="Keep no contents of large tensors: for models larger than this machine.")

@@ -60,7 +60,10 @@ def command(
     ] = None,
     precision: Annotated[
         str | None,
-        typer.Option(show_default="all of the platform", help="bf16, fp8, mxfp8 or nvfp4: of matmuls with parameters."),
+        typer.Option(
+            show_default="all of the platform",
+            help="Number format of matmuls with parameters: bf16, fp8, mxfp8 or nvfp4.",
+        ),
     ] = None,
     sequence: Annotated[
         int | None, typer.Option(min=1, max=MAX_COUNT, show_default="the model's", help="Tokens of a sequence.")

@@ -53,23 +53,34 @@ def command(
     axis: Annotated[
         list[str],
         typer.Option(
-            metavar="KEY=V1,V2,...", default_factory=list, show_default=False, help="An axis, as `-o` has it."
+            metavar="KEY=V1,V2,...",
+            default_factory=list,
+            show_default=False,
+            help="An axis: a key as `-o` takes it, and its values.",
         ),
     ],
-    seeds: Annotated[str, typer.Option(metavar="1..5", show_default=False, help="The axis seed.")] = "",
-    zipped: Annotated[bool, typer.Option("--zip", help="First values together, then second ones, ...")] = False,
+    seeds: Annotated[str, typer.Option(metavar="1..5", show_default=False, help="An axis of seeds.")] = "",
+    zipped: Annotated[
+        bool, typer.Option("--zip", help="Combine only the first values of all axes, then the second ones, ...")
+    ] = False,
     where: Annotated[
-        str, typer.Option(metavar="EXPRESSION", show_default=False, help="Leave others out: 'domains * rails <= 16'.")
+        str,
+        typer.Option(
+            metavar="EXPRESSION", show_default=False, help="Run only these combinations: 'domains * rails <= 16'."
+        ),
     ] = "",
     on: Annotated[
-        str, typer.Option(metavar="local|tls://SCHEDULER|ssh:H1,H2", help="The machines: this one, or Dask workers'.")
+        str,
+        typer.Option(
+            metavar="local|tls://SCHEDULER|ssh:H1,H2", help="The machines: this one, or those of Dask workers."
+        ),
     ] = LOCAL,
     keys: KeyFile = None,
     insecure: Insecure = False,
     out: Annotated[Path | None, typer.Option(show_default="sweeps/NAME", help="The sweep's folder.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs and what is there; run nothing.")] = False,
     retry: Annotated[
-        str, typer.Option(metavar="invalid,degraded,failed", show_default=False, help="Run these again.")
+        str, typer.Option(metavar="invalid,degraded,failed", show_default=False, help="Repeat runs with these results.")
     ] = "",
     no_queue: Annotated[
         bool, typer.Option("--no-queue", help="Start runs at once, also while others measure on the machine.")

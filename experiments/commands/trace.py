@@ -191,7 +191,9 @@ def command(
     run: LiveRunName,
     src: Annotated[str, typer.Argument(metavar="SRC", help="The GPU that sends: d0g1.", autocompletion=complete_node)],
     dst: Annotated[str, typer.Argument(metavar="DST", help="The GPU to reach.", autocompletion=complete_node)],
-    probes: Annotated[int, typer.Option(min=1, max=MAX_PROBES, help="How many flows to probe; spines share them.")] = 8,
+    probes: Annotated[
+        int, typer.Option(min=1, max=MAX_PROBES, help="How many flows to probe; a hash chooses the spine of each.")
+    ] = 8,
 ) -> int:
     """Show the path that packets take in a live run. Exit status 1 if it isn't the policy's, or packets are lost."""
     chosen, nodes = ps.choose_up(run)
