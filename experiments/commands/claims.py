@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from railyard.core.errors import BadInput, print_error
-from railyard.experiments.options import console, shows_progress
+from railyard.experiments.options import completion, console
 from railyard.results.published.claims import measured
-from railyard.results.published.claims.definition import Paper, chosen
+from railyard.results.published.claims.definition import Paper, chosen, names_of_claims, with_claims
 from railyard.results.published.claims.marks import MARKS, SYMBOLS, JudgedClaim, judged
 from railyard.results.published.claims.measured import MeasuredClaim
 
@@ -21,12 +21,16 @@ PURPOSE = "Compute and check, without packets"
 COLUMNS: Final = ("", "claim", "where", "paper", "computed", "measured")
 
 
-@shows_progress
 def command(
-    paper: Annotated[
-        str,
-        typer.Argument(metavar="[PAPER|CLAIM]", show_default=False, help="A paper, or one claim by its id."),
-    ] = "",
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PAPER|CLAIM]...",
+            show_default=False,
+            help="Papers, and claims by their ids.",
+            autocompletion=completion(names_of_claims),
+        ),
+    ] = None,
     run: Annotated[
         bool, typer.Option("--run", help="Run what is measured on packets, as root, and keep the results in --out.")
     ] = False,
@@ -44,18 +48,20 @@ def command(
     """List what the papers claim, with what Railyard computes and measures of it, and whether they agree.
 
     ✓ reproduced, ≠ differs, ± unclear, – not reproducible, with the reason, ? neither computed nor measured. Where
-    the measured column says "no stored run", the mark is of the computed value alone. With a paper or a claim, the
-    commands that show each claim are listed too.
+    the measured column says "no stored run", the mark is of the computed value alone. With papers or
+    claims, the commands that show each of them are listed too.
 
     A measurement agrees if its median is within the tolerance of the claim and no repeat is off by more than twice the
     tolerance. It differs if its median, its least and its greatest repeat are all outside the tolerance; between these
     it is unclear.
 
     `claims --run` measures those that need packets, in one sweep of experiments; a run that is there is not run again.
+    It first prints how many experiments it runs, and about how long they take. With `--mark` it measures the claims of
+    this mark alone.
     """
-    papers = chosen(paper)
-    if only and only not in MARKS:
-        raise BadInput("--mark", only, f"must be one of {', '.join(MARKS)}")
+    papers = chosen(names or ())
+    if only:
+        papers = _of_mark(papers, only, out / measured.NAME)
     problems: list[str] = []
     if run:
         # a table alone needs none of what runs experiments, which takes a second to load
@@ -64,8 +70,8 @@ def command(
         problems = run_claims(papers, out)
     # a user's own results take the place of those that come with Railyard
     results_of_user = measured.read(out / measured.NAME)
-    measurements = {**measured.read(), **results_of_user}
-    claims = [claim for claim in judged(papers, measurements) if only in ("", claim.mark)]
+    claims = list(judged(papers, {**measured.read(), **results_of_user}))
+    _print_note(measured.of_no_claim(results_of_user, out / measured.NAME))
     if not run:
         _name_other_versions(claims, results_of_user)
     if as_json:
@@ -73,9 +79,23 @@ def command(
         return _status(problems)
     screen = console()
     for name in papers:
-        _print_paper(papers[name], [claim for claim in claims if claim.paper == name], screen, bool(paper))
+        _print_paper(papers[name], [claim for claim in claims if claim.paper == name], screen, bool(names))
     _print_counts(claims, screen)
     return _status(problems)
+
+
+def _of_mark(papers: Mapping[str, Paper], mark: str, file: Path) -> dict[str, Paper]:
+    """Return the papers with the claims that have a mark. `file`: the user's results. BadInput for no mark."""
+    if mark not in MARKS:
+        raise BadInput("--mark", mark, f"must be one of {', '.join(MARKS)}")
+    measurements = {**measured.read(), **measured.read(file)}
+    return with_claims(papers, {claim.claim.id for claim in judged(papers, measurements) if claim.mark == mark})
+
+
+def _print_note(note: str) -> None:
+    """Print a note on the user's results; nothing for an empty one."""
+    if note:
+        console(stderr=True).print(f"note: {note}", highlight=False, soft_wrap=True)
 
 
 def _name_other_versions(claims: Sequence[JudgedClaim], results_of_user: Mapping[str, MeasuredClaim]) -> None:
@@ -89,9 +109,7 @@ def _name_other_versions(claims: Sequence[JudgedClaim], results_of_user: Mapping
     # git takes longer to start than the table to print
     from railyard.core.provenance import git_commit
 
-    note = measured.of_other_versions(shown, measured.version(git_commit()))
-    if note:
-        console(stderr=True).print(f"note: {note}", highlight=False, soft_wrap=True)
+    _print_note(measured.of_other_versions(shown, measured.version(git_commit())))
 
 
 def _status(problems: Sequence[str]) -> int:

@@ -5,7 +5,7 @@ An entry says what the paper claims and where, and how Railyard obtains it: comp
 """
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
@@ -194,22 +194,48 @@ def _read(path: Path) -> Paper:
     return parse_model(Paper, parse_yaml(path.read_text("utf-8"), "claims", str(path)), f"claims {path.name}")
 
 
-def chosen(name: str) -> dict[str, Paper]:
-    """Return the papers that a name stands for: all if it is empty, one paper, or one with the claim of that id alone.
+def names_of_claims() -> list[str]:
+    """Return the names of papers, then the ids of claims, in their order."""
+    names = list(papers())
+    for paper in papers().values():
+        names += [claim.id for claim in paper.claims]
+    return names
 
-    BadInput for a name that is neither a paper nor a claim.
+
+def chosen(names: Sequence[str]) -> dict[str, Paper]:
+    """Return the papers with the claims that are named: each name is a paper, or the id of a claim. Without names all.
+
+    BadInput for a name that is neither.
     """
-    if not name:
+    if not names:
         return papers()
-    # no claim is called as a paper
-    if name in papers():
-        return {name: papers()[name]}
-    ids: list[str] = []
-    for paper_name, paper in papers().items():
-        for claim in paper.claims:
-            if claim.id == name:
-                return {paper_name: paper.model_copy(update={"claims": (claim,)})}
-            ids.append(claim.id)
-    hint = near_miss(name, [*papers(), *ids])
-    allowed = f"papers are {', '.join(papers())}; claims are {first_names(sorted(ids), _MAX_IDS)}"
+    ids: set[str] = set()
+    for name in names:
+        _check_name(name)
+        # no claim is called as a paper
+        if name in papers():
+            ids |= {claim.id for claim in papers()[name].claims}
+        else:
+            ids.add(name)
+    return with_claims(papers(), ids)
+
+
+def with_claims(papers_by_name: Mapping[str, Paper], ids: Collection[str]) -> dict[str, Paper]:
+    """Return the papers that have claims of these ids, with these alone."""
+    selected: dict[str, Paper] = {}
+    for name, paper in papers_by_name.items():
+        claims = tuple(claim for claim in paper.claims if claim.id in ids)
+        if claims:
+            selected[name] = paper.model_copy(update={"claims": claims})
+    return selected
+
+
+def _check_name(name: str) -> None:
+    """BadInput for a name that is neither a paper nor a claim."""
+    names = names_of_claims()
+    if name in names:
+        return
+    ids = sorted(set(names) - set(papers()))
+    hint = near_miss(name, names)
+    allowed = f"papers are {', '.join(papers())}; claims are {first_names(ids, _MAX_IDS)}"
     raise BadInput("claims", name, f"is not known: {hint}{allowed}")

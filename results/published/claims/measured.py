@@ -13,9 +13,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-from railyard.core.errors import BadInput
+from railyard.core.errors import BadInput, near_miss
 from railyard.core.installation import data_file
-from railyard.results.published.claims.definition import Measured, PublishedClaim
+from railyard.results.published.claims.definition import Measured, PublishedClaim, papers
 
 NAME: Final = "measured.csv"
 FILE: Final = data_file("results/published/claims") / NAME
@@ -258,3 +258,25 @@ def of_other_versions(measurements: Iterable[MeasuredClaim], current: str) -> st
     if not outdated:
         return ""
     return f"measured by another version than {current}: {', '.join(outdated)}"
+
+
+def of_no_claim(ids: Iterable[str], file: Path) -> str:
+    """Return a line that names the rows of a file whose claim is not measured on packets; "" if there are none.
+
+    A claim may have been renamed or deleted since they were measured. `ids`: the claims of the rows.
+    """
+    claims: dict[str, PublishedClaim] = {}
+    for paper in papers().values():
+        claims |= {claim.id: claim for claim in paper.claims}
+    measured_ids = [claim.id for claim in claims.values() if claim.measured]
+    ignored: list[str] = []
+    for claim_id in ids:
+        if claim_id in measured_ids:
+            continue
+        reason = "not measured on packets"
+        if claim_id not in claims:
+            reason = near_miss(claim_id, measured_ids).strip() or "no claim has this id"
+        ignored.append(f"{claim_id} ({reason})")
+    if not ignored:
+        return ""
+    return f"{file}: rows that no claim uses are ignored: {', '.join(ignored)}; rename or delete them"

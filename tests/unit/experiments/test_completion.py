@@ -38,6 +38,7 @@ def run(path: str, *command: str, **variables: str) -> str:
         ("railyard run mo", {"moe-full-step", "moe-iteration", "moe-slowdown", "moving-hotspot"}),
         ("railyard describe quick", {"quickstart"}),
         ("railyard predict tab", {"table2"}),
+        ("railyard claims log-k spine-free-k", {"spine-free-k256-146b"}),
         ("railyard lint gpt-1t", {"gpt-1t"}),
         ("railyard search gpt-1t --plat", {"--platform"}),
         ("railyard search gpt-1t --platform h", {"h100", "h200", "h800"}),
