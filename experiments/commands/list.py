@@ -118,14 +118,12 @@ def _plain(spec: "ExperimentSpec") -> dict[str, Any]:
 
 def takes(spec: "ExperimentSpec") -> str:
     """Return about how long a run takes: by its times, else as its file says."""
-    from railyard.experiments.spec.duration import about, duration_s
+    from railyard.experiments.spec.duration import about, duration_s, expected_s
 
-    seconds = duration_s(spec)
-    if seconds is None and spec.takes is None:
-        return "-"
-    if seconds is None and spec.takes and spec.takes % 60:
+    # a file states its time as people read it
+    if spec.takes and spec.takes % 60 and duration_s(spec) is None:
         return format_time(spec.takes)
-    return about(seconds or spec.takes)
+    return about(expected_s(spec))
 
 
 def facts(spec: "ExperimentSpec") -> "tuple[list[str], list[int], Counts]":

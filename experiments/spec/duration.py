@@ -37,6 +37,12 @@ def duration_s(spec: ExperimentSpec) -> float | None:
     return total_s
 
 
+def expected_s(spec: ExperimentSpec) -> float | None:
+    """Return about how many seconds a run takes: by its times, else as its file says; None if it says nothing."""
+    seconds = duration_s(spec)
+    return spec.takes if seconds is None else seconds
+
+
 def stated_duration_s(workload: Workload) -> float:
     """Return the duration that a workload states, s, or a guess; longer by its stragglers."""
     even_s = getattr(workload, "duration", None) or WORKLOAD_S
