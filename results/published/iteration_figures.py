@@ -70,12 +70,20 @@ def best(
     reading: Reading, model: str, batch: int, gpus: int, domain_gpus: int, hb_bps: float = 0.0, rail_bps: float = 0.0
 ) -> Best:
     """The fastest strategy under a reading. Rates in bit/s; 0 is the platform's."""
+    job = job_of(reading, model, batch, gpus, domain_gpus, hb_bps, rail_bps)
+    return best_strategy(job, reading.rules)
+
+
+def job_of(
+    reading: Reading, model: str, batch: int, gpus: int, domain_gpus: int, hb_bps: float = 0.0, rail_bps: float = 0.0
+) -> Job:
+    """A training under a reading. Rates in bit/s; 0 is the platform's."""
     cluster = make_cluster(PLATFORM, gpus, domain_gpus)
     hb = hb_bps / 8 or cluster.hb_bytes_per_s
     rail = rail_bps / 8 or cluster.rail_bytes_per_s
     constants = replace(cluster.constants, **reading.constants)
     cluster = replace(cluster, hb_bytes_per_s=hb, rail_bytes_per_s=rail, constants=constants)
-    return best_strategy(Job(GptModel.load(model), Recipe(batch, **reading.recipe), cluster), reading.rules)
+    return Job(GptModel.load(model), Recipe(batch, **reading.recipe), cluster)
 
 
 def less_pct(slow_s: float, fast_s: float) -> float:

@@ -26,7 +26,21 @@ SYMBOLS: Mapping[Mark, str] = {
 }
 
 COUNTED: Final = frozenset(
-    ("allreduces", "clusters", "comparisons", "grids", "numbers", "pairs", "sets", "steps", "tiers", "trainings")
+    (
+        "allreduces",
+        "clusters",
+        "comparisons",
+        "grids",
+        "layouts",
+        "numbers",
+        "pairs",
+        "sets",
+        "splits",
+        "steps",
+        "switches",
+        "tiers",
+        "trainings",
+    )
 )
 """Last words of units of which there are whole numbers."""
 
@@ -114,13 +128,21 @@ class JudgedClaim:
             reasons = [number.note for number in self.numbers if not number.agrees and number.note][:1]
         measured = self.claim.measured
         if measured and self.measurement and self.measured_mark != "reproduced":
-            text = "measured"
+            text = "the measurement differs"
             if self.measured_mark == "unclear":
-                text += f" {_spread(self.measurement)}"
-            reasons.append(f"{text}, to be {measured.limits}: {measured.why}")
+                text = f"the measurement is unclear with {_spread(self.measurement)}"
+            reasons.append(f"{text}, expected {measured.limits}: {measured.why}")
         if self.claim.note:
             reasons.append(self.claim.note)
         return "; ".join(reasons)
+
+    @property
+    def _expected(self) -> dict[str, str] | None:
+        """The values of a measurement that agree, with the reason; None if it isn't to be measured."""
+        measured = self.claim.measured
+        if measured is None:
+            return None
+        return {"values": measured.limits, "why": measured.why}
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -132,6 +154,7 @@ class JudgedClaim:
             "published": self.claim.published,
             "computed": [number._asdict() for number in self.numbers],
             "measured": self.measurement.as_dict() if self.measurement else None,
+            "expected": self._expected,
             "mark": self.mark,
             "reason": self.reason,
             "commands": list(self.claim.commands),

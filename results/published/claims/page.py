@@ -17,7 +17,8 @@ HEAD: Final = """# The papers' claims
 What five papers claim, in a sentence each, and what Railyard makes of it. *Computed* is a formula, a simulation or a
 count. *Measured* is a run with real packets on an emulated fabric: the median (least to greatest, number of repeats),
 the verdict of the run unless it is ok, date and commit. Recovery times are those of the worst repeat. A run is
-`degraded` if the machine was somewhat disturbed; an invalid run is never kept.
+`degraded` if the machine was somewhat disturbed; an invalid run is never kept. What a paper calls 84% more or faster is
+1.84 times here.
 
 | mark | means |
 |---|---|
@@ -35,19 +36,21 @@ that is worse, unless the paper gives a bound. An error of a paper's own model c
 agrees.
 
 **Scope.** A row for every statement with a number, an equation or a comparison. Numbers that a paper cites from others,
-prices and rates of data sheets are inputs, and have no row.
+prices, rates of data sheets, definitions and what describes the authors' own machines are inputs, and have no row.
 
 **Spread.** A measurement agrees if its median is within the tolerance and no repeat is off by more than twice the
 tolerance. It differs if its median, its least and its greatest repeat are all outside the tolerance. Between these it
 is unclear. A claim without a tolerance, such as that no byte is lost, differs if one repeat contradicts it. A single
 value has no spread, and is judged alone.
 
-**Commands.** `script/run claims` prints this table. With the name of a paper (`script/run claims nezha`) or of a claim
-(`script/run claims slowdown-a100`) it also prints the commands that show each claim, which follow `script/run`; a
-figure of `predict` takes seconds and no root. `--mark differs` chooses a mark, and `--json` has every number with its
-note. With `--run`, as root, it first measures what needs packets, into a folder of its own; this takes hours for all
-papers. Adding a claim is adding an entry to the paper's file. [published.md](published.md) describes the figures and
-what they assume where a paper says nothing; [measurements.md](measurements.md) has further runs.
+**Commands.** `script/run claims` prints this table. With names of papers and of claims, as many as you like
+(`script/run claims health-routing-1 slowdown-a100`), it also prints the commands that show each claim, which follow
+`script/run`; a figure of `predict` takes seconds and no root. `--mark differs` chooses a mark, and `--json` has every
+number with its note. With `--run`, as root, it first measures what needs packets, into a folder of its own: it prints
+which experiments it runs and about how long they take, which is hours for all papers, and does not run again those that
+are there; with `--mark "not measured"` it measures claims of this mark alone. Adding a claim is adding an entry to the
+paper's file. [published.md](published.md) describes the figures and what they assume where a paper says nothing;
+[measurements.md](measurements.md) has further runs.
 """
 
 

@@ -8,6 +8,8 @@ from railyard.results.theory.nezha import (
     EXISTING_SHARE_PCT,
     EXISTING_SHARE_SPREAD_PCT,
     GPT2_MEMORY_PCT,
+    KB,
+    LARGEST,
     MB,
     SLICING_EXTRA_PCT,
     TABLE_1,
@@ -24,6 +26,8 @@ FP32_BYTES: Final = 4
 GPT3_HIDDEN: Final = 12_288
 GPT3_SEQUENCE: Final = 2_048
 GPT3_ALLREDUCES: Final = 12
+# after attention and after the MLP forward, and as many backward (Megatron-LM)
+MEGATRON_ALLREDUCES: Final = 4
 LLAMA3_70B_LAYERS: Final = 80
 # of a V100, which was sold with half of it too
 V100_MEMORY_GB: Final = 32
@@ -42,11 +46,11 @@ TABLE_1_NODES: Final = 4
 
 def figure() -> Figure:
     """Eq. 1 for GPT-2, volumes of tensor parallelism, and what slices reach of both rails by Table 1."""
-    claims = [*_volumes(), *_packets(), *_hardware(), *_slices(), _coefficients(), *_introduction()]
+    claims = [*_volumes(), *_small_messages(), *_packets(), *_hardware(), *_slices(), _coefficients(), *_introduction()]
     rows: list[tuple[Cell, ...]] = [(claim.what, claim.unit, claim.published, claim.ours) for claim in claims]
     return Figure(
         title="Volumes and ratios that Nezha states",
-        source="Nezha sections 1, 2.1, 4.3 and 5.3.4, Eq. 1 and 8, Table 1 and 3",
+        source="Nezha sections 1, 2.1, 4.3 and 5.3.4, Eq. 1, 2 and 8, Table 1 and 3",
         columns=("quantity", "unit", "published", "computed"),
         rows=rows,
         draw=lambda drawn: _draw(drawn, claims),
@@ -63,15 +67,37 @@ def _volumes() -> list[Claim]:
     layer_mb = GPT3_ALLREDUCES * activation_mb
     memory_pct = 100 * ring_gb / V100_MEMORY_GB
     note = f"one sequence in FP16; its {GPT3_ALLREDUCES} allreduces of a layer together have {layer_mb:.0f} MB"
+    count_note = (
+        "two forward and two backward in Megatron-LM, 6 with recomputation; the text doesn't say what it counts"
+    )
     # an allreduce is a ReduceScatter and an AllGather; ZeRO-3 has one AllGather more
     zero_ratio = 3 / 2
     return [
         Claim("GPT-2, 16 GPUs: bytes of a GPU in a ring (Eq. 1)", 11.25, ring_gb, "GB", 0.005),
         Claim("GPT-2, 16 GPUs: these bytes, of a V100's memory", GPT2_MEMORY_PCT, memory_pct, "%", 0.5),
         Claim("GPT-3: an allreduce of a layer", 603, activation_mb, "MB", 1.5, note=note),
+        Claim(
+            "GPT-3: allreduces of a layer, forward and backward",
+            GPT3_ALLREDUCES,
+            MEGATRON_ALLREDUCES,
+            "allreduces",
+            note=count_note,
+        ),
         Claim("LLaMA-3 70B: allreduces of a forward pass", 160, 2 * LLAMA3_70B_LAYERS, "allreduces"),
         Claim("ZeRO: volume over that of an allreduce", 1.5, zero_ratio, "times"),
     ]
+
+
+def _small_messages() -> list[Claim]:
+    """Return claims on Eq. 2: the rate of small messages over that of large ones, by the paper's own Table 1."""
+    claims: list[Claim] = []
+    for kind in ("tcp", "sharp"):
+        small_rate = KB / TABLE_1[KB][f"single:{kind}"]
+        large_rate = LARGEST / TABLE_1[LARGEST][f"single:{kind}"]
+        efficiency_pct = 100 * small_rate / large_rate
+        name = f"1 KB on {kind}, rate over that of 64 MB (Eq. 2)"
+        claims.append(Claim(name, 50, efficiency_pct, "%", bound="at most", stated="dominated by set-up means"))
+    return claims
 
 
 def _packets() -> list[Claim]:

@@ -77,6 +77,7 @@ def figure() -> Figure:
             *_second_nic_claims(),
             *_third_nic_claims(),
             *_fig_12_claims(),
+            *_comparison_claims(),
             *_scaling_claims(),
             *_gpt_claims(),
         ),
@@ -199,6 +200,17 @@ def _inversions(values: Sequence[float]) -> int:
     return sum(after > before for before, after in pairwise(values))
 
 
+def _comparison_claims() -> Iterator[Claim]:
+    """Yield how the gain of a second TCP rail differs between nodes, and between models (5.3)."""
+    few_nodes = gain(Setting("vgg-11", 64, 4, "tcp+tcp"))
+    many_nodes = gain(Setting("vgg-11", 64, 8, "tcp+tcp"))
+    name = "vgg-11 64, tcp+tcp: gain on 8 nodes over that on 4"
+    yield Claim(name, 1, many_nodes / few_nodes, "times", bound="at least", stated="superior means")
+    by_model = gain(Setting("alexnet", 32, 8, "tcp+tcp")) / gain(Setting("vgg-11", 32, 8, "tcp+tcp"))
+    name = "8 nodes, tcp+tcp: gain of alexnet 32 over that of vgg-11 32"
+    yield Claim(name, 1, by_model, "times", bound="at least", stated="varies means")
+
+
 def _scaling_claims() -> list[Claim]:
     """Return claims on more nodes."""
     gains = [gain(Setting("alexnet", 32, nodes, "tcp+tcp")) for nodes in FIG_17_NODES]
@@ -221,14 +233,23 @@ def _scaling_claims() -> list[Claim]:
     ]
 
 
-def _gpt_s(model: str, nodes: int, policy: str) -> float:
-    """Return the seconds of a step of GPT-3, of which an eighth of the nodes share a stage's gradients."""
+def _gpt_step(model: str, nodes: int) -> Step:
+    """Return a step of GPT-3, of which an eighth of the nodes share a stage's gradients."""
     gpt = GptModel.load(model)
     training = gpt.training.model_copy(update={"global_batch": GPT_BATCHES[nodes]})
-    replicas = nodes // GPT_PIPELINE
-    step = gpt_step(model, gpt.model_copy(update={"training": training}), replicas)
+    return gpt_step(model, gpt.model_copy(update={"training": training}), nodes // GPT_PIPELINE)
+
+
+def _gpt_s(model: str, nodes: int, policy: str) -> float:
+    """Return the seconds of a step of GPT-3."""
+    step = _gpt_step(model, nodes)
     rails = [replace(paper_rail("tcp"), name=name, rate=GPT_LINK_RATE) for name in ("eth1", "eth2")]
-    return predicted_step_s(step, rails, replicas, policy, 0)
+    return predicted_step_s(step, rails, nodes // GPT_PIPELINE, policy, 0)
+
+
+def _gpt_communication_s(model: str, nodes: int) -> float:
+    """Return the seconds that communication adds to a step with one rail."""
+    return _gpt_s(model, nodes, "single:eth1") - _gpt_step(model, nodes).compute_s
 
 
 def _gpt_gain(model: str, nodes: int) -> float:
@@ -240,9 +261,14 @@ def _gpt_claims() -> list[Claim]:
     claims: list[Claim] = []
     for model in GPT_MODELS:
         # on 16 nodes the batch is another one
-        gains = [_gpt_gain(model, nodes) for nodes in GPT_BATCHES if nodes > min(GPT_BATCHES)]
+        node_counts = [nodes for nodes in GPT_BATCHES if nodes > min(GPT_BATCHES)]
+        gains = [_gpt_gain(model, nodes) for nodes in node_counts]
         name = f"{model}, 32 to 128 nodes: steps at which the gain falls"
         claims.append(Claim(name, 0, _inversions(gains[::-1]), f"of {len(gains) - 1} steps"))
+        communication_s = [_gpt_communication_s(model, nodes) for nodes in node_counts]
+        no_longer = sum(after <= before for before, after in pairwise(communication_s))
+        name = f"{model}, 32 to 128 nodes: steps at which communication doesn't take longer"
+        claims.append(Claim(name, 0, no_longer, f"of {len(communication_s) - 1} steps"))
         ours = _gpt_gain(model, 128)
         claims.append(
             Claim(f"{model}, 128 nodes: of one rail", GPT_GAIN_128, ours, "times", WITHIN, note=AT_MOST_TWICE)

@@ -29,6 +29,7 @@ def figure() -> Figure:
         notes.append(listed(reading.name, [_relative_pct(seconds, *point) for point in PUBLISHED]))
     claims = [_claim(times, k, batch) for k, batch in PUBLISHED]
     claims.append(_falling(times))
+    claims.append(_gain_by_size(times))
     return Figure(
         title="Batch size: GPT-1T on 32,768 GPUs",
         source="Rail-only Fig. 10",
@@ -65,6 +66,15 @@ def _falling(times: Times) -> Claim:
     count = len(domain_sizes) * len(steps)
     quantity = "steps to a larger batch at which the relative speed falls"
     return Claim(quantity, 0, len(falling), f"of {count} steps", note="; ".join(falling))
+
+
+def _gain_by_size(times: Times) -> Claim:
+    """Return the claim that a larger batch gains more with small HB domains."""
+    points: dict[int, float] = {}
+    for k in (8, 256):
+        points[k] = _relative_pct(times, k, BATCHES[-1]) - _relative_pct(times, k, BATCHES[0])
+    quantity = f"points that batch {BATCHES[-1]:,} gains over {BATCHES[0]}, K=8 over K=256"
+    return Claim(quantity, 1, points[8] / points[256], "times", bound="at least", stated="more means")
 
 
 def _times(reading: Reading, sizes: tuple[int, ...], batches: tuple[int, ...]) -> Times:

@@ -19,14 +19,6 @@ def test_a_paper_is_listed_with_commands_and_reasons(capsys: pytest.CaptureFixtu
     assert "≠ condition-names-latency: the article takes" in output
 
 
-def test_papers_and_claims_are_listed_together(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["claims", "slowdown-a100", "health-routing-1", "plane-crash-bytes", "--json"]) == 0
-    ids = [(claim["paper"], claim["id"]) for claim in json.loads(capsys.readouterr().out)]
-    assert ids[-2:] == [("rail-only", "slowdown-a100"), ("rail-only", "plane-crash-bytes")]
-    assert {paper for paper, _ in ids[:-2]} == {"health-routing-1"}
-    assert len(ids) > 5
-
-
 def test_a_mark_chooses_claims(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["claims", "nezha", "--mark", "differs", "--json"]) == 0
     claims = json.loads(capsys.readouterr().out)
@@ -36,24 +28,13 @@ def test_a_mark_chooses_claims(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_results_of_the_user_take_their_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = MeasuredClaim("two-step-all-to-all", "2026-11-30", "0badc0de", "ok", 5, 1.2, 1.19, 1.21)
-    (tmp_path / measured.NAME).write_text(measured.to_csv({result.claim: result}))
-    assert cli.main(["claims", "two-step-all-to-all", "--out", str(tmp_path), "--json"]) == 0
+    (tmp_path / measured.NAME).write_text(measured.to_csv({result.claim: result, "log": result._replace(claim="log")}))
+    assert cli.main(["claims", "log-k", "two-step-all-to-all", "--out", str(tmp_path), "--json"]) == 0
     printed = capsys.readouterr()
-    (claim,) = json.loads(printed.out)
+    _, claim = json.loads(printed.out)
     assert (claim["mark"], claim["measured"]["version"]) == ("differs", "0badc0de")
+    assert "log (no claim" in printed.err
     assert "two-step-all-to-all (0badc0de)" in printed.err
-
-
-def test_rows_of_the_user_without_a_claim_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = MeasuredClaim("slowdown-a10", "2026-11-30", "0badc0de", "ok", 1, 1, 1, 1)
-    rows = {name: result._replace(claim=name) for name in ("slowdown-a10", "log-k", "converges", "xyz")}
-    (tmp_path / measured.NAME).write_text(measured.to_csv(rows))
-    assert cli.main(["claims", "log-k", "--out", str(tmp_path)]) == 0
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "slowdown-a10 (did you mean 'slowdown-a100'?)" in line
-    assert "log-k (not measured" in line
-    assert "xyz (no claim" in line
-    assert "converges" not in line
 
 
 def test_json_of_a_time_that_never_came_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

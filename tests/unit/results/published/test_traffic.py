@@ -4,9 +4,10 @@ import pytest
 
 from railyard.results.plots import style
 from railyard.results.published.catalogue import Claim, Figure
-from railyard.results.published.figures.rail_only import fig2, fig3, fig4, fig5, slowdown
+from railyard.results.published.figures.rail_only import fig2, fig3, fig4, fig5, rail_only_text, slowdown
 
 MODULES = {"fig2": fig2, "fig3": fig3, "fig4": fig4, "fig5": fig5, "slowdown": slowdown}
+MODULES["text"] = rail_only_text
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,9 @@ def test_figure_has_complete_rows_and_axes(figures: dict[str, Figure], name: str
         ("fig4", "AllReduce volume in HB domains", 100 * 62 / 63),
         ("fig4", "AllReduce volume on rails", 100 / 63),
         ("fig4", "across rails", 0),
+        ("text", "MoE-1.3B: FLOPs", 1 + 6 * 128 * 12 / (72 * 24 * 2048 * 7 / 6)),
+        ("text", "another rail", 100 * 15 * 7 / 127),
+        ("text", "a100: sums", 100 * (3 / 2039) / (2 / 25)),
     ],
 )
 def test_agreeing_claims_have_our_value(figures: dict[str, Figure], name: str, words: str, ours: float) -> None:
@@ -71,6 +75,8 @@ def test_agreeing_claims_have_our_value(figures: dict[str, Figure], name: str, w
         ("slowdown", "a100: Eq. 3 over Eq. 2", 7.778, "x = y"),
         ("slowdown", "h100: Eq. 3 over Eq. 2", 10.37, "x = y"),
         ("slowdown", "a100: throughput", 100 * (1 - 1 / 1.00882582), "only a part of the step"),
+        ("text", "load of a link", 7 / 8, "at full bisection"),
+        ("text", "K = 8, clusters", 4, "of 1,024 and 2,048 GPUs"),
     ],
 )
 def test_differing_claims_have_our_value_and_a_reason(

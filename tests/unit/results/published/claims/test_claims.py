@@ -58,6 +58,8 @@ def test_experiments_of_claims_take_their_options() -> None:
             if claim.measured:
                 name = claim.measured.experiment
                 loading.make(loading.read(name), name, claim.measured.options)
+                words = shlex.split(claim.measured.command)
+                assert words[1:] == [name, *(word for option in claim.measured.options for word in ("-o", option))]
 
 
 def test_stored_numbers_equal_computed_numbers() -> None:
@@ -227,8 +229,8 @@ def test_a_median_hides_no_group_of_rows(tmp_path: Path) -> None:
 
 def test_a_measured_difference_has_its_reason() -> None:
     claim = JudgedClaim("paper", entry(), (), OUTSIDE)
-    assert claim.reason == "measured, to be 7.000 to 9.000: noise"
-    assert JudgedClaim("paper", entry(), (), UNCLEAR).reason == "measured 7.500 to 10.10, to be 7.000 to 9.000: noise"
+    assert claim.reason.endswith(" differs, expected 7.000 to 9.000: noise")
+    assert "unclear with 7.500 to 10.10, expected" in JudgedClaim("paper", entry(), (), UNCLEAR).reason
     assert JudgedClaim("paper", entry(note="as V"), (), MEASURED).reason == "as V"
     assert JudgedClaim("paper", entry(), (), MEASURED).reason == ""
     assert JudgedClaim("paper", entry(), (), None).measured_text == "no stored run"
@@ -361,13 +363,3 @@ def test_damaged_tables_are_refused_in_a_line(tmp_path: Path, changed: dict[str,
     file.write_bytes(b"\xfa\x00")
     with pytest.raises(BadInput, match="no table of measured claims"):
         measured.read(file)
-
-
-def test_commands_keep_their_options_in_a_shell() -> None:
-    for claim in judged(papers(), {}):
-        measured_by = claim.claim.measured
-        if measured_by:
-            words = ["run", measured_by.experiment]
-            for option in measured_by.options:
-                words += ["-o", option]
-            assert shlex.split(measured_by.command) == words
