@@ -69,9 +69,10 @@ def command(
 
         problems = run_claims(papers, out)
     # a user's own results take the place of those that come with Railyard
-    results_of_user = measured.read(out / measured.NAME)
-    claims = list(judged(papers, {**measured.read(), **results_of_user}))
-    _print_note(measured.of_no_claim(results_of_user, out / measured.NAME))
+    file = out / measured.NAME
+    results_of_user = measured.read(file)
+    claims = list(judged(papers, {**measured.read(), **_used(results_of_user)}))
+    _print_note(measured.unused_text(measured.unused(results_of_user), file))
     if not run:
         _name_other_versions(claims, results_of_user)
     if as_json:
@@ -88,8 +89,14 @@ def _of_mark(papers: Mapping[str, Paper], mark: str, file: Path) -> dict[str, Pa
     """Return the papers with the claims that have a mark. `file`: the user's results. BadInput for no mark."""
     if mark not in MARKS:
         raise BadInput("--mark", mark, f"must be one of {', '.join(MARKS)}")
-    measurements = {**measured.read(), **measured.read(file)}
+    measurements = {**measured.read(), **_used(measured.read(file))}
     return with_claims(papers, {claim.claim.id for claim in judged(papers, measurements) if claim.mark == mark})
+
+
+def _used(results: Mapping[str, MeasuredClaim]) -> dict[str, MeasuredClaim]:
+    """Return the results that say something of a claim: others must not take the place of those of Railyard."""
+    ignored = measured.unused(results)
+    return {claim_id: result for claim_id, result in results.items() if claim_id not in ignored}
 
 
 def _print_note(note: str) -> None:

@@ -7,6 +7,7 @@ An entry says what the paper claims and where, and how Railyard obtains it: comp
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
@@ -19,6 +20,9 @@ from railyard.results.format import digits
 
 FOLDER: Final = data_file("results/published/claims")
 Bound = Literal["", "at least", "at most"]
+_JUDGEMENT: Final = {"unit", "expected", "within", "bound", "why"}
+"""Fields of what is measured that say how to show and to judge it: a stored measurement holds when they change."""
+_QUANTITY_DIGITS: Final = 8
 Table = Literal["results.csv", "recovery.csv", "replacement.csv"]
 _MAX_IDS: Final = 80
 """Characters of the list of claims in an error line, which names all papers too."""
@@ -86,6 +90,15 @@ class Measured(ConfigModel):
     def command(self) -> str:
         """The command that measures it, without the program's name."""
         return f"run {self.run_name}"
+
+    @property
+    def quantity(self) -> str:
+        """Digits that stand for what is measured, and change with it: the run, and what is read of its results.
+
+        A stored measurement of another quantity says nothing of the claim as it is now.
+        """
+        settings = self.model_dump_json(exclude=_JUDGEMENT, exclude_defaults=True)
+        return sha256(settings.encode()).hexdigest()[:_QUANTITY_DIGITS]
 
     @property
     def limits(self) -> str:

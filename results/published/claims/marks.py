@@ -185,6 +185,11 @@ def _digits(value: float) -> str:
     return digits(value, 4)
 
 
+def _counts(measured: Measured, measurement: MeasuredClaim) -> bool:
+    """Return whether a measurement says something of a claim as it is now. An invalid run never changes a mark."""
+    return measurement.verdict != INVALID and measurement.quantity == measured.quantity
+
+
 def judged(papers: Mapping[str, Paper], measurements: Mapping[str, MeasuredClaim]) -> Iterator[JudgedClaim]:
     """Yield each claim with its numbers and the valid measurement, if there is one."""
     for name, paper in papers.items():
@@ -193,7 +198,6 @@ def judged(papers: Mapping[str, Paper], measurements: Mapping[str, MeasuredClaim
             measurement = None
             if claim.measured:
                 measurement = measurements.get(claim.id) or measurements.get(claim.same_as)
-            if measurement and measurement.verdict == INVALID:
-                # an invalid run never changes a mark
-                measurement = None
+                if measurement and not _counts(claim.measured, measurement):
+                    measurement = None
             yield JudgedClaim(name, claim, numbers, measurement)

@@ -31,9 +31,13 @@ _DAMAGE: Final = (OSError, ValueError, KeyError, TypeError, AttributeError, Zero
 
 
 class MeasuredClaim(NamedTuple):
-    """A claim as measured: the median of its rows, the least and the most; when, and by which commit of Railyard."""
+    """A claim as measured: the median of its rows, the least and the most; when, and by which commit of Railyard.
+
+    `quantity`: that of the claim's `Measured` when it was measured.
+    """
 
     claim: str
+    quantity: str
     date: str
     version: str
     verdict: str
@@ -82,7 +86,7 @@ def _measurement(claim_id: str, measured: Measured, folder: Path) -> MeasuredCla
     date = str(summary["started_utc"])[:10]
     measured_by = version(provenance.get("git_commit"))
     spread = (median(values), min(values), max(values))
-    return MeasuredClaim(claim_id, date, measured_by, summary["verdict"], len(values), *spread)
+    return MeasuredClaim(claim_id, measured.quantity, date, measured_by, summary["verdict"], len(values), *spread)
 
 
 def _quantity_text(measured: Measured) -> str:
@@ -231,7 +235,7 @@ def _measurement_of(row: Mapping[str, str]) -> MeasuredClaim:
     rows = int(row["rows"])
     if rows < 1 or not least <= middle <= most:
         raise ValueError(f"{row['claim']} has no rows, or no median between the least and the most")
-    return MeasuredClaim(row["claim"], row["date"], row["version"], row["verdict"], rows, *numbers)
+    return MeasuredClaim(row["claim"], row["quantity"], row["date"], row["version"], row["verdict"], rows, *numbers)
 
 
 def to_csv(measurements: Mapping[str, MeasuredClaim]) -> str:
@@ -241,7 +245,7 @@ def to_csv(measurements: Mapping[str, MeasuredClaim]) -> str:
     writer.writerow(MeasuredClaim._fields)
     for _, measurement in sorted(measurements.items()):
         numbers = (f"{number:.6g}" for number in (measurement.median, measurement.least, measurement.most))
-        writer.writerow([*measurement[:5], *numbers])
+        writer.writerow([*measurement[:-3], *numbers])
     return text.getvalue()
 
 
@@ -260,23 +264,30 @@ def of_other_versions(measurements: Iterable[MeasuredClaim], current: str) -> st
     return f"measured by another version than {current}: {', '.join(outdated)}"
 
 
-def of_no_claim(ids: Iterable[str], file: Path) -> str:
-    """Return a line that names the rows of a file whose claim is not measured on packets; "" if there are none.
+def unused(measurements: Mapping[str, MeasuredClaim]) -> dict[str, str]:
+    """Return the ids of measurements that say nothing of a claim as it is now, with the reason.
 
-    A claim may have been renamed or deleted since they were measured. `ids`: the claims of the rows.
+    A claim may have been renamed or deleted since it was measured, or is measured in another way now.
     """
     claims: dict[str, PublishedClaim] = {}
     for paper in papers().values():
         claims |= {claim.id: claim for claim in paper.claims}
     measured_ids = [claim.id for claim in claims.values() if claim.measured]
-    ignored: list[str] = []
-    for claim_id in ids:
-        if claim_id in measured_ids:
-            continue
-        reason = "not measured on packets"
-        if claim_id not in claims:
-            reason = near_miss(claim_id, measured_ids).strip() or "no claim has this id"
-        ignored.append(f"{claim_id} ({reason})")
-    if not ignored:
+    reasons: dict[str, str] = {}
+    for claim_id, measurement in measurements.items():
+        claim = claims.get(claim_id)
+        if not claim:
+            reasons[claim_id] = near_miss(claim_id, measured_ids).strip() or "no claim has this id"
+        elif not claim.measured:
+            reasons[claim_id] = "not measured on packets"
+        elif claim.measured.quantity != measurement.quantity:
+            reasons[claim_id] = "measured in another way now"
+    return reasons
+
+
+def unused_text(reasons: Mapping[str, str], file: Path) -> str:
+    """Return a line that names the unused rows of a file; "" if there are none."""
+    if not reasons:
         return ""
-    return f"{file}: rows that no claim uses are ignored: {', '.join(ignored)}; rename or delete them"
+    ignored = ", ".join(f"{claim_id} ({reason})" for claim_id, reason in reasons.items())
+    return f"{file}: rows that no claim uses are ignored: {ignored}; measure again, or delete them"

@@ -8,7 +8,18 @@ import pytest
 
 from railyard.experiments import cli
 from railyard.results.published.claims import measured
+from railyard.results.published.claims.definition import papers
 from railyard.results.published.claims.measured import MeasuredClaim
+
+
+def result_of(claim_id: str, value: float) -> MeasuredClaim:
+    """Return a measurement of a claim as it is now, by another version of Railyard."""
+    for paper in papers().values():
+        for claim in paper.claims:
+            if claim.id == claim_id and claim.measured:
+                quantity = claim.measured.quantity
+                return MeasuredClaim(claim_id, quantity, "2026-11-30", "0badc0de", "ok", 1, value, value, value)
+    raise KeyError(claim_id)
 
 
 def test_a_paper_is_listed_with_commands_and_reasons(capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,18 +38,20 @@ def test_a_mark_chooses_claims(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_results_of_the_user_take_their_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = MeasuredClaim("two-step-all-to-all", "2026-11-30", "0badc0de", "ok", 5, 1.2, 1.19, 1.21)
-    (tmp_path / measured.NAME).write_text(measured.to_csv({result.claim: result, "log": result._replace(claim="log")}))
+    result = result_of("two-step-all-to-all", 1.2)
+    rows = {result.claim: result, "log": result._replace(claim="log"), "over-gloo": result._replace(claim="over-gloo")}
+    (tmp_path / measured.NAME).write_text(measured.to_csv(rows))
     assert cli.main(["claims", "log-k", "two-step-all-to-all", "--out", str(tmp_path), "--json"]) == 0
     printed = capsys.readouterr()
     _, claim = json.loads(printed.out)
     assert (claim["mark"], claim["measured"]["version"]) == ("differs", "0badc0de")
     assert "log (no claim" in printed.err
+    assert "over-gloo (measured in another way now)" in printed.err
     assert "two-step-all-to-all (0badc0de)" in printed.err
 
 
 def test_json_of_a_time_that_never_came_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    never = MeasuredClaim("plane-crash-goodput", "2026-11-30", "0badc0de", "ok", 1, inf, inf, inf)
+    never = result_of("plane-crash-goodput", inf)
     (tmp_path / measured.NAME).write_text(measured.to_csv({never.claim: never}))
     assert cli.main(["claims", never.claim, "--out", str(tmp_path), "--json"]) == 0
     (claim,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)

@@ -13,19 +13,26 @@ from railyard.core.errors import BadInput
 from railyard.experiments.spec import loading
 from railyard.results.published.catalogue import FIGURES
 from railyard.results.published.claims import computed, measured, page
-from railyard.results.published.claims.definition import PublishedClaim, papers
+from railyard.results.published.claims.definition import Measured, PublishedClaim, papers
 from railyard.results.published.claims.marks import JudgedClaim, judged
 from railyard.results.published.claims.measured import MeasuredClaim
 
 PROJECT = Path(__file__).parents[5]
-MEASURED = MeasuredClaim("slow", "2026-11-29", "abcdef12", "ok", 3, 8.0, 7.5, 8.5)
+HOW: dict[str, Any] = {
+    "experiment": "moe-slowdown",
+    "rows": {"metric": "slowdown"},
+    "expected": 8.0,
+    "within": 1.0,
+    "why": "noise",
+}
+QUANTITY = Measured.model_validate(HOW).quantity
+MEASURED = MeasuredClaim("slow", QUANTITY, "2026-11-29", "abcdef12", "ok", 3, 8.0, 7.5, 8.5)
 OUTSIDE = MEASURED._replace(median=9.2, least=9.1, most=9.5)
 UNCLEAR = MEASURED._replace(most=10.1)
 
 
 def entry(**keys: Any) -> PublishedClaim:
-    how = {"experiment": "moe-slowdown", "rows": {"metric": "slowdown"}, "expected": 8.0, "within": 1.0, "why": "noise"}
-    data = {"id": "slow", "claim": "It is slower.", "where": "IV", "published": "8%", "measured": how, **keys}
+    data = {"id": "slow", "claim": "It is slower.", "where": "IV", "published": "8%", "measured": HOW, **keys}
     return PublishedClaim.model_validate(data)
 
 
@@ -71,11 +78,27 @@ def test_the_page_has_the_marks_of_today() -> None:
     assert page.page() == (PROJECT / page.PAGE).read_text("utf-8")
 
 
-def test_stored_measurements_are_of_claims() -> None:
-    measured_ids = set()
-    for paper in papers().values():
-        measured_ids |= {claim.id for claim in paper.claims if claim.measured}
-    assert set(measured.read()) <= measured_ids
+def test_stored_measurements_are_of_claims_as_they_are() -> None:
+    """A claim that is measured in another way now has to be measured again."""
+    assert measured.unused(measured.read()) == {}
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_same"),
+    [
+        ({"expected": 9.0, "within": 0.5, "bound": "at most", "unit": "%", "why": "other"}, True),
+        ({"rows": {"metric": "time"}}, False),
+        ({"each": "fabric"}, False),
+        ({"options": ["repeats=5"]}, False),
+        ({"percent": True}, False),
+    ],
+)
+def test_a_measurement_holds_for_the_same_quantity_alone(changed: dict[str, Any], is_same: bool) -> None:
+    how = {**HOW, **changed}
+    assert (Measured.model_validate(how).quantity == QUANTITY) == is_same
+    paper = next(iter(papers().values())).model_copy(update={"claims": (entry(measured=how),)})
+    (claim,) = judged({"paper": paper}, {"slow": MEASURED})
+    assert (claim.measurement is MEASURED) == is_same
 
 
 def test_a_differing_part_makes_a_claim_differ() -> None:
@@ -181,8 +204,8 @@ def measure(claim: PublishedClaim, folder: Path) -> MeasuredClaim:
 def test_the_median_of_valid_rows_is_measured(tmp_path: Path) -> None:
     how = {"experiment": "moe-slowdown", "rows": {"metric": "slowdown", "policy": "dr"}, "percent": True}
     measurement = measure(entry(measured={**how, "expected": 8.0, "why": "noise"}), tmp_path)
-    assert measurement[:5] == ("slow", "2026-11-29", "01234567", "degraded", 2)
-    assert measurement[5:] == pytest.approx((8.0, 7.0, 9.0))
+    assert (measurement.claim, *measurement[2:-3]) == ("slow", "2026-11-29", "01234567", "degraded", 2)
+    assert measurement[-3:] == pytest.approx((8.0, 7.0, 9.0))
 
 
 def test_rows_are_set_against_other_rows(tmp_path: Path) -> None:
@@ -200,7 +223,7 @@ def test_a_row_is_set_against_its_own_repeat(tmp_path: Path) -> None:
     how = {"experiment": "hot-domain", "rows": {"metric": "time", "policy": "health"}, "over": {"policy": "dr"}}
     claim = entry(measured={**how, "expected": 10, "percent": True, "why": "noise"})
     measurement = measured.measure(claim, run_folder(tmp_path / "run", "ok", rows))
-    assert measurement[4:] == pytest.approx((2, 10, 10, 10))
+    assert measurement[-4:] == pytest.approx((2, 10, 10, 10))
 
 
 def test_a_value_is_divided_by_that_of_another_column(tmp_path: Path) -> None:
@@ -208,7 +231,7 @@ def test_a_value_is_divided_by_that_of_another_column(tmp_path: Path) -> None:
     (folder / "replacement.csv").write_text("case,before_s,after_s\nserver,0.5,0.6\nserver,0.5,0.5\nother,1,9\n")
     how = {"experiment": "gpu-failures", "table": "replacement.csv", "rows": {"case": "server"}, "column": "after_s"}
     claim = entry(measured={**how, "per": "before_s", "expected": 1, "why": "noise"})
-    assert measured.measure(claim, folder)[4:] == pytest.approx((2, 1.1, 1.0, 1.2))
+    assert measured.measure(claim, folder)[-4:] == pytest.approx((2, 1.1, 1.0, 1.2))
 
 
 def test_a_median_hides_no_group_of_rows(tmp_path: Path) -> None:
@@ -220,7 +243,7 @@ def test_a_median_hides_no_group_of_rows(tmp_path: Path) -> None:
     how = {"experiment": "two-jobs", "rows": {"metric": "job_slowdown"}, "expected": 1, "within": 0.1, "why": "noise"}
     folder = run_folder(tmp_path / "run", "ok", rows)
     assert measured.measure(entry(measured=how), folder).median == 1
-    assert measured.measure(entry(measured={**how, "each": "phase"}), folder)[4:] == (3, 1.2, 1.0, 1.2)
+    assert measured.measure(entry(measured={**how, "each": "phase"}), folder)[-4:] == (3, 1.2, 1.0, 1.2)
     rows += [{"metric": "job_slowdown", "phase": "third", "value": 1, "verdict": "invalid"}]
     pd.DataFrame(rows).to_csv(folder / "results.csv", index=False)
     with pytest.raises(BadInput, match="no valid value"):
@@ -246,7 +269,7 @@ def test_a_number_of_the_headline_is_measured(tmp_path: Path) -> None:
     claim = entry(measured={**how, "headline": "spine_condition.agrees_pct"})
     assert measure(claim, tmp_path).median == 75
     ratios = entry(measured={**how, "headline": "spine_condition.ratios"})
-    assert measured.measure(ratios, tmp_path / "run")[4:] == (3, 1.0, 0.9, 1.2)
+    assert measured.measure(ratios, tmp_path / "run")[-4:] == (3, 1.0, 0.9, 1.2)
     for number, missing in enumerate(("spine_condition.agrees_p99_pct", "other.agrees_pct")):
         (tmp_path / str(number)).mkdir()
         with pytest.raises(BadInput, match=missing):
@@ -312,13 +335,16 @@ def test_a_claim_is_obtained_as_its_twin() -> None:
     claim = claims["spine-free-same-performance"]
     assert claim.measured == twin.measured
     assert claim.commands == twin.commands
-    measurements = {twin.id: MEASURED}
+    assert twin.measured
+    of_twin = MEASURED._replace(quantity=twin.measured.quantity)
+    own = of_twin._replace(median=9.2)
+    measurements = {twin.id: of_twin}
     paper = papers()["spine-free"].model_copy(update={"claims": (claim,)})
     (judgement,) = judged({"spine-free": paper}, measurements)
-    assert judgement.measurement == MEASURED
-    measurements[claim.id] = OUTSIDE
+    assert judgement.measurement == of_twin
+    measurements[claim.id] = own
     (judgement,) = judged({"spine-free": paper}, measurements)
-    assert judgement.measurement == OUTSIDE
+    assert judgement.measurement == own
 
 
 def test_measurements_are_read_as_written(tmp_path: Path) -> None:
@@ -346,7 +372,7 @@ def test_measurements_of_other_versions_are_named() -> None:
         ({"verdict": "invalid"}, "verdict 'invalid' is not ok or degraded"),
         ({"rows": "0"}, "slow has no rows"),
         ({"least": "8.1"}, "no median between"),
-        ({"other": "1"}, "columns are not claim, date"),
+        ({"other": "1"}, "columns are not claim, quantity, date"),
         ({"date": "a,b,c,d"}, "."),
     ],
 )
