@@ -78,7 +78,7 @@ def test_the_page_has_the_marks_of_today() -> None:
     assert page.page() == (PROJECT / page.PAGE).read_text("utf-8")
 
 
-def test_stored_measurements_are_of_claims_as_they_are() -> None:
+def test_stored_measurements_are_of_quantities_of_claims() -> None:
     """A claim that is measured in another way now has to be measured again."""
     assert measured.unused(measured.read()) == {}
 
