@@ -121,6 +121,9 @@ class Page(Observer):
         """End the server."""
         self._has_ended.set()
         self._requests.put(None)
+        # a full queue empties itself: sending to a server that has ended fails
+        with suppress(queue.Full):
+            self._waiting.put_nowait(None)
         self._worker.end()
 
     def _on_event(self, ns: int, event_name: str, detail: dict[str, Any]) -> None:
@@ -133,13 +136,9 @@ class Page(Observer):
     def _name_interruptions(self) -> None:
         """Announce that the server died, or each time that it was stopped."""
         # the run goes on without a page, so no error would say it
-        server = psutil.Process(self._worker.pid)
         was_stopped = False
         while not self._has_ended.wait(_LOOK_S):
-            try:
-                status = server.status()
-            except psutil.NoSuchProcess:
-                status = psutil.STATUS_DEAD
+            status = self._server_status()
             now = time.monotonic_ns()
             if status in (psutil.STATUS_DEAD, psutil.STATUS_ZOMBIE):
                 if not self._has_ended.is_set():
@@ -147,9 +146,16 @@ class Page(Observer):
                 return
             is_stopped = status == psutil.STATUS_STOPPED
             if is_stopped and not was_stopped:
-                text = f"is stopped: the run goes on without it (kill -CONT {server.pid} continues it)"
+                text = f"is stopped: the run goes on without it (kill -CONT {self._worker.pid} continues it)"
                 watch.show(watch.Interruption("the live page", text, now, now))
             was_stopped = is_stopped
+
+    def _server_status(self) -> str:
+        """Return the state of the server's process; dead if it is gone."""
+        try:
+            return psutil.Process(self._worker.pid).status()
+        except psutil.NoSuchProcess:
+            return psutil.STATUS_DEAD
 
     def _send_all(self) -> None:
         # if the server has ended, the run goes on without a page

@@ -7,6 +7,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -73,6 +74,33 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
         with page.served(task, {"name": "quickstart"}) as served_page:
             assert served_page is not None
             yield Served(task["port"], task["token"], served_page)
+
+
+def test_a_page_that_is_closed_at_once_leaves_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of the page began to look at its server after that had ended."""
+    waiting: list[threading.Thread] = []
+    errors: list[threading.ExceptHookArgs] = []
+    start = threading.Thread.start
+
+    def start_later(thread: threading.Thread) -> None:
+        if thread.name == "live page":
+            waiting.append(thread)
+        else:
+            start(thread)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start_later)
+        with opened_page("", None) as opened:
+            assert opened.task
+            task = opened.task | {name: os.dup(opened.task[name]) for name in ("listener", "diagnosis")}
+            with page.served(task, {"name": "quickstart"}):
+                pass
+    monkeypatch.setattr(threading, "excepthook", errors.append)
+    for thread in waiting:
+        thread.start()
+        thread.join(timeout=10)
+    assert [thread.is_alive() for thread in waiting] == [False] * 3
+    assert errors == []
 
 
 def test_the_page_is_served_with_its_token(served: Served) -> None:
