@@ -209,10 +209,15 @@ def _read(path: Path) -> Paper:
 
 def names_of_claims() -> list[str]:
     """Return the names of papers, then the ids of claims, in their order."""
-    names = list(papers())
+    return [*papers(), *claims_by_id()]
+
+
+def claims_by_id() -> dict[str, PublishedClaim]:
+    """Return the claims of all papers by their ids."""
+    claims: dict[str, PublishedClaim] = {}
     for paper in papers().values():
-        names += [claim.id for claim in paper.claims]
-    return names
+        claims |= {claim.id: claim for claim in paper.claims}
+    return claims
 
 
 def chosen(names: Sequence[str]) -> dict[str, Paper]:
@@ -248,7 +253,7 @@ def _check_name(name: str) -> None:
     names = names_of_claims()
     if name in names:
         return
-    ids = sorted(set(names) - set(papers()))
+    ids = sorted(claims_by_id())
     hint = near_miss(name, names)
     allowed = f"papers are {', '.join(papers())}; claims are {first_names(ids, _MAX_IDS)}"
     raise BadInput("claims", name, f"is not known: {hint}{allowed}")

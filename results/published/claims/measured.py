@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from railyard.core.errors import BadInput, near_miss
 from railyard.core.installation import data_file
-from railyard.results.published.claims.definition import Measured, PublishedClaim, papers
+from railyard.results.published.claims.definition import Measured, PublishedClaim, claims_by_id
 
 NAME: Final = "measured.csv"
 FILE: Final = data_file("results/published/claims") / NAME
@@ -269,9 +269,7 @@ def unused(measurements: Mapping[str, MeasuredClaim]) -> dict[str, str]:
 
     A claim may have been renamed or deleted since it was measured, or is measured in another way now.
     """
-    claims: dict[str, PublishedClaim] = {}
-    for paper in papers().values():
-        claims |= {claim.id: claim for claim in paper.claims}
+    claims = claims_by_id()
     measured_ids = [claim.id for claim in claims.values() if claim.measured]
     reasons: dict[str, str] = {}
     for claim_id, measurement in measurements.items():

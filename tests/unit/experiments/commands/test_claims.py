@@ -8,18 +8,15 @@ import pytest
 
 from railyard.experiments import cli
 from railyard.results.published.claims import measured
-from railyard.results.published.claims.definition import papers
+from railyard.results.published.claims.definition import claims_by_id
 from railyard.results.published.claims.measured import MeasuredClaim
 
 
 def result_of(claim_id: str, value: float) -> MeasuredClaim:
     """Return a measurement of a claim as it is now, by another version of Railyard."""
-    for paper in papers().values():
-        for claim in paper.claims:
-            if claim.id == claim_id and claim.measured:
-                quantity = claim.measured.quantity
-                return MeasuredClaim(claim_id, quantity, "2026-11-30", "0badc0de", "ok", 1, value, value, value)
-    raise KeyError(claim_id)
+    how = claims_by_id()[claim_id].measured
+    assert how
+    return MeasuredClaim(claim_id, how.quantity, "2026-11-30", "0badc0de", "ok", 1, value, value, value)
 
 
 def test_a_paper_is_listed_with_commands_and_reasons(capsys: pytest.CaptureFixture[str]) -> None:
